@@ -6,6 +6,7 @@
 #include "convert/families/hugging_face_config.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
@@ -89,6 +90,7 @@ constexpr const char* kHarmless[] = {"_*",
                                      "attn_implementation",
                                      "quantization_config",
                                      "generation_config"};
+constexpr const char* kOther = "config.";  // before the names of keys in a model's `other`
 // Read with rope_scaling; of no meaning without.
 constexpr const char* kOfRope[] = {
     "rope_parameters", "rope_scaling",          "rope_theta",     "rotary_emb_base",
@@ -124,7 +126,7 @@ bool IsImplied(const std::string& key, const json& value, const json& model) {
 void ReadOthers(const Architecture& architecture, const json& config, json& model) {
   for (const auto& [key, value] : config.items())
     if (!SaysNothing(value) && !IsKnown(architecture, key) && !IsImplied(key, value, model))
-      model["other"]["config." + key] = value;
+      model["other"][kOther + key] = value;
 }
 
 // Which layers see the window, of the families that say it by a switch and a number.
@@ -260,7 +262,14 @@ json CompleteModel(const json& model) {
 }
 
 Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
-  CAIRN_ASSIGN_OR_RETURN(const json back, ModelOfConfig(architecture, config));
+  CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
+  // What the model's own file says and --allow took out of account, the file that is written may say, too.
+  const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
+             of_model = model.value("other", json::object());
+  for (const auto& [name, value] : others.items())
+    if (kept.is_object() && kept.value(name.substr(std::strlen(kOther)), json()) == value &&
+        !of_model.contains(name))
+      back["other"].erase(name);
   return SameFunction(CompleteModel(model), back, "transformers' " + architecture.class_name);
 }
 

@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -18,6 +20,7 @@ import torch
 import transformers
 from harness import CAIRN, Case, cairn, topology
 from planned_stages import PlannedStagesTest  # noqa: F401, its programs are imported here already
+from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 from trained_families import TrainedFamiliesTest  # noqa: F401, likewise
 from transformers import (
@@ -89,7 +92,7 @@ FROM_CORE = {
     "scale": (dict(softmax_scale=0.5), {}, dict(softmax_scale=0.5), "attention_scale is 0.5"),
     "layers without": (dict(no_rope_freq=[0, 1]), {}, dict(no_rope_freq=[0, 1]), "layers_without_rope is [0,1]"),
     "Megatron-LM of 2024": ({}, {}, dict(use_mcore_models=True), "llama"),
-    "a fork": ({}, {}, dict(cubed_logits=3), "args.cubed_logits is 3"),
+    "a fork": ({}, {}, dict(cubed_logits=3, z_loss=0.5), "args.cubed_logits is 3"),
 }
 
 
@@ -286,7 +289,20 @@ class FunctionTest(Case):
                 cairn("strip", core, out, "--dtype", "fp32")
                 self.assertEqual(json.load(open(out + "/config.json"))["model_type"], wanted)
                 self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
-        cairn("strip", self.path(f"core{list(FROM_CORE).index('a fork')}"), self.path("allowed"), "--allow", "args.cubed*")
+        self.check_allowing(self.path(f"core{list(FROM_CORE).index('a fork')}"))
+
+    def check_allowing(self, fork):
+        """All arguments that nobody knows are named at once, with the flag that takes them; of a step, too."""
+        cairn("convert", fork, self.path("fork-native"), "--to", "native")
+        for number, source in enumerate((fork, self.path("fork-native"))):
+            out = self.path(f"allowed{number}")
+            said = cairn("strip", source, out, status=2).stderr
+            self.assertRegex(said, "args.cubed_logits is 3, .*; args.z_loss is 0.5, .*; if none of it changes")
+            cairn("strip", source, out, *shlex.split(re.search("--allow '[^']*'", said)[0]))
+            with safe_open(out + "/model.safetensors", "pt") as file:
+                history = file.metadata()["cairn.history"]
+            for name in ("args.cubed_logits", "args.z_loss"):
+                self.assertRegex(history, f"import: {name} was left out .*--allow")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/run/run_dir.h"
+#include "convert/foreign/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "tools/archive/store/restore.h"
@@ -70,6 +71,13 @@ Result<OpenedSource> OpenAsItIs(const std::string& argument, const OpenOptions& 
   return opened;
 }
 
+// As the readers of other systems do it when they make a step.
+void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
+  nlohmann::json model = step.manifest().model;
+  const std::vector<std::string> history = LeaveOutFields(allow, model);
+  if (!history.empty()) step.Redescribe(std::move(model), history);
+}
+
 }  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
@@ -93,6 +101,7 @@ bool IsForeign(const std::string& argument) {
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAsItIs(argument, options));
+  if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (opened.source().manifest().model.contains("architecture")) {
     PrintProblem(fmt::format("note: {} says itself which model it is; --config is not used for it",
