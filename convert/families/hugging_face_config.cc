@@ -144,6 +144,17 @@ void ReadWindow(json& model) {
   }
 }
 
+// The inverse, of a model that was not read from a config.json.
+json WithWindow(const Architecture& architecture, json model, const json& function) {
+  const bool has_switch = std::ranges::any_of(
+      architecture.fields, [](const Field& field) { return field.model == "use_sliding_window"; });
+  if (!has_switch || model.contains("use_sliding_window") || function["sliding_window"].is_null())
+    return model;
+  model["use_sliding_window"] = true;
+  if (function["layer_types"].is_null()) model["max_window_layers"] = 0;  // all layers see it
+  return model;
+}
+
 // What may be left out and follows from other sizes.
 void Derive(const Architecture& architecture, json& model) {
   const Result<ModelSizes> sizes = ReadSizes(model);
@@ -206,7 +217,8 @@ json KeptOfHuggingFace(const json& model, const char* key) {
   return kept != model.end() && kept->is_object() ? kept->value(key, json()) : json();
 }
 
-Result<json> ConfigOfModel(const Architecture& architecture, const json& model, Dtype dtype) {
+Result<json> ConfigOfModel(const Architecture& architecture, const json& given, Dtype dtype) {
+  const json function = FunctionOf(given), model = WithWindow(architecture, given, function);
   const json kept = KeptOfHuggingFace(model, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;
@@ -218,7 +230,6 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& model, 
     config["model_type"] = architecture.name;
     for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.value(token, json());
   }
-  const json function = FunctionOf(model);
   for (const Field& field : architecture.fields) {
     const auto value = model.find(field.model);
     if (value == model.end()) {
