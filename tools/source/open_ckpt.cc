@@ -114,4 +114,16 @@ Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions&
   return opened;
 }
 
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options) {
+  Result<OpenedSource> opened = OpenAnyCkpt(argument, options);
+  if (opened.ok()) return opened;
+  OpenOptions without = options;
+  without.allow.emplace_back("optimizer");
+  Result<OpenedSource> weights = OpenAnyCkpt(argument, without);
+  if (!weights.ok()) return opened;
+  const std::string why = opened.status().message();
+  PrintProblem("note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow ")));
+  return weights;
+}
+
 }  // namespace cairn
