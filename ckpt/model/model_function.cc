@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <vector>
 
 namespace cairn {
@@ -111,6 +112,17 @@ void AddDifferences(const std::string& name, const json& wanted, const json& hel
     if (!wanted.contains(key)) differences.push_back(fmt::format("{} would be {}", key, value.dump()));
 }
 
+// " --allow 'args.*'" for each prefix of names in the model's `other`, if nothing else differs.
+std::string FlagsThatAllow(const json& wanted, const json& there) {
+  json known = wanted;
+  known["other"] = there["other"];
+  std::set<std::string> prefixes;
+  for (const auto& [name, value] : wanted["other"].items()) prefixes.insert(name.substr(0, name.find('.')));
+  std::string flags;
+  for (const std::string& prefix : prefixes) flags += fmt::format(" --allow '{}.*'", prefix);
+  return known == there ? flags : "";
+}
+
 }  // namespace
 
 std::span<const FunctionField> FunctionFields() { return kFields; }
@@ -140,8 +152,12 @@ Status SameFunction(const json& model, const json& held, std::string_view holder
     AddDifferences(name, wanted[name], there[name], differences);
   }
   if (differences.empty()) return OkStatus();
-  return NotSupported("{} would compute something else: the model's {}", holder,
-                      fmt::format("{}", fmt::join(differences, "; ")));
+  const std::string flags = FlagsThatAllow(wanted, there);
+  return NotSupported("{} would compute something else: the model's {}{}", holder,
+                      fmt::format("{}", fmt::join(differences, "; ")),
+                      flags.empty() ? ""
+                                    : "; if none of it changes what the model computes, cairn convert" +
+                                          flags + " goes on without it");
 }
 
 }  // namespace cairn

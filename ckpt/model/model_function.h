@@ -38,8 +38,8 @@ inline constexpr int kFunctionVersion = 1;
 // rotation) is null.
 nlohmann::json FunctionOf(const nlohmann::json& model);
 
-// Errors: NotSupported naming each field in which `held` computes something else than `model`; `holder` is
-// who holds it: "Megatron-Core".
+// Errors: NotSupported naming each field in which `held` computes something else than `model`, and the flag
+// that leaves out what is in `other` alone; `holder` is who holds it: "Megatron-Core".
 Status SameFunction(const nlohmann::json& model, const nlohmann::json& held, std::string_view holder);
 
 }  // namespace cairn

@@ -126,6 +126,11 @@ Status StepReader::CheckPlaces() {
   return OkStatus();
 }
 
+void StepReader::Redescribe(nlohmann::json model, const std::vector<std::string>& history) {
+  manifest_.model = std::move(model);
+  for (const std::string& line : history) manifest_.history.push_back(line);
+}
+
 Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   uint64_t found = 0;

@@ -6,6 +6,7 @@
 #include "convert/families/hugging_face_config.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
@@ -89,6 +90,7 @@ constexpr const char* kHarmless[] = {"_*",
                                      "attn_implementation",
                                      "quantization_config",
                                      "generation_config"};
+constexpr const char* kOther = "config.";  // before the names of keys in a model's `other`
 // Read with rope_scaling; of no meaning without.
 constexpr const char* kOfRope[] = {
     "rope_parameters", "rope_scaling",          "rope_theta",     "rotary_emb_base",
@@ -124,7 +126,7 @@ bool IsImplied(const std::string& key, const json& value, const json& model) {
 void ReadOthers(const Architecture& architecture, const json& config, json& model) {
   for (const auto& [key, value] : config.items())
     if (!SaysNothing(value) && !IsKnown(architecture, key) && !IsImplied(key, value, model))
-      model["other"]["config." + key] = value;
+      model["other"][kOther + key] = value;
 }
 
 // Which layers see the window, of the families that say it by a switch and a number.
@@ -140,6 +142,17 @@ void ReadWindow(json& model) {
       model["layer_types"].push_back(model["max_window_layers"] <= i ? "sliding_attention"
                                                                      : "full_attention");
   }
+}
+
+// The inverse, of a model that was not read from a config.json.
+json WithWindow(const Architecture& architecture, json model, const json& function) {
+  const bool has_switch = std::ranges::any_of(
+      architecture.fields, [](const Field& field) { return field.model == "use_sliding_window"; });
+  if (!has_switch || model.contains("use_sliding_window") || function["sliding_window"].is_null())
+    return model;
+  model["use_sliding_window"] = true;
+  if (function["layer_types"].is_null()) model["max_window_layers"] = 0;  // all layers see it
+  return model;
 }
 
 // What may be left out and follows from other sizes.
@@ -204,7 +217,8 @@ json KeptOfHuggingFace(const json& model, const char* key) {
   return kept != model.end() && kept->is_object() ? kept->value(key, json()) : json();
 }
 
-Result<json> ConfigOfModel(const Architecture& architecture, const json& model, Dtype dtype) {
+Result<json> ConfigOfModel(const Architecture& architecture, const json& given, Dtype dtype) {
+  const json function = FunctionOf(given), model = WithWindow(architecture, given, function);
   const json kept = KeptOfHuggingFace(model, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;
@@ -216,7 +230,6 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& model, 
     config["model_type"] = architecture.name;
     for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.value(token, json());
   }
-  const json function = FunctionOf(model);
   for (const Field& field : architecture.fields) {
     const auto value = model.find(field.model);
     if (value == model.end()) {
@@ -260,7 +273,14 @@ json CompleteModel(const json& model) {
 }
 
 Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
-  CAIRN_ASSIGN_OR_RETURN(const json back, ModelOfConfig(architecture, config));
+  CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
+  // What the model's own file says and --allow took out of account, the file that is written may say, too.
+  const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
+             of_model = model.value("other", json::object());
+  for (const auto& [name, value] : others.items())
+    if (kept.is_object() && kept.value(name.substr(std::strlen(kOther)), json()) == value &&
+        !of_model.contains(name))
+      back["other"].erase(name);
   return SameFunction(CompleteModel(model), back, "transformers' " + architecture.class_name);
 }
 

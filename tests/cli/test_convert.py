@@ -122,6 +122,17 @@ class ExportTest(CliTest):
         for name in self.FORMATS:  # what is rounded has no masters: nothing trains on it
             self.cairn("convert", "wide", name, "--to", name, "--dtype", "bf16", says="read back and equal")
 
+    def test_a_release_does_not_need_the_optimizer(self):
+        self.cairn("convert", self.run_dir, "zero", "--to", "megatron-deepspeed", "--tp", 2, "--dp", 2, "--zero", 1)
+        next(self.dir.glob("zero/*/bf16_zero_pp_rank_1_mp_rank_01*")).unlink()
+        for number, verb in enumerate((("strip",), ("convert", "--to", "safetensors"), ("convert", "--to", "native", "--dtype", "bf16"))):
+            done = self.cairn(*verb, "zero", f"out{number}")
+            self.assertIn("note: the optimizer's state is left behind: ", done.stderr)
+            self.assertIn("rank 1 and model parallel rank 1 is missing\n", done.stderr)
+        self.cairn("convert", "zero", "whole", "--to", "native", code=2, says="--allow optimizer takes the weights")
+        self.assertFalse((self.dir / "whole").exists())
+        self.cairn("convert", "zero", "whole", "--to", "native", "--allow", "optimizer")
+
     def test_what_cannot_be(self):
         for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
                             (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),

@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -18,6 +20,7 @@ import torch
 import transformers
 from harness import CAIRN, Case, cairn, topology
 from planned_stages import PlannedStagesTest  # noqa: F401, its programs are imported here already
+from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 from trained_families import TrainedFamiliesTest  # noqa: F401, likewise
 from transformers import (
@@ -59,8 +62,15 @@ TO_MEGATRON = {
     "llama, gelu": (LlamaConfig(**LLAMA, hidden_act="gelu"), set(), "activation is \"gelu\""),
     "mistral": (MistralConfig(**LLAMA, sliding_window=None), ALL, ""),
     "mistral, window": (MistralConfig(**LLAMA, sliding_window=4), CORE, "sliding_window is 4"),
-    "qwen2": (Qwen2Config(**LLAMA), ALL, ""),
-    "qwen3": (Qwen3Config(**LLAMA, head_dim=8), ALL, ""),
+    "llama, biases": (LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True), ALL, ""),
+    "llama, biases of attention": (LlamaConfig(**LLAMA, attention_bias=True), set(), "layers.0.attention.output.bias"),
+    "llama, biases of the MLP": (LlamaConfig(**LLAMA, mlp_bias=True), set(), "would ask for layers.0.attention.key.bias"),
+    "qwen2": (Qwen2Config(**LLAMA), CORE, "would ignore layers.0.attention.query.bias"),
+    "qwen2, windows": (Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=5, max_window_layers=1), CORE, "sliding_window is 5"),
+    "qwen3": (Qwen3Config(**LLAMA, head_dim=8), CORE, "would ignore layers.0.attention.query_norm.weight"),
+    "qwen3, biases": (Qwen3Config(**LLAMA, head_dim=8, attention_bias=True), set(), "would ignore layers.0.attention."),
+    "qwen3, all windows": (Qwen3Config(**LLAMA, head_dim=8, use_sliding_window=True, sliding_window=5, max_window_layers=0), CORE,
+                           "sliding_window is 5"),
     "phi3": (Phi3Config(**LLAMA), ALL, ""),
     "phi3, half of a head": (Phi3Config(**LLAMA, rope_parameters=dict(rope_type="default", rope_theta=300.0, partial_rotary_factor=0.5)),
                              ALL, ""),
@@ -77,6 +87,9 @@ TO_MEGATRON = {
     "bloom, residual behind the norm": (BloomConfig(vocab_size=101, hidden_size=32, n_layer=2, n_head=4,
                                                     apply_residual_connection_post_layernorm=True), ALL - CORE, "position_embedding is"),
 }
+# What megatron-core's strict load takes, with transformers' logits: all that TO_MEGATRON says it has a place for, but for rotary
+# scaling, which Megatron-LM's model provider passes on.
+STRICT = [name for name, (_, held, _) in TO_MEGATRON.items() if "megatron" in held and "llama 3.1" not in name]
 MODEL = ["--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--vocab-size", 101, "--threads", 1]
 # name: TransformerConfig's, GPTModel's, the arguments; the largest difference of logits, or what is named
 FROM_CORE = {
@@ -88,7 +101,8 @@ FROM_CORE = {
     "interleaved": (dict(rotary_interleaved=True), {}, dict(rotary_interleaved=True), "rotary_interleaved is true"),
     "scale": (dict(softmax_scale=0.5), {}, dict(softmax_scale=0.5), "attention_scale is 0.5"),
     "layers without": (dict(no_rope_freq=[0, 1]), {}, dict(no_rope_freq=[0, 1]), "layers_without_rope is [0,1]"),
-    "a fork": ({}, {}, dict(cubed_logits=3), "args.cubed_logits is 3"),
+    "Megatron-LM of 2024": ({}, {}, dict(use_mcore_models=True), "llama"),
+    "a fork": ({}, {}, dict(cubed_logits=3, z_loss=0.5), "args.cubed_logits is 3"),
 }
 
 
@@ -115,6 +129,32 @@ class OnCpu(TorchFunctionMode):
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = "cpu"
         return function(*args, **kwargs)
+
+
+def core_model(args):
+    """As Megatron-LM's model provider makes it of its arguments."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+    functional = torch.nn.functional
+    relu2 = lambda x: functional.relu(x).square()  # noqa: E731
+    config = TransformerConfig(
+        num_layers=args.num_layers, hidden_size=args.hidden_size, num_attention_heads=args.num_attention_heads,
+        num_query_groups=args.num_query_groups, kv_channels=args.kv_channels, ffn_hidden_size=args.ffn_hidden_size,
+        use_cpu_initialization=True, gated_linear_unit=args.swiglu, add_bias_linear=args.add_bias_linear,
+        add_qkv_bias=args.add_qkv_bias, qk_layernorm=args.qk_layernorm, normalization=args.normalization,
+        layernorm_epsilon=args.norm_epsilon, window_size=args.window_size, window_attn_skip_freq=args.window_attn_skip_freq,
+        softmax_scale=args.softmax_scale, bias_activation_fusion=args.bias_gelu_fusion,
+        activation_func=functional.silu if args.swiglu else relu2 if args.squared_relu else functional.gelu,
+        apply_rope_fusion=False, gradient_accumulation_fusion=False, hidden_dropout=0.0, attention_dropout=0.0)
+    rope = args.position_embedding_type == "rope"
+    return GPTModel(
+        config, get_gpt_layer_local_spec(normalization=args.normalization, qk_layernorm=args.qk_layernorm),
+        vocab_size=args.padded_vocab_size, max_sequence_length=args.max_position_embeddings,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type, rotary_base=args.rotary_base if rope else 10000,
+        rotary_percent=args.rotary_percent if rope else 1.0,
+        seq_len_interpolation_factor=args.rotary_seq_len_interpolation_factor if rope else None).eval()
 
 
 class FunctionTest(Case):
@@ -285,7 +325,47 @@ class FunctionTest(Case):
                 cairn("strip", core, out, "--dtype", "fp32")
                 self.assertEqual(json.load(open(out + "/config.json"))["model_type"], wanted)
                 self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
-        cairn("strip", self.path(f"core{list(FROM_CORE).index('a fork')}"), self.path("allowed"), "--allow", "args.cubed*")
+        fork = self.path(f"core{list(FROM_CORE).index('a fork')}")
+        self.check_allowing(fork)
+        for name in STRICT:
+            with self.subTest(f"{name}, strictly"), OnCpu():
+                self.check_strict_load(TO_MEGATRON[name][0], name)
+
+    def check_allowing(self, fork):
+        """All arguments that nobody knows are named at once, with the flag that takes them; of a step, too."""
+        cairn("convert", fork, self.path("fork-native"), "--to", "native")
+        for number, source in enumerate((fork, self.path("fork-native"))):
+            out = self.path(f"allowed{number}")
+            said = cairn("strip", source, out, status=2).stderr
+            self.assertRegex(said, "args.cubed_logits is 3, .*; args.z_loss is 0.5, .*; if none of it changes")
+            cairn("strip", source, out, *shlex.split(re.search("--allow '[^']*'", said)[0]))
+            with safe_open(out + "/model.safetensors", "pt") as file:
+                history = file.metadata()["cairn.history"]
+            for name in ("args.cubed_logits", "args.z_loss"):
+                self.assertRegex(history, f"import: {name} was left out .*--allow")
+
+    def check_strict_load(self, config, name):
+        """Models that the arguments in the files ask for take every tensor and miss none, in both forms."""
+        from megatron.core import dist_checkpointing
+        from megatron.core.dist_checkpointing.validation import StrictHandling
+        source = self.path(name)
+        model = make(config)
+        model.save_pretrained(source)
+        ids, length = self.ids, self.ids.shape[1]
+        expected = model(ids).logits
+        for format in ("torch-dist", "megatron"):
+            out = self.path(f"{name}-{format}")
+            cairn("convert", source, out, "--to", format, "--transformer-impl", "local")
+            if format == "torch-dist":
+                args = dist_checkpointing.load_common_state_dict(out + "/release")["args"]
+                core = core_model(args)
+                state = dist_checkpointing.load({"model": core.sharded_state_dict()}, out + "/release", strict=StrictHandling.RAISE_ALL)
+            else:
+                state = torch.load(out + "/iter_0000000/mp_rank_00/model_optim_rng.pt", weights_only=False)
+                core = core_model(state["args"])
+            core.load_state_dict(state["model"], strict=True)
+            found = core(ids, torch.arange(length).expand(len(ids), -1), torch.ones(1, 1, length, length).triu(1) > 0)
+            self.assertLess(float((found[..., :config.vocab_size] - expected).abs().max()), 1e-4, format)
 
 
 if __name__ == "__main__":

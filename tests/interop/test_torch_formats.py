@@ -3,6 +3,7 @@ bit for bit. SOURCE_DUMP (tests/convert/source_dump.cc) writes down what is read
 
 import argparse
 import collections
+import filecmp
 import importlib.util
 import io
 import json
@@ -503,12 +504,18 @@ class DeepSpeedTest(Case):
         path = os.path.join(step, "zero_pp_rank_1_mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
 
-        def fails(change, words, file=path):
+        def fails(change, words, file=path, weights=False):
             root = torch.load(file, weights_only=False)
             change(root)
             torch.save(root, file)
             self.assertIn(words, cairn("fingerprint", out, status=2).stderr)
+            if weights:  # the masters, which ZeRO-3 has no other weights than
+                self.assertRegex(cairn("strip", out, out + "-weights", *release).stderr, f"state is left behind: .*{words}")
+                self.assertTrue(filecmp.cmp(*(f"{out}-{end}/model.safetensors" for end in ("weights", "whole")), shallow=False))
             pathlib.Path(path).write_bytes(whole)
+
+        release = ("--format", "safetensors", "--dtype", "fp32")
+        cairn("strip", out, out + "-whole", *release)
 
         name = next(iter(torch.load(path, weights_only=False)["frozen_param_fragments"]))
         fails(lambda root: root["frozen_param_fragments"].pop(name), name)
@@ -516,7 +523,7 @@ class DeepSpeedTest(Case):
         path = os.path.join(step, "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
         whole = pathlib.Path(path).read_bytes()
         inner = "optimizer_state_dict"
-        fails(lambda root: root[inner][inner]["state"][0].update(secret=torch.ones(4)), "secret", path)
+        fails(lambda root: root[inner][inner]["state"][0].update(secret=torch.ones(4)), "secret", path, True)
         fails(lambda root: root[inner][inner]["state"][0].pop("momentum_buffer"), "momentum_buffer", path)
         fails(lambda root: root.update(extra=torch.ones(5)), "extra", path)
         cairn("fingerprint", out)

@@ -109,6 +109,7 @@ TRAINED = {
     "tied2": {"world": 2, "engine": "tied", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
     "tied3": {"world": 2, "engine": "tied", "config": ZERO | {"zero_optimization": {"stage": 3}}, "more": MORE},
     "robin": {"world": 2, "engine": "plain", "vectors_first": True, "config": ROBIN, "more": MORE},
+    "frozen": {"world": 2, "engine": "plain", "frozen": "layers.1", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
 }
 
 # One that computes what GPT-2 does, in fp32 and with clipping, so that cairn train can go on with it.
@@ -174,6 +175,12 @@ class DeepSpeedTest(Case):
                         {"world": 2, "vectors_first": True, "config": ROBIN}),
     }
 
+    # Of ZeRO 3 each rank has a piece of what is frozen.
+    FROZEN = {
+        "frozen_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
+                         {"world": 4, "frozen": "layers.1", "config": stage(3)}),
+    }
+
     def test_it_goes_on_as_if_nothing_had_happened(self):
         if importlib.util.find_spec("deepspeed") is None:
             self.skipTest("deepspeed is not installed")
@@ -189,7 +196,7 @@ class DeepSpeedTest(Case):
         cairn("convert", middle, self.path("ours-in"), "--to", "megatron-deepspeed", "--tp", 1, "--pp", 1, "--dp", 2, "--zero", 1)
         jobs = {"ours": GPT_TRAINING | batches | {"load": self.path("ours-in"), "done": BEFORE}}
         cases = (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE), ("tied2", self.TIED),
-                 ("tied3", self.TIED3), ("robin", self.ROBIN))
+                 ("tied3", self.TIED3), ("robin", self.ROBIN), ("frozen", self.FROZEN))
         for source, targets in cases:
             # By way of a native step, so that all that a target needs is carried by it.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",

@@ -57,9 +57,10 @@ Status CheckFlags(const ConvertArguments& arguments) {
   return OkStatus();
 }
 
-Result<OpenedSource> OpenChecked(const ConvertArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+Result<OpenedSource> OpenChecked(const ConvertArguments& arguments, bool weights_alone) {
   const StripFlags& flags = arguments.flags;
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
+                         (weights_alone ? OpenWeights : OpenAnyCkpt)(arguments.source, flags.open));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
   return opened;
@@ -67,7 +68,7 @@ Result<OpenedSource> OpenChecked(const ConvertArguments& arguments) {
 
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, false));
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
   ExportFlags flags{.options = {.target = {.topology = topology,
                                            .dtype = arguments.dtype,
@@ -87,10 +88,12 @@ Result<int> RunConvert(const ConvertArguments& given) {
   if (release == nullptr) return RunExportTo(arguments);
   arguments.flags.options.format = *release;
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
-  CheckpointSource& source = opened.source();
   StripFlags flags = arguments.flags;
-  if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty()) {
+  const bool whole =
+      flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty();
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, !whole));
+  CheckpointSource& source = opened.source();
+  if (whole) {
     FileCopies& beside = flags.options.writer.beside;
     if (flags.tokenizer.empty()) {
       beside = TokenizerForStep(opened.fs(), source);

@@ -16,7 +16,7 @@ struct StripArguments {
 };
 
 Result<int> RunStrip(const StripArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenWeights(arguments.source, arguments.flags.open));
   const StripFlags& flags = arguments.flags;
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));

@@ -296,8 +296,8 @@ void PrintAsText(const Losses& a, const Losses& b, const LossBatches& batches, c
 Result<int> RunVerifyLoss(const LossOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(LossBatches batches, ParseBatches(options.batches));
   CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(options.a, options.open));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(options.b, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(options.a, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(options.b, options.open));
   for (const OpenedSource* opened : {&a, &b})
     if (FactOf(opened->source().manifest().model, "vocab_size") < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/run/run_dir.h"
+#include "convert/foreign/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "tools/archive/store/restore.h"
@@ -72,6 +73,13 @@ Result<OpenedSource> OpenAsItIs(const std::string& given, const OpenOptions& opt
   return opened;
 }
 
+// As the readers of other systems do it when they make a step.
+void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
+  nlohmann::json model = step.manifest().model;
+  const std::vector<std::string> history = LeaveOutFields(allow, model);
+  if (!history.empty()) step.Redescribe(std::move(model), history);
+}
+
 }  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
@@ -95,6 +103,7 @@ bool IsForeign(const std::string& argument) {
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAsItIs(argument, options));
+  if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (opened.source().manifest().model.contains("architecture")) {
     PrintProblem(fmt::format("note: {} says itself which model it is; --config is not used for it",
@@ -105,6 +114,18 @@ Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions&
   if (!source) source = std::move(opened.step.reader);
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(FileSystem::Posix(), std::move(source), options));
   return opened;
+}
+
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options) {
+  Result<OpenedSource> opened = OpenAnyCkpt(argument, options);
+  if (opened.ok()) return opened;
+  OpenOptions without = options;
+  without.allow.emplace_back("optimizer");
+  Result<OpenedSource> weights = OpenAnyCkpt(argument, without);
+  if (!weights.ok()) return opened;
+  const std::string why = opened.status().message();
+  PrintProblem("note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow ")));
+  return weights;
 }
 
 }  // namespace cairn

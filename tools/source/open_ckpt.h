@@ -39,4 +39,8 @@ struct OpenedSource {
 // `options.config` is for a source that does not say its model itself; for another a note says so.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
+// The same for a result that has no place for an optimizer: if it can be read without the optimizer's state
+// alone, it is, and a note says why.
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options);
+
 }  // namespace cairn

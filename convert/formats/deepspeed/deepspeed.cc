@@ -294,19 +294,36 @@ class DeepSpeedOpener {
   Status ReadOptimizers() {
     if (files_.optimizers.empty()) return ReadUnshardedOptimizers();
     const Manifest before = manifest_;
+    const Status status = ReadZeroOptimizers(/*masters_alone=*/false);
+    // Of ZeRO-3 the masters are the weights, so that damage to them is not the optimizer's alone.
+    if (status.ok() || (files_.models.empty() && status.kind() != StatusKind::kNotSupported)) return status;
+    ForgetOptimizers(before);
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, status));
+    const Manifest without = manifest_;
+    const Status masters = ReadZeroOptimizers(/*masters_alone=*/true);
+    if (masters.ok() || files_.models.empty()) return masters;
+    ForgetOptimizers(without);
+    for (const auto& [ranks, name] : files_.optimizers) {
+      const Result<TorchFile> file = OpenFile(name);
+      if (!file.ok()) continue;
+      builder_.account.AddFile(name, *file);
+      builder_.account.LeaveBelow(Fate::kAllowed, name, *file, file->root(), "optimizer");
+    }
+    return OkStatus();
+  }
+
+  Status ReadZeroOptimizers(bool masters_alone) {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
       std::vector<ZeroShard> shards;
       CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
       const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
-      auto read = ReadZero(fs_, shards, *shapes, round_robin);
-      if (!read.ok() && read.status().kind() == StatusKind::kNotSupported)
-        return LeaveOptimizers(before, read.status());
-      if (!read.ok()) return read.status();
-      ZeroContents& contents = *read;
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
+                             ReadZero(fs_, shards, *shapes, round_robin, masters_alone));
       AddGroups(contents.groups);
       LeaveSteps(shards);
+      if (masters_alone) LeaveMoments(shards);
       for (const StoredArray& array : contents.alignment)
         builder_.account.Leave(Fate::kAlignment, builder_.catalog, array);
       manifest_.topology.zero = contents.stage;
@@ -339,28 +356,21 @@ class DeepSpeedOpener {
   }
 
   // Half an optimizer is useless: if one rank's cannot be read, what was read of the others' goes too.
-  // `before`: the manifest without any. Errors: those of LeaveOutOptimizer().
-  Status LeaveOptimizers(const Manifest& before, const Status& why) {
+  // `before`: the manifest without any.
+  void ForgetOptimizers(const Manifest& before) {
     manifest_ = before;
-    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, why));
     std::erase_if(slices_, [](const auto& slice) { return IsOptimizerState(slice.second.role); });
     groups_.clear();
     doubts_.clear();
     by_value_ = false;
-    for (size_t rank = 0; rank < models_.size(); ++rank) {
-      const ModelFile& model = models_[rank];
-      if (files_.optimizers.empty()) {
-        if (const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict))
-          builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
-        continue;
-      }
-      std::vector<ZeroShard> shards;
-      CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
-      for (const ZeroShard& shard : shards)
-        builder_.account.LeaveBelow(Fate::kAllowed, builder_.catalog.files[shard.file], shard.contents,
-                                    shard.contents.root(), "optimizer");
-    }
-    return OkStatus();
+  }
+
+  void LeaveMoments(const std::vector<ZeroShard>& shards) {
+    for (const ZeroShard& shard : shards)
+      for (const char* key : {"base_optimizer_state", "optimizer_state_dict"})
+        if (const PyValue* moments = Find(*Find(shard.contents.root(), "optimizer_state_dict"), key))
+          builder_.account.LeaveBelow(Fate::kAllowed, builder_.catalog.files[shard.file], shard.contents,
+                                      *moments, "optimizer");
   }
 
   // The numbers of updates, which all ranks and groups have.
@@ -414,9 +424,16 @@ class DeepSpeedOpener {
       const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict);
       if (!optimizer) continue;
       const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer);
-      if (!status.ok())
-        return LeaveOptimizers(before, status.WithContext(JoinPath(files_.directory, model.name)));
+      if (!status.ok()) return LeaveUnshardedOptimizers(before, Fail(model.name, status));
     }
+    return OkStatus();
+  }
+  Status LeaveUnshardedOptimizers(const Manifest& before, const Status& why) {
+    ForgetOptimizers(before);
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, why));
+    for (const ModelFile& model : models_)
+      if (const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict))
+        builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
     return OkStatus();
   }
   Status ReadUnshardedOptimizer(int rank, const PyValue& optimizer) {

@@ -119,7 +119,6 @@ class ShardedPlanner : public DeepSpeedPlanner {
       return NotSupported(
           "ZeRO 3 keeps weights in the optimizer's shards, and there is no optimizer here; choose "
           "--zero 1");
-    if (topology_.zero == 3) CAIRN_RETURN_IF_ERROR(CheckAllTrained());
     CAIRN_RETURN_IF_ERROR(Cut());
     LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
@@ -141,17 +140,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
   }
 
  private:
-  Status CheckAllTrained() const {
-    for (const TrainingParameter& parameter : tensors_.parameters)
-      if (!parameter.exp_avg)
-        return NotSupported(
-            "{} has no moments (is it frozen?), and weights of ZeRO 3 are written with theirs; choose --zero "
-            "1 or 2",
-            parameter.spec.name);
-    return OkStatus();
-  }
-
-  // Of ZeRO-3 no other weights are stored.
+  // ZeRO 3 stores no other weights of the parameters that are trained.
   void MastersAreWeights() {
     for (const TrainingParameter& parameter : tensors_.parameters) {
       if (!parameter.master) continue;
@@ -161,18 +150,44 @@ class ShardedPlanner : public DeepSpeedPlanner {
   }
 
   void AddModelStates(const ZeroJob& job, int rank) {
-    const int files = topology_.zero == 3 ? topology_.dp : 1;
-    for (int d = 0; d < files; ++d) {
-      const std::string prefix = topology_.zero == 3 ? fmt::format("zero_pp_rank_{}_", d) : "";
+    const std::vector<LocalTensor>& held = model_.ranks[rank];
+    const bool zero3 = topology_.zero == 3;
+    std::vector<std::pair<const LocalTensor*, TargetArray>> frozen;
+    for (const LocalTensor& local : held)
+      if (const auto& parameter = tensors_.parameters[local.parts[0].parameter]; zero3 && !parameter.exp_avg)
+        frozen.push_back({&local, {TypeOf(parameter), local.shape, {}}});
+    for (int d = 0; d < (zero3 ? topology_.dp : 1); ++d) {
+      const std::string prefix = zero3 ? fmt::format("zero_pp_rank_{}_", d) : "";
       const uint32_t zip = builder_.BeginTorchFile(
           fmt::format("{}/{}mp_rank_{:02}_model_states.pt", job.directory, prefix, rank));
       PickleEmitter& p = builder_.pickle(zip);
+      const auto emit_frozen = [&](std::string_view key) {
+        p.BeginDict();
+        for (auto& [local, array] : frozen) {
+          p.Text(local->name);
+          key == "frozen_param_shapes" ? p.TorchSize(array.shape)
+                                       : EmitFragment(zip, static_cast<uint64_t>(d), array);
+        }
+        p.EndDict();
+      };
       p.BeginDict();
       p.Text("module");
-      EmitModule(zip, model_.ranks[rank]);
-      EmitModelStates(p, job, model_, facts(), model_.ranks[rank]);
+      EmitModule(zip, held);
+      EmitModelStates(p, job, model_, facts(), held,
+                      zero3 ? emit_frozen : std::function<void(std::string_view)>());
       p.EndDict();
     }
+    for (auto& [local, array] : frozen)
+      AddParts(tensors_, *local, Role::kWeight, builder_.AddArray(std::move(array)), builder_.target);
+  }
+
+  // The piece of data parallel rank `d` of a frozen parameter, as its trained ones are cut.
+  void EmitFragment(uint32_t zip, uint64_t d, TargetArray& array) {
+    const auto ranks = static_cast<uint64_t>(topology_.dp);
+    const uint64_t volume = array.shape.Volume(), piece = (volume + ranks - 1) / ranks;
+    const uint64_t from = std::min(volume, d * piece), to = std::min(volume, from + piece);
+    const uint32_t storage = builder_.EmitTensor(zip, array.dtype, {piece});
+    if (from < to) array.extents.push_back({{from, to}, zip, storage, 0});
   }
 
   // A pipeline's is in its layer files; that of ZeRO-3 has empty tensors.

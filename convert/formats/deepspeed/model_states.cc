@@ -45,16 +45,16 @@ nlohmann::json DeepSpeedConfig(const ZeroJob& job) {
 }  // namespace
 
 void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
-                     const nlohmann::json& facts, const std::vector<LocalTensor>& held) {
+                     const nlohmann::json& facts, const std::vector<LocalTensor>& held,
+                     const std::function<void(std::string_view key)>& emit_frozen) {
   const TrainingState& state = job.state;
   const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
   // Below ZeRO 3 they are in the module with all others, and nothing says so; empty ones would be taken for
   // all.
-  const nlohmann::json frozen = job.topology.zero < 3 ? nlohmann::json() : nlohmann::json::object();
   const nlohmann::json entries = {{"buffer_names", nlohmann::json::array()},
                                   {"optimizer", nullptr},
-                                  {"frozen_param_shapes", frozen},
-                                  {"frozen_param_fragments", frozen},
+                                  {"frozen_param_shapes", nullptr},
+                                  {"frozen_param_fragments", nullptr},
                                   {"shared_params", state.shared_params},
                                   {"lr_scheduler", schedule},
                                   {"data_sampler", nullptr},
@@ -69,7 +69,13 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                                   {"ds_version", kDeepSpeedVersion},
                                   {"iteration", state.iteration},
                                   {"tokens", state.consumed_tokens}};
-  for (const auto& [key, value] : entries.items()) pickle.Entry(key, value);
+  for (const auto& [key, value] : entries.items()) {
+    pickle.Text(key);
+    if (emit_frozen && key.starts_with("frozen_param_"))
+      emit_frozen(key);
+    else
+      pickle.Json(value);
+  }
   pickle.Text("param_shapes");
   EmitParamShapes(pickle, GroupsOf(job, held), held);
   if (model.names == LocalNames::kPlain) return;

@@ -79,9 +79,14 @@ class UniversalOpener {
         model_.facts["vocab_size"] = model_.vocab = vocab;
       manifest_.model = model_.facts;
     }
-    if (steps_differ_ && megatron)
-      return NotSupported("{}: its parameters are fused and have had different numbers of updates",
-                          directory_);
+    if (steps_differ_ && megatron) {
+      CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
+          options_, manifest_,
+          NotSupported("{}: its parameters are fused and have had different numbers of updates",
+                       directory_)));
+      steps_differ_ = false;
+      left_out_ = true;
+    }
     MegatronAssembler assembler(model_, 1, builder_);
     for (const std::string& name : names_)
       CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
@@ -197,21 +202,33 @@ class UniversalOpener {
                                             : LeaveFile(Fate::kTrainingState, relative, key));
         continue;
       }
-      if (IsAllowed(options_, relative)) {
-        manifest_.history.push_back("left out " + relative);
+      if (left_out_) {
         CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
         continue;
       }
+      if (IsAllowed(options_, relative)) {
+        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
+        continue;
+      }
       const auto role = ParseRole(key);
-      if (!file.ends_with(".pt") || !role || !IsOptimizerState(*role) || *role == Role::kMaster)
-        return NotSupported("{}: {} is not a known optimizer state; --allow '{}' leaves it out", directory_,
-                            relative, relative);
-      const Status added = Add(name, *role, file.c_str(), place, assembler);
-      if (added.kind() == StatusKind::kNotSupported)
-        return NotSupported("{}; --allow '{}' leaves it out", added.message(), relative);
-      CAIRN_RETURN_IF_ERROR(added);
+      const bool known = file.ends_with(".pt") && role && IsOptimizerState(*role) && *role != Role::kMaster;
+      const Status added = known
+                               ? Add(name, *role, file.c_str(), place, assembler)
+                               : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
+      if (added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer"))
+        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
+      else if (added.kind() == StatusKind::kNotSupported)
+        return NotSupported("{}; --allow '{}' leaves it out, --allow optimizer all that cannot be read",
+                            added.message(), relative);
+      else
+        CAIRN_RETURN_IF_ERROR(added);
     }
     return OkStatus();
+  }
+
+  Status LeaveState(const std::string& relative, const std::string& key) {
+    manifest_.history.push_back("left out " + relative);
+    return LeaveFile(Fate::kAllowed, relative, key);
   }
 
   Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {
@@ -289,6 +306,7 @@ class UniversalOpener {
   std::vector<std::string> names_;
   std::vector<std::vector<std::string>> groups_;  // names in each of the optimizer's
   bool steps_differ_ = false;                     // between parameters
+  bool left_out_ = false;                         // the optimizer's state
   uint64_t vocab_ = 0;
   MegatronArgs model_;
   StoredBuilder builder_;

@@ -122,15 +122,19 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
 // What both forms have: the states of each group (or sub-group), and what becomes of a number among them.
 class ZeroReader {
  public:
-  ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage,
+  ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
              ZeroContents& contents)
-      : shards_(shards), param_shapes_(param_shapes), stage_(stage), contents_(contents) {}
+      : shards_(shards),
+        param_shapes_(param_shapes),
+        stage_(stage),
+        masters_alone_(masters_alone),
+        contents_(contents) {}
 
  protected:
   // Errors: NotSupported naming a state that has no place.
   Result<OptimizerStates> States(size_t shard, size_t group) const {
     const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
-    if (!state) return OptimizerStates();
+    if (!state || masters_alone_) return OptimizerStates();
     auto states = StatesOf(*state, fmt::format("group {}", group));
     if (!states.ok()) return states.status().WithContext(shards_[shard].path);
     return states;
@@ -152,6 +156,7 @@ class ZeroReader {
   const std::vector<ZeroShard>& shards_;
   const PyValue& param_shapes_;
   const int stage_;
+  const bool masters_alone_;
   ZeroContents& contents_;
 };
 
@@ -456,7 +461,7 @@ Result<uint64_t> PartitionCount(const PyValue& root) {
 }
 
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes, bool round_robin) {
+                              const PyValue& param_shapes, bool round_robin, bool masters_alone) {
   ZeroContents contents;
   for (const ZeroShard& shard : shards)
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
@@ -467,9 +472,13 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);
   AddGroups(param_shapes, shards.size(), round_robin, contents);
-  CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
-  CAIRN_RETURN_IF_ERROR(contents.stage == 3 ? Zero3(shards, param_shapes, 3, contents).Read()
-                                            : Zero12(shards, param_shapes, 1, contents).Read());
+  if (masters_alone)
+    contents.state.erase("param_groups");
+  else
+    CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
+  CAIRN_RETURN_IF_ERROR(contents.stage == 3
+                            ? Zero3(shards, param_shapes, 3, masters_alone, contents).Read()
+                            : Zero12(shards, param_shapes, 1, masters_alone, contents).Read());
   return contents;
 }
 

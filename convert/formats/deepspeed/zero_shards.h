@@ -40,10 +40,10 @@ struct ZeroContents {
 Result<uint64_t> PartitionCount(const PyValue& root);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
-// Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported
-// naming an optimizer's state that has no place here. `round_robin`: its ds_config has
-// round_robin_gradients.
+// `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: of the optimizer's state read
+// nothing else. Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step;
+// NotSupported naming an optimizer's state that has no place here.
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes, bool round_robin);
+                              const PyValue& param_shapes, bool round_robin, bool masters_alone = false);
 
 }  // namespace cairn

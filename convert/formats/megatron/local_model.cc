@@ -117,7 +117,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   model.shape.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
   model.shape.gate_last = model.shape.bigscience && model.shape.gated;
   model.shape.program = MegatronProgram::kDeepSpeed;
-  CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(facts, model.shape));
+  CAIRN_RETURN_IF_ERROR(CheckMegatronModel(facts, tensors, model.shape));
   model.names = topology.zero >= 2 ? LocalNames::kLanguage : LocalNames::kPipeline;
   if (topology.zero >= 2 && topology.pp > 1)
     return InvalidArgument("DeepSpeed has no pipeline with ZeRO {}; choose --zero 1 or --pp 1",

@@ -85,7 +85,7 @@ class MegatronDistOpener {
     for (const DcpTensor& tensor : index.tensors) {
       if (MegatronBuckets::IsOne(tensor.name)) continue;
       const auto name = ParseDistName(tensor.name);
-      const bool step = !name && tensor.name.starts_with("optimizer.state.common_step");
+      const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
       if (IsMegatronBuffer(tensor.name) || step || left_out) {
         CAIRN_RETURN_IF_ERROR(Leave(left_out ? Fate::kAllowed
@@ -149,11 +149,19 @@ class MegatronDistOpener {
     return OkStatus();
   }
 
-  // Finds the optimizer's tensors that are not of their weight's shape.
+  static bool IsCommonStep(const std::string& name) {
+    return name.starts_with("optimizer.state.common_step");
+  }
+
+  // Finds the optimizer's tensors that are not of their weight's shape. Errors: NotSupported naming one that
+  // is no known state.
   Status CutStates(const DcpIndex& index) {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
+      if (tensor.name.starts_with("optimizer.") && !IsCommonStep(tensor.name) &&
+          !MegatronBuckets::IsOne(tensor.name) && !ParseDistName(tensor.name))
+        return NotSupported("{} is not a known optimizer state", tensor.name);
       for (const auto& [prefix, role] : kRoles) {
         if (!tensor.name.starts_with(prefix)) continue;
         const auto weight = shapes.find(tensor.name.substr(prefix.size()));

@@ -120,6 +120,7 @@ const std::set<std::string>& Mapped() {
                                                 "onnx_safe",
                                                 "squared_relu",
                                                 "use_te_activation_func",
+                                                "use_mcore_models",
                                                 "qk_layernorm",
                                                 "apply_residual_connection_post_layernorm",
                                                 "cairn_architecture"};
@@ -172,7 +173,7 @@ void ReadPositions(const json& args, json& facts) {
     facts["position_embedding"] = type;
   else if (!Flag(args, "add_position_embedding", true))
     facts["position_embedding"] = "none";
-  if (facts.value("position_embedding", "") != "rope") return;
+  if (facts.value("position_embedding", json()) != "rope") return;
   facts["rotary_base"] = FirstArgument(args, {"rotary_base", "rope_theta"}, 10000);
   if (const json percent = FirstArgument(args, {"rotary_percent"}, 1); percent != 1)
     facts["rotary_percent"] = percent;
@@ -280,29 +281,24 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
 
 // ---- The family.
 
-// What of a family's tensors the arguments say. A layer is enough to see it.
-std::set<std::string> TensorKinds(const Architecture& family, const json& facts) {
-  std::set<std::string> kinds;
-  json one = facts;
-  one["num_layers"] = 1;
-  one["num_attention_heads"] = one["num_key_value_heads"] = one["head_dim"] = one["hidden_size"] = 1;
-  one["ffn_hidden_size"] = one["vocab_size"] = one["max_position_embeddings"] = 1;
-  if (const Result<ExpandedModel> expanded = Expand(family, one); expanded.ok())
-    for (const ParameterSpec& spec : expanded->parameters) kinds.insert(spec.name);
-  return kinds;
-}
-
+// The names of a family's tensors, without the norm of its embedding, which no argument of Megatron-LM's
+// says. A layer is enough to see them.
 bool HasTensorsOf(const Architecture& family, const json& args, const json& facts) {
-  const std::set<std::string> kinds = TensorKinds(family, facts);
-  const auto has = [&](const char* name) { return kinds.contains(name); };
-  const bool linear = Flag(args, "add_bias_linear", true), gated = facts.value("gated_mlp", false);
-  return has("layers.0.attention.query.bias") == (linear || Flag(args, "add_qkv_bias")) &&
-         has("layers.0.attention.output.bias") == linear && has("layers.0.mlp.up.bias") == linear &&
-         has("layers.0.mlp.gate.weight") == gated &&
-         has("final_norm.bias") == (facts.value("normalization", "LayerNorm") == "LayerNorm") &&
-         has("layers.0.attention.query_norm.weight") == Flag(args, "qk_layernorm") &&
-         has("embedding.position.weight") == (facts.value("position_embedding", "learned") == "learned") &&
-         !has("embedding.position_offset.weight") && !has("layers.0.mlp.output_norm.weight");
+  const ModelSizes sizes{1, 1, 1, 1, 1, 1, 1, 1};
+  json one = facts;
+  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
+                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings"})
+    one[size] = 1;
+  const Result<ExpandedModel> expanded = Expand(family, one);
+  if (!expanded.ok()) return false;
+  std::set<std::string> of_family, asked;
+  for (const ParameterSpec& spec : expanded->parameters)
+    if (!spec.name.starts_with("embedding.norm.")) of_family.insert(spec.name);
+  const bool tied = facts.value("tied_embeddings", true);
+  for (const ParameterSpec& spec :
+       GptSpecs(sizes, tied, 0, TensorsOfArguments(args, facts, MegatronProgram::kCore)))
+    asked.insert(spec.name);
+  return of_family == asked;
 }
 
 bool Computes(const Architecture& family, const json& facts) {
@@ -377,7 +373,7 @@ void ReadMegatronFunction(const json& args, const std::function<bool(const std::
   ReadNorms(args, facts);
   ReadOtherArguments(args, allowed, facts);
   facts["function"] = kFunctionVersion;
-  if (facts.value("gated_mlp", false) || facts.value("position_embedding", "") == "rope") {
+  if (facts.value("gated_mlp", false) || facts.value("position_embedding", json()) == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);
     facts["attention_bias"] = linear || Flag(args, "add_qkv_bias");
     facts["mlp_bias"] = linear;
@@ -434,7 +430,24 @@ void AddFunctionArguments(const json& model, MegatronProgram program, json& args
       args["glu_activation"] = name->second;
 }
 
-Status CheckFunctionArguments(const json& model, MegatronProgram program, const json& args) {
+// Megatron-DeepSpeed has neither add_qkv_bias nor qk_layernorm; BigScience's fork, which alone has alibi, has
+// LayerNorm and biases always.
+GptTensors TensorsOfArguments(const json& args, const json& facts, MegatronProgram program) {
+  const bool core = program == MegatronProgram::kCore;
+  const json positions = facts.value("position_embedding", json("learned"));
+  const bool bigscience = !core && positions == "alibi";
+  const bool linear = bigscience || Flag(args, "add_bias_linear", true);
+  return {.positions = positions == "learned",
+          .embedding_norm = bigscience && Flag(args, "embed_layernorm"),
+          .norm_bias = bigscience || facts.value("normalization", json("LayerNorm")) == "LayerNorm",
+          .query_key_value_bias = linear || (core && Flag(args, "add_qkv_bias")),
+          .query_key_norm = core && Flag(args, "qk_layernorm"),
+          .attention_output_bias = linear,
+          .gate = facts.value("gated_mlp", false),
+          .mlp_bias = linear};
+}
+
+Result<GptTensors> CheckFunctionArguments(const json& model, MegatronProgram program, const json& args) {
   json back = {{"num_layers", args.value("num_layers", json())},
                {"hidden_size", args.value("hidden_size", json())},
                {"num_attention_heads", args.value("num_attention_heads", json())},
@@ -443,7 +456,8 @@ Status CheckFunctionArguments(const json& model, MegatronProgram program, const 
                {"tied_embeddings", args.value("untie_embeddings_and_output_weights", false) ? false : true}};
   ReadMegatronFunction(
       args, [](const std::string&) { return false; }, back);
-  return SameFunction(model, back, NameOf(program));
+  CAIRN_RETURN_IF_ERROR(SameFunction(model, back, NameOf(program)));
+  return TensorsOfArguments(args, back, program);
 }
 
 }  // namespace cairn

@@ -12,6 +12,7 @@
 
 #include "ckpt/model/manifest.h"
 #include "convert/families/hugging_face_config.h"
+#include "convert/foreign/config_model.h"
 #include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
@@ -177,6 +178,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.linear_bias = has("layers.0.mlp.down.bias");
   shape.qkv_bias = has("layers.0.attention.query.bias");
   shape.qk_norm = has("layers.0.attention.query_norm.weight");
+  shape.embedding_norm = has("embedding.norm.weight");
   for (const TrainingParameter& parameter : tensors.parameters)
     if (parameter.spec.name == "embedding.word.weight" && parameter.spec.pad_multiple > 0)
       shape.vocab_multiple = parameter.spec.pad_multiple;
@@ -188,8 +190,25 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
   return Builder(tensors, shape, tp, tp_rank).Build();
 }
 
-Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape) {
-  return CheckFunctionArguments(CompleteModel(model), shape.program, MegatronArguments(model, shape, {}));
+Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
+                          const MegatronShape& shape) {
+  CAIRN_ASSIGN_OR_RETURN(const GptTensors asked, CheckFunctionArguments(CompleteModel(model), shape.program,
+                                                                        MegatronArguments(model, shape, {})));
+  std::set<std::string> wanted;
+  for (const ParameterSpec& spec : GptSpecs({.layers = shape.layers}, shape.tied, 0, asked))
+    wanted.insert(spec.name);
+  std::vector<std::string> ignored;
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (wanted.erase(parameter.spec.name) == 0) ignored.push_back(parameter.spec.name);
+  if (wanted.empty() && ignored.empty()) return OkStatus();
+  std::string differences;
+  if (!ignored.empty()) differences = "ignore " + SomeOf(ignored);
+  if (!wanted.empty())
+    differences +=
+        fmt::format("{}ask for {}", ignored.empty() ? "" : ", and ", SomeOf({wanted.begin(), wanted.end()}));
+  return NotSupported(
+      "no arguments of {} describe this model: it would {}; --to dcp and --to native keep every tensor",
+      NameOf(shape.program), differences);
 }
 
 nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
@@ -222,6 +241,7 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
   };
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
+  if (shape.bigscience) args["embed_layernorm"] = shape.embedding_norm;
   AddFunctionArguments(CompleteModel(model), shape.program, args);
   return args;
 }

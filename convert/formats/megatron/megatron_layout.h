@@ -49,6 +49,7 @@ struct MegatronShape {
   bool linear_bias = true;  // of the MLP and the attention's output
   bool qkv_bias = true;
   bool qk_norm = false;
+  bool embedding_norm = false;
   bool gated = false;
   bool bigscience = false;  // their fork of Megatron-DeepSpeed, which trained BLOOM
   bool gate_last = false;   // its order of the halves
@@ -68,8 +69,10 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
                                                     const MegatronShape& shape, int tp, int tp_rank);
 
-// The program has arguments for all of the model's function. Errors: NotSupported naming the fields it lacks.
-Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape);
+// With the arguments that are written, the program computes the model's function and has these tensors and no
+// others. Errors: NotSupported naming the fields or the tensors in which it differs.
+Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
+                          const MegatronShape& shape);
 
 // The arguments of a training of it, as argparse.Namespace has them; what depends on a topology and on the
 // rank of a file is the caller's.

@@ -95,7 +95,7 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   if (m.head * m.heads != m.hidden) m.facts["head_dim"] = m.head;
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
   ReadMegatronFunction(MegatronArgumentsOf(args), allowed, m.facts);
-  if (m.facts.value("position_embedding", "") == "rope") {
+  if (m.facts.value("position_embedding", nlohmann::json()) == "rope") {
     m.facts["num_key_value_heads"] = m.groups;
     m.facts["head_dim"] = m.head;
   }

@@ -34,7 +34,7 @@ class MegatronPlanner {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
-    CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(source_.manifest().model, shape_));
+    CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source_.manifest().model, tensors_, shape_));
     CAIRN_RETURN_IF_ERROR(CheckOptimizer());
     CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
     CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers_, topology_.virtual_stages));

@@ -1,12 +1,13 @@
 // Each tensor of the model is visited once, with the slices of all TP ranks side by side. Every slice
 // becomes a chunk: one zip, in the file of that data parallel rank which has least so far, and a box of the
-// stacked tensor. Tensors of all layers share one entry, so one that some layers lack is refused at the end.
+// stacked tensor: tensors of all layers share one entry.
 // Only when all zips have their places can .metadata be made; files that got no zip are dropped before.
 
 #include "convert/formats/megatron/torch_dist_writer.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "ckpt/model/placement.h"
 #include "convert/formats/dcp/dcp_metadata.h"
@@ -63,7 +64,7 @@ class TorchDistPlanner {
     load_.resize(topology_.world());
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
-    CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(source_.manifest().model, shape_));
+    CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source_.manifest().model, tensors_, shape_));
     CAIRN_RETURN_IF_ERROR(ChooseOptimizer());
     CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
     CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers_, topology_.virtual_stages));
@@ -128,10 +129,6 @@ class TorchDistPlanner {
       for (const auto& held : ranks) of_ranks.push_back(&held[i]);
       CAIRN_RETURN_IF_ERROR(AddTensor(of_ranks));
     }
-    for (const auto& [key, layers] : stacked_)
-      if (layers != shape_.layers)
-        return NotSupported("{} of {} layers have {}; torch_dist stacks the layers of a model", layers,
-                            shape_.layers, key);
     return OkStatus();
   }
 
@@ -140,7 +137,7 @@ class TorchDistPlanner {
     CAIRN_ASSIGN_OR_RETURN(const CoreModule* module, CoreModuleOf(tensor));
     const std::string key =
         fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", module->fused, tensor.Kind());
-    if (InLayer(tensor)) ++stacked_[key];
+    if (InLayer(tensor)) stacked_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (optimizer_ == CoreOptimizer::kNone) return OkStatus();
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
@@ -248,8 +245,8 @@ class TorchDistPlanner {
   std::vector<int> layers_;     // of each chunk
   std::vector<uint64_t> load_;  // elements in the file of each rank
   std::vector<DcpEntry> entries_;
-  std::map<std::string, size_t, std::less<>> index_;      // of tensors: into entries_
-  std::map<std::string, uint64_t, std::less<>> stacked_;  // layers that have one
+  std::map<std::string, size_t, std::less<>> index_;  // of tensors: into entries_
+  std::set<std::string, std::less<>> stacked_;        // names of the tensors that all layers share
   TargetBuilder builder_;
 };
 

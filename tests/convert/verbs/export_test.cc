@@ -199,7 +199,7 @@ TEST_F(RefusalTest, WhatAFormatCannotHold) {
   StepRecipe unknown = RecipeOf({}, {});
   unknown.specs.push_back({.name = "layers.0.router.weight", .shape = {4}, .layer = 0});
   EXPECT_THAT(Refusal("megatron", plain, unknown),
-              HasSubstr("layers.0.router.weight has no place in Megatron's GPT"));
+              HasSubstr("Megatron-Core describe this model: it would ignore layers.0.router.weight;"));
   StepRecipe bare = RecipeOf({}, {});
   bare.model = nlohmann::json::object();
   EXPECT_THAT(Refusal("megatron", plain, bare), HasSubstr("does not say what model it is"));
@@ -222,10 +222,43 @@ TEST_F(RefusalTest, WhatMegatronCoresDistributedCheckpointCannotHold) {
   EXPECT_THAT(Refusal("torch-dist", distributed, wide), HasSubstr("choose --dtype bf16 or --zero 0"));
   StepRecipe normed = RecipeOf({}, {});
   normed.specs.push_back({.name = "embedding.norm.weight", .shape = {16}, .layer = kBeforeLayers});
-  EXPECT_THAT(Refusal("torch-dist", plain, normed), HasSubstr("no place in Megatron-Core's GPT"));
+  EXPECT_THAT(Refusal("torch-dist", plain, normed), HasSubstr("it would ignore embedding.norm.weight;"));
   StepRecipe uneven = RecipeOf({.layers = 2}, {});
   std::erase_if(uneven.specs, [](const ParameterSpec& s) { return s.name == "layers.1.mlp.down.bias"; });
-  EXPECT_THAT(Refusal("torch-dist", plain, uneven), HasSubstr("1 of 2 layers have"));
+  EXPECT_THAT(Refusal("torch-dist", plain, uneven), HasSubstr("it would ask for layers.1.mlp.down.bias;"));
+}
+
+// add_bias_linear stands for all biases of a layer, add_qkv_bias for those of query, key and value.
+TEST_F(RefusalTest, WhatMegatronsArgumentsCannotSay) {
+  using testing::HasSubstr;
+  const auto llama = [](bool attention, bool mlp) {
+    StepRecipe recipe = LlamaRecipe({});
+    recipe.model["attention_bias"] = attention;
+    recipe.model["mlp_bias"] = mlp;
+    recipe.specs = Expand(*FindArchitecture("llama"), recipe.model)->parameters;
+    return recipe;
+  };
+  StepRecipe qwen = llama(true, false);
+  std::erase_if(qwen.specs, [](const auto& s) { return s.name.ends_with("attention.output.bias"); });
+  StepRecipe half_normed = llama(false, false);
+  half_normed.specs.push_back({.name = "final_norm.bias", .shape = {16}, .layer = kAfterLayers});
+  for (const char* format : {"megatron", "torch-dist", "megatron-deepspeed", "universal"}) {
+    const bool core = std::string_view(format) == "megatron" || std::string_view(format) == "torch-dist";
+    for (int zero = 0; zero < (core ? 2 : 4); ++zero) {
+      SCOPED_TRACE(fmt::format("{} ZeRO {}", format, zero));
+      const TargetOptions options{.topology = {.zero = zero}, .dtype = {}};
+      EXPECT_THAT(Refusal(format, options, llama(true, false)), HasSubstr("layers.0.attention.output.bias"));
+      EXPECT_THAT(Refusal(format, options, llama(false, true)),
+                  HasSubstr("it would ask for layers.0.attention.key.bias, layers.0.attention.output.bias, "
+                            "layers.0.attention.query.bias, layers.0.attention.value.bias and 4 more; "));
+      EXPECT_THAT(Refusal(format, options, half_normed), HasSubstr("it would ignore final_norm.bias; "));
+      if (core) continue;  // Megatron-DeepSpeed does not have add_qkv_bias
+      EXPECT_THAT(Refusal(format, options, qwen), HasSubstr("layers.0.attention.query.bias"));
+    }
+  }
+  const std::string run = dir_ / "qwen";
+  ASSERT_TRUE(MakeStep(Fs(), run, qwen).ok());
+  EXPECT_TRUE(FindTargetFormat("torch-dist")->plan(*OpenStep(run), {}).ok());
 }
 
 }  // namespace

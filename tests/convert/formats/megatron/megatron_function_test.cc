@@ -49,7 +49,7 @@ json SizesOf(const json& model) {
 Status Write(const json& model, MegatronProgram program) {
   json args = SizesOf(model);
   AddFunctionArguments(model, program, args);
-  return CheckFunctionArguments(model, program, args);
+  return CheckFunctionArguments(model, program, args).status();
 }
 
 Status WriteConfig(const json& model) {
