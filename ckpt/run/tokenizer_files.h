@@ -1,6 +1,6 @@
-// The tokenizer of a model: files that lie beside its weights. A native step has its own copy of them, listed
-// in its manifest after the index, so that they go where the step goes. Steps of earlier Cairns have none;
-// theirs may lie in RUN/tokenizer.
+// The tokenizer of a model: files that lie beside its weights, with its licence and its code. A native step
+// has its own copy of them, listed in its manifest after the index, so that they go where the step goes.
+// Steps of earlier Cairns have none; theirs may lie in RUN/tokenizer.
 #pragma once
 
 #include <string>
@@ -14,16 +14,23 @@ namespace cairn {
 // Of a run that an earlier Cairn made: its directory of tokenizer files.
 inline constexpr const char* kRunTokenizerDir = "tokenizer";
 
-// The tokenizer's files in `directory`. A release must not carry what lies elsewhere on this machine. Errors:
-// NotFound where there are none; InvalidArgument where one leads out of the model's own directory, or is not
-// a file.
+// The files of a tokenizer or processor in `directory`, by their names there: "tokenizer.json",
+// "additional_chat_templates/rag.jinja". A release must not carry files from elsewhere on this machine.
+// Errors: NotFound if there are none; InvalidArgument if one is a link out of the model's own directory, or
+// is not a file.
 Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory);
 
-// Those beside a checkpoint (in a native step: its own), else those of the run that it is a step of; empty
-// where there are none. Errors: InvalidArgument as above.
+bool HasTokenizer(const FileCopies& files);
+
+// The licence of a model, and the code that its `auto_map` names; often none. Errors: InvalidArgument as
+// above.
+Result<FileCopies> LicenceAndCode(FileSystem& fs, const std::string& directory);
+
+// Licence, code and tokenizer beside a checkpoint (in a native step: its own), or the tokenizer of the run
+// that it is a step of; often none. Errors: InvalidArgument as above.
 Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint);
 
-// A file of a step beside shards and index, in memory.
+// A file of a step beside shards and index, in memory. A step has no directories: a "/" becomes "@" there.
 struct BesideFile {
   std::string name;
   std::string bytes;

@@ -1,10 +1,12 @@
 #include "convert/families/foreign_model.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "convert/families/expand.h"
 #include "convert/families/families.h"
 #include "convert/families/hugging_face_config.h"
+#include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
 namespace {
@@ -23,6 +25,30 @@ json GenerationConfig(const json& model, const json& config) {
   return generation;
 }
 
+// All that say a type, also those of the parts of a multimodal model.
+void SetDtype(std::string_view name, json& config) {
+  for (auto& [key, value] : config.items())
+    if ((key == "dtype" || key == "torch_dtype") && value.is_string())
+      value = name;
+    else if (value.is_object())
+      SetDtype(name, value);
+}
+
+// As it was read: its names and its configuration are those of its own family.
+ForeignModel ModelUnderOwnNames(const json& model, Dtype dtype,
+                                const std::vector<ParameterSpec>& parameters) {
+  ForeignModel own = CanonicalModel(parameters);
+  json config = model["config"];
+  if (KeptOfHuggingFace(model, "stored_dtype") != json(TorchName(dtype))) {
+    if (!config.contains("dtype")) config["torch_dtype"] = "";
+    SetDtype(TorchName(dtype), config);
+  }
+  own.files["config.json"] = Dump(config);
+  if (const json generation = KeptOfHuggingFace(model, "generation_config"); generation.is_object())
+    own.files["generation_config.json"] = Dump(generation);
+  return own;
+}
+
 Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const ParameterSpec& spec) {
   return Corrupt("tensor {} has shape {}; in {} of shape {} it would be {}", spec.name, ToString(spec.shape),
                  tensor.name, ToString(tensor.shape), ToString(part.box));
@@ -30,17 +56,19 @@ Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const Pa
 
 }  // namespace
 
-Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
+Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
+                                      const std::vector<ParameterSpec>& parameters) {
   const json name = model.value("architecture", json());
   const Architecture* architecture = FindArchitecture(name.is_string() ? name.get<std::string>() : "");
+  if (!name.is_string() && model.contains("config")) return ModelUnderOwnNames(model, dtype, parameters);
   if (!name.is_string())
     return NotSupported(
         "nothing in the source says which family of models this is, and a Hugging Face release needs one; "
-        "--config FILE names the config.json of a transformers model; --format safetensors keeps the "
+        "--config FILE names the config.json of a transformers model; the format safetensors keeps the "
         "tensors under their own names");
   if (architecture == nullptr)
     return NotSupported(
-        "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",
+        "architecture {} has no Hugging Face form here; the format safetensors keeps canonical names",
         name.dump());
   const auto in_manifest = [](const Status& status) { return status.WithContext("the manifest's model"); };
   Result<ExpandedModel> expanded = Expand(*architecture, model);
@@ -51,6 +79,30 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
   return ForeignModel{
       std::move(expanded->tensors),
       {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
+}
+
+bool LeaveOutCode(ForeignModel& model) {
+  const auto file = model.files.find("config.json");
+  if (file == model.files.end()) return false;
+  json config = json::parse(file->second);
+  const json map = config.value("auto_map", json());
+  // "org/repository--modeling_x.XModel" is code elsewhere.
+  const bool beside =
+      map.is_object() && std::ranges::any_of(map, [](const json& code) {
+        return code.is_string() && code.get_ref<const std::string&>().find("--") == std::string::npos;
+      });
+  if (!beside) return false;
+  config.erase("auto_map");
+  file->second = Dump(config);
+  return true;
+}
+
+std::string FamilyWithoutTable(const json& model) {
+  const json config = model.value("config", json());
+  if (model.contains("architecture") || !config.is_object()) return {};
+  const json classes = config.value("architectures", json());
+  const json name = classes.is_array() && !classes.empty() ? classes[0] : json();
+  return fmt::format("{} {}", config.value("model_type", json()).dump(), name.dump());
 }
 
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters) {

@@ -33,10 +33,17 @@ struct ForeignModel {
 };
 
 // The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;
-// `dtype` is that of the weights.
-// Errors: NotSupported naming an architecture that no table knows; InvalidArgument naming a missing or
-// ill-typed field.
-Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype);
+// `dtype` is that of the weights. A model of another family that was read with its config.json (`parameters`
+// have its names) keeps both. Errors: NotSupported naming an architecture that no table knows;
+// InvalidArgument naming a missing or ill-typed field.
+Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype,
+                                      const std::vector<ParameterSpec>& parameters);
+
+// Takes `auto_map` out of config.json if it names code beside it; true if there was one.
+bool LeaveOutCode(ForeignModel& model);
+
+// The model_type, and the class, that config.json gave a model of a family without a table; else empty.
+std::string FamilyWithoutTable(const nlohmann::json& model);
 
 // Every parameter under its canonical name.
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters);

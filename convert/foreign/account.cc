@@ -18,8 +18,8 @@ constexpr int kFates = 256;  // labels of fates begin here, behind those of role
 constexpr uint64_t kMaxRuns = 1 << 20;
 constexpr size_t kMaxListedPathBytes = 512;
 
-constexpr std::array<std::string_view, 7> kFateNames = {
-    "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced"};
+constexpr std::array<std::string_view, 8> kFateNames = {
+    "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced", "optimizer"};
 
 // Entries of a checkpoint's top level that say how far a training was and go on with it alone.
 constexpr std::string_view kTrainingState[] = {
@@ -194,25 +194,29 @@ Status Account::LeaveRest(const std::string& file, const TorchFile& contents,
   return OkStatus();
 }
 
+int Account::LabelOf(const TensorEntry& tensor) const {
+  return optimizer_.contains(tensor.spec.name) ? kFates + static_cast<int>(Fate::kOptimizer)
+                                               : static_cast<int>(tensor.role);
+}
+
 // Which label each array's bytes have; what an array has beyond its parts is padding.
-Status Account::CheckArrays(const StoredCatalog& catalog, const std::set<uint32_t>& replicas, Totals& totals,
-                            std::vector<int>& labels) {
+Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<int>& labels) const {
   std::vector<std::vector<const ArrayPart*>> parts(catalog.arrays.size());
   for (const ArrayPart& part : catalog.parts) parts[part.array].push_back(&part);
   labels.assign(catalog.arrays.size(), 0);
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
     if (parts[i].empty()) {
-      if (replicas.contains(i)) labels[i] = kFates + static_cast<int>(Fate::kReplica);
+      if (replicas_.contains(i)) labels[i] = kFates + static_cast<int>(Fate::kReplica);
       continue;
     }
     const TensorEntry& tensor = catalog.tensors[parts[i][0]->tensor];
-    labels[i] = static_cast<int>(tensor.role);
+    labels[i] = LabelOf(tensor);
     uint64_t volume = 0;
     for (const ArrayPart* part : parts[i]) volume += part->in_array.Volume();
     if (Overlap(parts[i])) return Corrupt("elements of {} would be read twice", array.name);
     const uint64_t left = array.shape.Volume() - std::min(volume, array.shape.Volume());
-    if (left == 0 || replicas.contains(i)) continue;
+    if (left == 0 || replicas_.contains(i)) continue;
     if (tensor.spec.pad_multiple == 0) return Corrupt("{} elements of {} are in no tensor", left, array.name);
     totals[labels[i]].second -= left * SizeOf(array.dtype);
     auto& padding = totals[kFates + static_cast<int>(Fate::kPadding)];
@@ -250,9 +254,9 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   std::map<std::string, Ledger> ledgers = ledgers_;
   Totals totals;
   std::vector<int> labels;
-  for (const TensorEntry& tensor : catalog.tensors) ++totals[static_cast<int>(tensor.role)].first;
+  for (const TensorEntry& tensor : catalog.tensors) ++totals[LabelOf(tensor)].first;
   for (const auto& [what, there] : names_) ++totals[kFates + static_cast<int>(what.first)].first;
-  CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, replicas_, totals, labels));
+  CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, totals, labels));
   totals[kFates + static_cast<int>(Fate::kReplica)].first += replicas_.size();
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];

@@ -27,6 +27,7 @@ enum class Fate : uint8_t {
   kPadding,        // rows of a vocabulary that no token has
   kAlignment,      // of flat buffers
   kUnreferenced,   // of a storage that a tensor of its file is a view of; no tensor has them
+  kOptimizer,      // in tensors, which only their names tell from weights
 };
 // Of a manifest's state: what Account::Close() gave when the source was read.
 inline constexpr const char* kAccountKey = "source_account";
@@ -52,6 +53,8 @@ class Account {
   // All tensors and bare storages below `value`, whatever holds them.
   void LeaveBelow(Fate fate, const std::string& file, const TorchFile& contents, const PyValue& value,
                   const std::string& name);
+  // The tensors of this name are an optimizer's.
+  void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
   // An array of the catalog that is held against the one that is read.
   void Replica(uint32_t array) { replicas_.insert(array); }
 
@@ -82,13 +85,14 @@ class Account {
   };
   using Totals = std::map<int, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
 
-  static Status CheckArrays(const StoredCatalog& catalog, const std::set<uint32_t>& replicas, Totals& totals,
-                            std::vector<int>& labels);
+  int LabelOf(const TensorEntry& tensor) const;
+  Status CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<int>& labels) const;
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;
   std::map<std::pair<Fate, std::string>, bool> names_;  // what was left out
   std::set<uint32_t> replicas_;
+  std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte
 };
 

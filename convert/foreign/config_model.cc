@@ -25,15 +25,20 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
   const json type = config.value("model_type", json());
   const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
-  if (architecture == nullptr) return ConfigModel{nullptr, json{{"config", config}}};
   const std::string directory = ParentDir(path);
-  Result<json> model = ModelOfConfig(*architecture, config);
-  if (!model.ok()) return model.status().WithContext(directory);
-  json kept = {{"config", config}};
+  json kept = json::object();
   const std::string generation = JoinPath(directory, "generation_config.json");
   if (fs.Stat(generation).ok()) {
     CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
   }
+  if (architecture == nullptr) {
+    json model = {{"config", config}};
+    if (!kept.empty()) model["hugging_face"] = std::move(kept);
+    return ConfigModel{nullptr, std::move(model)};
+  }
+  Result<json> model = ModelOfConfig(*architecture, config);
+  if (!model.ok()) return model.status().WithContext(directory);
+  kept["config"] = config;
   (*model)["hugging_face"] = std::move(kept);
   return ConfigModel{architecture, *std::move(model)};
 }

@@ -15,7 +15,7 @@ namespace cairn {
 
 struct ConfigModel {
   const Architecture* architecture = nullptr;  // of the family; null: no table knows it
-  nlohmann::json model;                        // without a table: {"config": config.json}
+  nlohmann::json model;                        // without a table: {"config": config.json, "hugging_face"?}
 };
 
 // `config` is config.json; generation_config.json beside it is kept, too. Errors: Corrupt, NotSupported and

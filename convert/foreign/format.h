@@ -16,12 +16,17 @@ namespace cairn {
 // Replicas of a tensor that should be equal and are not.
 enum class Replicas { kStrict, kFirst, kMean };  // refuse; take the first one; average in fp32
 
+inline constexpr const char* kTypesNotHeld = "types_not_held";
+
 struct OpenOptions {
   std::string format;              // empty: recognised from the files
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
   std::string config;       // config.json of the model, or its directory, where names alone tell which it is
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
+  // Leaves out tensors of types that Cairn does not hold (complex64, uint16): a manifest's state has their
+  // names and types as kTypesNotHeld.
+  bool skip_types = false;
   // What IsAllowed() was true of. OpenForeign() makes one, and puts the names into the manifest's history.
   std::shared_ptr<std::set<std::string>> let_pass;
 };
@@ -42,6 +47,8 @@ struct Format {
   // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
   Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
                                                  const OpenOptions& options);
+  bool training = false;         // a training's own files; else weights for use, which may lie beside them
+  std::string_view covers = {};  // a more general format that recognises the same files
 };
 
 }  // namespace cairn

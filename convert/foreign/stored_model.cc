@@ -1,17 +1,19 @@
 // config.json chooses the family's table; expanded, the table has every stored tensor with its shape and the
 // boxes of parameters in it. The tensors of the files are matched by name, with or without the base prefix.
 // A tensor without a place must be a buffer, be allowed, or be the copy of tied embeddings, which is then
-// compared byte by byte. A place without a tensor is an error. A model of a family without a table keeps its
-// names.
+// compared byte by byte. A place without a tensor is an error. A model of a family without a table, or with
+// another head, keeps its names.
 
 #include "convert/foreign/stored_model.h"
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <unordered_map>
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/glob.h"
+#include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
 #include "convert/foreign/foreign_identity.h"
 #include "convert/torch/pickle_emitter.h"
@@ -150,6 +152,24 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
   return OkStatus();
 }
 
+// A class of the family without its output matrix, or with another head (LlamaModel,
+// LlamaForSequenceClassification): all other tensors are there.
+bool IsOfAnotherHead(const Architecture& architecture, const json& model,
+                     const std::vector<ListedTensor>& tensors) {
+  const json classes = KeptOfHuggingFace(model, "config").value("architectures", json());
+  if (!classes.is_array() || classes.empty() || classes[0] == architecture.class_name) return false;
+  const Result<ExpandedModel> expanded = Expand(architecture, model);
+  if (!expanded.ok()) return false;
+  const ModelPlaces places(architecture, *expanded);
+  std::set<uint32_t> found;
+  for (const ListedTensor& tensor : tensors)
+    if (const auto place = places.Find(tensor.name); place && tensor.shape == expanded->tensors[*place].shape)
+      found.insert(*place);
+  for (uint32_t i = 0; i < expanded->tensors.size(); ++i)
+    if (!found.contains(i) && !places.IsHead(expanded->tensors[i].name)) return false;
+  return true;
+}
+
 // The one type of all weights: config.json may state another, in which transformers computes.
 void NoteDtype(const StoredCatalog& catalog, json& model) {
   if (catalog.tensors.empty()) return;
@@ -207,8 +227,14 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
   if (config.architecture == nullptr)
     return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(model),
                              options);
-  Result<MappedModel> mapped =
-      MapToParameters(*config.architecture, model, tensors, std::move(files), options.allow);
+  Result<MappedModel> mapped = MapToParameters(*config.architecture, model, tensors, files, options.allow);
+  if (!mapped.ok() && IsOfAnotherHead(*config.architecture, model, tensors)) {
+    json own = {{"config", std::move(model["hugging_face"]["config"])}};
+    model["hugging_face"].erase("config");
+    own["hugging_face"] = std::move(model["hugging_face"]);
+    return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(own),
+                             options);
+  }
   if (!mapped.ok()) return mapped.status().WithContext(directory);
   for (const StoredTwin& twin : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
@@ -231,11 +257,17 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
                                                          Account account, json model,
                                                          const OpenOptions& options) {
   MappedModel mapped;
+  Manifest manifest;
   mapped.catalog.files = std::move(files);
   StoredCatalog& catalog = mapped.catalog;
   for (const ListedTensor& tensor : tensors) {
     if (FitsAnyGlob(tensor.name, options.allow)) {
       mapped.left_out.push_back(tensor.name);
+      mapped.allowed.push_back(tensor);
+      continue;
+    }
+    if (!tensor.dtype && options.skip_types) {
+      manifest.state[kTypesNotHeld][tensor.name] = tensor.dtype_name;
       mapped.allowed.push_back(tensor);
       continue;
     }
@@ -249,9 +281,9 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
     catalog.parts.push_back({{Box::Whole(tensor.shape), in_array, tensor.transposed}, index, index});
   }
   if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
-  Manifest manifest;
   CAIRN_RETURN_IF_ERROR(Settle(mapped, account, manifest).WithContext(directory));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, catalog));
+  if (model.contains("config")) NoteDtype(catalog, model);
   manifest.model = std::move(model);
   for (const std::string& name : mapped.left_out)
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));

@@ -53,6 +53,14 @@ Status CheckNothingHidden(const PyValue& value, const std::string& path) {
   uint64_t left = kMaxHidingCost;
   const bool call = value.is(PyKind::kObject) && HidesElements(value, kMaxHidingDepth, left);
   if (!call && !value.is(PyKind::kStorage) && !IsNumpyArray(value)) return OkStatus();
+  const auto is_dtensor = [](const PyValue* item) {
+    return item->is(PyKind::kGlobal) && item->text == "DTensor";
+  };
+  if (std::ranges::any_of(value.items, is_dtensor))
+    return NotSupported(
+        "{:.80} is a DTensor, and this file has one rank's part of it; save the whole with "
+        "torch.distributed.checkpoint, or its .full_tensor()",
+        path);
   return NotSupported(
       "{:.80}: {} holds elements that Cairn does not understand (sparse, quantized, nested, conjugate or "
       "negative "

@@ -32,6 +32,7 @@ struct StripPlan {
   std::vector<WrittenTensor> weights;   // one a parameter, then those under second names
   std::vector<StrippedTensor> tensors;  // one a parameter: what to report
   ForeignModel model;
+  bool left_code = false;  // auto_map named code that no source has
 };
 
 bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
@@ -44,6 +45,12 @@ bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name
   return matches;
 }
 
+bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBool; }
+
+// That of a weight where numbers are rounded to `asked`: counters, masks and quantized values stay as they
+// are.
+Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
+
 // A tensor of the result has one type, so that what keeps one of its parts in fp32 keeps all.
 Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   std::unordered_map<std::string_view, TensorEntry*> weight_of;
@@ -54,7 +61,8 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
     for (const ForeignPart& part : tensor.parts)
       keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
-      if (keep || options.dtype) weight_of.at(part.parameter)->dtype = keep ? Dtype::kF32 : *options.dtype;
+      if (TensorEntry& weight = *weight_of.at(part.parameter); keep || options.dtype)
+        weight.dtype = TypeOf(weight.dtype, keep ? Dtype::kF32 : *options.dtype);
     const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->dtype;
     for (const ForeignPart& part : tensor.parts)
       if (weight_of.at(part.parameter)->dtype != dtype)
@@ -68,10 +76,11 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
-// That of most bytes.
+// That of most bytes; of those that are numbers to compute with.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
-  for (const WrittenTensor& weight : weights) bytes[weight.entry.dtype] += weight.entry.bytes();
+  for (const WrittenTensor& weight : weights)
+    if (!IsInteger(weight.entry.dtype)) bytes[weight.entry.dtype] += weight.entry.bytes();
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& row) { return row.second; });
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
@@ -84,13 +93,16 @@ std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
   return paths;
 }
 
+bool IsOptimizers(const std::string& name, const std::vector<std::string>& paths) {
+  return std::ranges::any_of(
+      paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
+}
+
 // What is released.
 std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
-  for (const std::string& path : OptimizerPaths(source.manifest()))
-    std::erase_if(parameters, [&](const ParameterSpec& spec) {
-      return path.empty() || spec.name.starts_with(path + ".");
-    });
+  const std::vector<std::string> paths = OptimizerPaths(source.manifest());
+  std::erase_if(parameters, [&](const ParameterSpec& spec) { return IsOptimizers(spec.name, paths); });
   const std::set<std::string> alone = NamesOfStatesAlone(source.catalog());
   std::erase_if(parameters, [&](const ParameterSpec& spec) { return alone.contains(spec.name); });
   return parameters;
@@ -120,11 +132,14 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     Result<uint32_t> tensor = lookup.Find(spec.name, first);
     if (!tensor.ok()) tensor = lookup.Find(spec.name, second);
     if (!tensor.ok()) return tensor.status();
-    plan.weights.push_back(
-        {*tensor, {spec, Role::kWeight, options.dtype.value_or(catalog.tensors[*tensor].dtype)}});
+    const Dtype stored = catalog.tensors[*tensor].dtype;
+    plan.weights.push_back({*tensor, {spec, Role::kWeight, TypeOf(stored, options.dtype.value_or(stored))}});
   }
   if (options.format == StripFormat::kHuggingFace) {
-    CAIRN_ASSIGN_OR_RETURN(plan.model, HuggingFaceModel(source.manifest().model, MainType(plan.weights)));
+    CAIRN_ASSIGN_OR_RETURN(plan.model,
+                           HuggingFaceModel(source.manifest().model, MainType(plan.weights), parameters));
+    const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
+    plan.left_code = std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model);
   } else {
     plan.model = CanonicalModel(parameters);
   }
@@ -296,6 +311,15 @@ std::set<std::string> NamesOfStatesAlone(const TensorTable& table) {
   return names;
 }
 
+std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
+  const std::vector<std::string> paths = OptimizerPaths(source.manifest());
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : source.catalog().tensors)
+    if (tensor.role == Role::kTraining || IsOptimizers(tensor.spec.name, paths))
+      names.push_back(tensor.spec.name);
+  return names;
+}
+
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
   StripCost cost;
@@ -336,6 +360,7 @@ Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::s
                     .stream = StreamOptions(options),
                     .writer = options.writer}));
   StripResult result = ResultOf(plan, written.counts, source, written.source_fingerprint);
+  result.left_code = plan.left_code;
   result.overflowed = written.overflowed;
   if (result.overflowed) return result;
   result.path = written.path;

@@ -69,11 +69,16 @@ struct StripResult {
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
   uint64_t files = 0;
+  bool left_code = false;  // auto_map is not in config.json, because the code that it names is not there
 };
 
 // Names that the optimizer has states of and that have no weight, because the training fused weights for its
 // optimizer alone. What is released does not need them.
 std::set<std::string> NamesOfStatesAlone(const TensorTable& table);
+
+// Names of the tensors that are released by no format: of an optimizer's state dict in a file of torch.save,
+// and what a state dict had beside model and optimizer.
+std::vector<std::string> NamesOfTraining(const CheckpointSource& source);
 
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
 // left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are

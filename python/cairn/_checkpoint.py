@@ -200,6 +200,8 @@ class Checkpoint(Mapping[str, Tensor]):
         asked = "/".join(map(str, name)) if isinstance(name, tuple) else str(name)
         if asked in self._opened.objects:
             return f"{asked} is no tensor: .objects[{asked!r}] is its value"
+        if asked in self._opened.state.get("types_not_held", {}):
+            return f"{asked} is {self._opened.state['types_not_held'][asked]}, a type that Cairn does not hold"
         alike = difflib.get_close_matches(asked, self, 3, 0.5)
         return f"{self.path} has no tensor {asked}" + (f"; is it {' or '.join(alike)}?" if alike else "")
 

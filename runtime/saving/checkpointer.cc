@@ -85,7 +85,7 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
   for (const std::string& place : places) {
     if (!fs_.Stat(place).ok()) continue;
     const Result<FileCopies> files = TokenizerOf(fs_, place);
-    if (files.ok() && files->empty()) continue;
+    if (files.ok() && !HasTokenizer(*files)) continue;
     Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
     if (read.ok()) return *std::move(read);
     Say(fmt::format("steps are saved without a tokenizer: {}", read.status().message()));

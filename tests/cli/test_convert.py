@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -68,6 +69,132 @@ class ReshapeTest(CliTest):
         for flags in ([], ["--dry-run"]):
             self.cairn("reshape", self.step, disk / "out", "--tp", 1, *flags, code=2, says=["needs about", "are free"])
         self.assertEqual(list(disk.iterdir()), [])
+
+
+class OtherModelsTest(CliTest):
+    """Models of families, or classes, that no table knows, and what lies beside them."""
+
+    TYPES = {"F32": "f", "I64": "q", "BOOL": "?", "BF16": "H"}
+
+    def write_model(self, name, tensors, config):
+        """{name: (dtype, values)} as model.safetensors beside config.json."""
+        header, data = {}, b""
+        for key, (dtype, values) in tensors.items():
+            packed = struct.pack(f"<{len(values)}{self.TYPES[dtype]}", *values)
+            header[key] = {"dtype": dtype, "shape": [len(values)], "data_offsets": [len(data), len(data) + len(packed)]}
+            data += packed
+        text = json.dumps(header).encode()
+        path = self.dir / name
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        (path / "config.json").write_text(json.dumps(config))
+        return path
+
+    def read_model(self, name):
+        bytes_ = (self.dir / name / "model.safetensors").read_bytes()
+        length, = struct.unpack("<Q", bytes_[:8])
+        header, tensors = json.loads(bytes_[8:8 + length]), {}
+        for key, row in header.items():
+            if key != "__metadata__":
+                begin, end = row["data_offsets"]
+                kind = self.TYPES[row["dtype"]]
+                data = bytes_[8 + length + begin:8 + length + end]
+                tensors[key] = (row["dtype"], list(struct.unpack(f"<{len(data) // struct.calcsize('<' + kind)}{kind}", data)))
+        return tensors
+
+    def unknown(self, **more):
+        tensors = {"a.weight": ("F32", [1.0, -2.0, 0.5]), "a.position_ids": ("I64", [0, 1 << 40]), "mask": ("BOOL", [True, False])}
+        path = self.write_model("src", tensors, {"architectures": ["XForCausalLM"], "model_type": "x9", "torch_dtype": "float32",
+                                                 "text_config": {"dtype": "float32", "n": 3}, **more})
+        (path / "generation_config.json").write_text('{"eos_token_id": 7}')
+        return path
+
+    def test_a_release_of_an_unknown_family_keeps_its_names_and_config(self):
+        source = self.unknown(auto_map={"AutoModel": "modeling_x9.X"})
+        for name in ("modeling_x9.py", "tekken.json", "NOTICE", "README.md", "scheduler.pt"):
+            (source / name).write_text(name)
+        (source / "original").mkdir()
+        (source / "original" / "params.json").write_text("{}")
+        done = self.json("strip", source, "out", "--dtype", "bf16")
+        self.assertEqual(done["left_behind"], ["README.md", "scheduler.pt", "original/"])
+        self.assertEqual(self.read_model("out"), {"a.weight": ("BF16", [0x3f80, 0xc000, 0x3f00]), "mask": ("BOOL", [True, False]),
+                                                  "a.position_ids": ("I64", [0, 1 << 40])})
+        config = json.loads((self.dir / "out/config.json").read_text())
+        self.assertEqual(config, {"architectures": ["XForCausalLM"], "model_type": "x9", "torch_dtype": "bfloat16",
+                                  "text_config": {"dtype": "bfloat16", "n": 3}, "auto_map": {"AutoModel": "modeling_x9.X"}})
+        self.assertEqual(json.loads((self.dir / "out/generation_config.json").read_text()), {"eos_token_id": 7})
+        self.assertEqual(sorted(os.listdir(self.dir / "out")),
+                         ["NOTICE", "SHA256SUMS", "config.json", "generation_config.json", "model.safetensors", "modeling_x9.py", "tekken.json"])
+        self.cairn("convert", source, "native", "--to", "native", says="left behind: README.md, scheduler.pt, original/")
+        self.cairn("strip", "native", "back", "--dtype", "bf16")
+        self.assertEqual(tree(self.dir / "back").keys(), tree(self.dir / "out").keys())
+        self.cairn("convert", source, "same", "--to", "hf")
+        self.assertEqual((json.loads((self.dir / "same/config.json").read_text()), self.read_model("same")),
+                         (json.loads((source / "config.json").read_text()), self.read_model("src")))
+        self.cairn("convert", source, "mg", "--to", "megatron", code=2, says=['"x9" "XForCausalLM"', "hf, safetensors"])
+
+    def test_code_that_is_not_there_is_not_named(self):
+        source = self.unknown(auto_map={"AutoModel": "modeling_x9.X"})
+        self.cairn("strip", source, "out", "--dtype", "bf16", says="note: config.json has no auto_map")
+        self.assertNotIn("auto_map", json.loads((self.dir / "out/config.json").read_text()))
+        shutil.rmtree(source)
+        self.unknown(auto_map={"AutoModel": "org/repository--modeling_x9.X"})  # code of another repository stays named
+        self.cairn("strip", source, "other", "--dtype", "bf16")
+        self.assertIn("auto_map", json.loads((self.dir / "other/config.json").read_text()))
+
+    def test_a_class_without_the_output_matrix_keeps_its_names(self):
+        """As LlamaModel has none, and a reward model another head. What else is missing is an error."""
+        self.make_step("--layers", 1)
+        self.cairn("convert", self.run_dir, "whole", "--to", "hf")
+        config = json.loads((self.dir / "whole/config.json").read_text())
+        self.assertEqual(config["architectures"], ["GPT2LMHeadModel"])
+        tensors = self.read_model("whole")
+        tensors["score.weight"] = ("F32", [1.0])
+        for name, classes, code in (("score", ["GPT2ForSequenceClassification"], 0), ("lm", ["GPT2LMHeadModel"], 2)):
+            shutil.copytree(self.dir / "whole", self.dir / name)
+            (self.dir / name / "SHA256SUMS").unlink()
+            self.add_tensor(self.dir / name / "model.safetensors", "score.weight")
+            (self.dir / name / "config.json").write_text(json.dumps({**config, "architectures": classes}))
+            self.cairn("strip", name, name + "-out", "--dtype", "fp32", code=code, says="score.weight" if code else "read back")
+        self.assertIn("score.weight", self.read_model("score-out"))
+        self.assertEqual(json.loads((self.dir / "score-out/config.json").read_text())["architectures"], ["GPT2ForSequenceClassification"])
+        self.cairn("fingerprint", "score")
+        self.drop_tensor(self.dir / "score/model.safetensors", "transformer.ln_f.weight")
+        self.cairn("fingerprint", "score", code=2, says="transformer.ln_f.weight")
+
+    @staticmethod
+    def edit_header(path, edit):
+        bytes_ = path.read_bytes()
+        length, = struct.unpack("<Q", bytes_[:8])
+        header, data = json.loads(bytes_[8:8 + length]), bytes_[8 + length:]
+        data += edit(header, len(data))
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+    def add_tensor(self, path, name):
+        def add(header, end):
+            header[name] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
+            return struct.pack("<f", 1)
+        self.edit_header(path, add)
+
+    def drop_tensor(self, path, name):
+        def drop(header, _):
+            header[name + "_of_another_name"] = header.pop(name)
+            return b""
+        self.edit_header(path, drop)
+
+    def test_names_like_those_of_states_are_carried_by_dcp(self):
+        tensors = {"optimizer.state.0.exp_avg": ("F32", [1.0]), "w": ("F32", [2.0])}
+        self.write_model("src", tensors, {"model_type": "x9"})
+        self.cairn("convert", "src", "dcp", "--to", "dcp")
+        self.assertEqual(self.json("fingerprint", "dcp")["fingerprint"], self.json("fingerprint", "src")["fingerprint"])
+
+    def test_what_is_not_read_is_named_by_every_verb(self):
+        path = self.dir / "llama.gguf"
+        path.write_bytes(b"GGUF")
+        for verb in (["inspect"], ["verify"], ["fingerprint"], ["strip"], ["convert", "--to", "hf"]):
+            for source in (path, self.dir):
+                self.cairn(verb[0], source, *(["out"] if verb[0] in ("strip", "convert") else []), *verb[1:], code=2, says="GGUF")
 
 
 class ExportTest(CliTest):

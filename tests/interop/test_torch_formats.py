@@ -47,6 +47,15 @@ class Dump:
             self.tensors[t["name"], t["role"]] = flat.reshape(t["shape"])
 
 
+def leaves(value, path=()):
+    """(path, value) of what lies below dicts and lists."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
 def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
         a.detach().contiguous().reshape(-1).view(torch.uint8), b.detach().contiguous().reshape(-1).view(torch.uint8))
@@ -133,6 +142,22 @@ class TorchFilesTest(Case):
         torch.save(optimizer.state_dict(), self.path("optim.pt"))
         told = cairn("strip", self.path("optim.pt"), self.path("none"), "--format", "safetensors", "--dtype", "fp16", status=2)
         self.assertIn("there are no weights in it", told.stderr)
+        torch.save({"state_dict": model.state_dict(), "optimizer_states": [optimizer.state_dict()]}, self.path("lightning.ckpt"))
+        self.check_optimizer("both.pt", "train.optim")
+        self.check_optimizer("lightning.ckpt", "optimizer_states.0")
+
+    def check_optimizer(self, name, path):
+        """Its tensors are told apart from the weights, and each target keeps them or names them."""
+        states = sorted(f"{path}.state.{i}.{state}" for i in range(2) for state in ("exp_avg", "exp_avg_sq", "step"))
+        told = json.loads(cairn("convert", self.path(name), self.path(name + "-w"), "--to", "safetensors", "--json").stdout)
+        self.assertEqual({part: row["count"] for part, row in told["account"]["parts"].items()}, {"weight": 2, "optimizer": 6})
+        self.assertEqual(sorted(told["training_left_out"]), states)
+        for target in ("native", "dcp"):
+            cairn("convert", self.path(name), self.path(name + target), "--to", target)
+            held = json.loads(cairn("inspect", self.path(name + target), "--json").stdout)["tensors"]
+            self.assertLessEqual(set(states), {tensor["name"] for tensor in held})
+        told = json.loads(cairn("convert", self.path(name), self.path(name + "-a"), "--to", "dcp", "--allow", "optimizer", "--json").stdout)
+        self.assertEqual({part: row["count"] for part, row in told["account"]["parts"].items()}, {"weight": 2, "allowed": 6})
 
     def test_values_of_any_layout(self):
         rng = random.Random(7)
@@ -283,6 +308,48 @@ class DcpTest(Case):
         self.assertIn("__1_0.distcp", cairn("fingerprint", self.path("nested2"), status=2).stderr)
 
 
+    def trained(self, **options):
+        """The state dicts of a model and its optimizer, as torch.distributed.checkpoint takes them."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 2))
+        optimizer = torch.optim.AdamW([{"params": model[0].parameters(), "lr": 0.5}, {"params": model[1].parameters()}])
+        model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+        return get_state_dict(model, optimizer, options=StateDictOptions(**options))
+
+    def test_a_state_dict_gets_its_form_back(self):
+        """Flattened or not, under whatever keys: the program that saved it loads what cairn wrote, also through a step."""
+        import torch.distributed.checkpoint as dcp
+        for i, (flat, wrap) in enumerate((flat, wrap) for flat in (True, False) for wrap in (
+                lambda w, s: {"model": w, "optimizer": s}, lambda w, s: {"app": {"net": w, "optim": s}}, lambda w, s: {**w, **s})):
+            state = wrap(*self.trained(flatten_optimizer_state_dict=flat))
+            dcp.save(state, checkpoint_id=self.path(f"src{i}"), no_dist=True)
+            cairn("convert", self.path(f"src{i}"), self.path(f"out{i}"), "--to", "dcp")
+            cairn("convert", self.path(f"src{i}"), self.path(f"native{i}"), "--to", "native")
+            cairn("convert", self.path(f"native{i}"), self.path(f"back{i}"), "--to", "dcp")
+            wanted = list(leaves(state))
+            for out in ("out", "back"):
+                found = wrap(*self.trained(flatten_optimizer_state_dict=flat))
+                dcp.load(found, checkpoint_id=self.path(f"{out}{i}"), no_dist=True)
+                found = list(leaves(found))
+                self.assertEqual([path for path, _ in found], [path for path, _ in wanted])
+                for (path, a), (_, b) in zip(found, wanted):
+                    self.assertTrue(torch.equal(a, b) if torch.is_tensor(b) else a == b, (flat, path, a, b))
+
+    def test_the_two_directories_of_accelerate_are_one_training(self):
+        import torch.distributed.checkpoint as dcp
+        weights, states = self.trained()
+        dcp.save({"model": weights}, checkpoint_id=self.path("state", "pytorch_model_fsdp_0"), no_dist=True)
+        dcp.save({"optimizer": states}, checkpoint_id=self.path("state", "optimizer_0"), no_dist=True)
+        dump = Dump(self.path("state"))
+        expected = {(name, "weight"): value for name, value in weights.items()}
+        expected |= {(name, role): states["state"][name][role] for name in weights for role in ("exp_avg", "exp_avg_sq")}
+        self.assertEqual(set(dump.tensors), set(expected))
+        for key, value in expected.items():
+            self.assertTrue(same_bits(dump.tensors[key], value), key)
+        self.assertEqual(dump.facts["state"]["optimizer_step"], 1)
+        cairn("verify", self.path("state"))
+
     def check_seals(self):
         """torch loads a sealed directory as before, and a rank's file that is missing is named before it is sealed."""
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -429,6 +496,22 @@ class DeepSpeedTest(Case):
                     self.check_own(self.path(name), spec)
                 else:
                     self.check(name, spec)
+        self.check_beside_weights(self.path(next(iter(DEEPSPEED))))
+
+    def check_beside_weights(self, out):
+        """As the Trainer of transformers leaves it, which saves the model beside DeepSpeed's files."""
+        both = out + "-trainer"
+        shutil.copytree(out, both)
+        save_file({"w": torch.ones(2)}, os.path.join(both, "model.safetensors"))
+        with open(os.path.join(both, "config.json"), "w") as file:
+            json.dump({"model_type": "x9"}, file)
+        told = cairn("inspect", both, "--json")
+        self.assertIn("--from hf reads the weights alone", told.stderr)
+        alone, both_facts = json.loads(cairn("inspect", out, "--json").stdout), json.loads(told.stdout)
+        self.assertEqual((both_facts["run"], both_facts["step"], both_facts["tensors"]), (alone["run"], alone["step"], alone["tensors"]))
+        self.assertEqual(len(json.loads(cairn("inspect", both, "--from", "hf", "--json").stdout)["tensors"]), 1)
+        done = json.loads(cairn("convert", both, both + "-n", "--to", "native", "--json").stdout)
+        self.assertLessEqual({"model.safetensors", "config.json"}, set(done["left_behind"]))
 
     def check(self, name, spec):
         out = self.path(name)

@@ -112,6 +112,17 @@ class ValuesTest(unittest.TestCase):
             self.holds(checkpoint, TYPES, "model.")
             self.assertEqual(checkpoint.state["step"], 3)
 
+    def test_a_type_that_is_not_held_hides_no_other_tensor(self):
+        tensors = {"a": torch.ones(2), "z": torch.ones(2, dtype=torch.complex64), "u": torch.ones(3, dtype=torch.uint16)}
+        torch.save(tensors, HERE / "odd.pt")
+        look_files.save_file({name: tensors[name] for name in "au"}, HERE / "odd.safetensors")
+        for file, absent in (("odd.pt", {"z": "complex64", "u": "uint16"}), ("odd.safetensors", {"u": "U16"})):
+            with cairn.open(HERE / file) as checkpoint:
+                self.assertEqual(checkpoint["a"].numpy().tolist(), [1, 1])
+                self.assertEqual(checkpoint.state["types_not_held"], absent)
+                with self.assertRaisesRegex(KeyError, f"u is {absent['u']}, a type that Cairn does not hold"):
+                    checkpoint["u"]
+
     def test_what_torch_saved_in_shards(self):
         with cairn.open(HERE / "sharded") as checkpoint:
             self.holds(checkpoint, SHARDED)

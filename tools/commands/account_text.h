@@ -1,13 +1,13 @@
-// What became of a foreign source's bytes (convert/foreign/account.h), as the verbs that take them over print
-// it.
+// What became of a foreign source's bytes (convert/foreign/account.h) and of the files beside them, as the
+// verbs that convert it print it.
 #pragma once
 
-#include "ckpt/model/source.h"
+#include "tools/source/open_ckpt.h"
 
 namespace cairn {
 
-// Two lines at most on stdout: the parts with their bytes, then the names of what is in no tensor. Prints
-// nothing for a native step.
-void PrintAccount(const CheckpointSource& source);
+// On stdout: the parts with their bytes, the names of what is in no tensor, and the files that stay behind.
+// Prints nothing for a native step.
+void PrintAccount(const OpenedSource& source);
 
 }  // namespace cairn

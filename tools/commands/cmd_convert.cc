@@ -12,7 +12,6 @@
 #include "tools/commands/commands.h"
 #include "tools/commands/export_run.h"
 #include "tools/commands/reshape_run.h"
-#include "tools/commands/step_tokenizer.h"
 #include "tools/commands/strip_run.h"
 #include "tools/source/open_ckpt.h"
 
@@ -79,7 +78,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
                                 .progress = {}},
                     .dry_run = arguments.flags.dry_run,
                     .json = arguments.flags.json};
-  return RunExport(opened.source(), *FindTargetFormat(arguments.format), arguments.target, flags);
+  return RunExport(opened, *FindTargetFormat(arguments.format), arguments.target, flags);
 }
 
 Result<int> RunConvert(const ConvertArguments& given) {
@@ -92,15 +91,9 @@ Result<int> RunConvert(const ConvertArguments& given) {
   const bool whole =
       flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty();
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, !whole));
-  CheckpointSource& source = opened.source();
   if (whole) {
-    FileCopies& beside = flags.options.writer.beside;
-    if (flags.tokenizer.empty()) {
-      beside = TokenizerForStep(opened.fs(), source);
-    } else {
-      CAIRN_ASSIGN_OR_RETURN(beside, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
-    }
-    return RunReshape(source, arguments.target,
+    CAIRN_ASSIGN_OR_RETURN(flags.options.writer.beside, ChooseTokenizer(opened, flags));
+    return RunReshape(opened, arguments.target,
                       {.topology = arguments.topology,
                        .writer = flags.options.writer,
                        .dry_run = flags.dry_run,
@@ -108,7 +101,7 @@ Result<int> RunConvert(const ConvertArguments& given) {
   }
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
-  return RunStrip(opened.fs(), source, arguments.target, flags);
+  return RunStrip(opened, arguments.target, flags);
 }
 
 std::vector<std::pair<std::string, std::string>> TargetChoices() {

@@ -28,8 +28,8 @@ Result<int> RunReshape(const ReshapeArguments& arguments) {
   checks.sums_first = flags.resume;
   if (!flags.dry_run) CAIRN_RETURN_IF_ERROR(CheckSource(opened, checks, flags.writer.max_memory, flags.json));
   ReshapeFlags with_tokenizer = flags;
-  with_tokenizer.writer.beside = TokenizerForStep(opened.fs(), opened.source());
-  return RunReshape(opened.source(), arguments.target, with_tokenizer);
+  with_tokenizer.writer.beside = TokenizerForStep(opened);
+  return RunReshape(opened, arguments.target, with_tokenizer);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Result<int> RunStrip(const StripArguments& arguments) {
   const StripFlags& flags = arguments.flags;
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
-  return RunStrip(opened.fs(), opened.source(), arguments.target, arguments.flags);
+  return RunStrip(opened, arguments.target, arguments.flags);
 }
 
 }  // namespace

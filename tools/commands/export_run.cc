@@ -16,14 +16,16 @@
 namespace cairn {
 namespace {
 
-void Print(const CheckpointSource& source, const TargetFormat& format, const Topology& topology,
+void Print(const OpenedSource& opened, const TargetFormat& format, const Topology& topology,
            const ExportResult& result, double seconds, bool json) {
+  const CheckpointSource& source = opened.source();
   if (json) {
     PrintJson({{"source", source.name()},
                {"target", result.path},
                {"format", format.name},
                {"source_fingerprint", ToHex(result.source_fingerprint)},
                {"account", AccountOf(source)},
+               {"left_behind", opened.LeftBehind()},
                {"tensors", result.tensors},
                {"files", result.files},
                {"bytes_read", result.bytes_read},
@@ -36,7 +38,7 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
   const auto written = static_cast<double>(result.bytes_written);
   fmt::print("{} ({})\n-> {} ({}, {})\n", source.name(), ToString(source.manifest().topology), result.path,
              format.name, ToString(topology));
-  PrintAccount(source);
+  PrintAccount(opened);
   fmt::print("{}, {} in {}, {} ({}/s), peak memory {}\n", Counted(result.tensors, "tensor"),
              HumanBytes(written), Counted(result.files, "file"), HumanSeconds(seconds),
              HumanBytes(written / std::max(seconds, 1e-9)), HumanBytes(PeakMemoryBytes()));
@@ -45,8 +47,9 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
 
 }  // namespace
 
-Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, const std::string& target,
+Result<int> RunExport(const OpenedSource& opened, const TargetFormat& format, const std::string& target,
                       const ExportFlags& flags) {
+  CheckpointSource& source = opened.source();
   ExportOptions options = flags.options;
   const Result<ExportCost> estimated = EstimateExport(source, format, options);
   if (!estimated.ok()) return estimated.status().WithContext(source.name());
@@ -69,7 +72,7 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
   }();
   if (!result.ok()) return result.status();
   const double seconds = watch.Seconds();
-  Print(source, format, options.target.topology, *result, seconds, flags.json);
+  Print(opened, format, options.target.topology, *result, seconds, flags.json);
   for (const std::string& note : result->notes) PrintProblem("note: " + note);
   return kExitDone;
 }

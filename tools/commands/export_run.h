@@ -3,6 +3,7 @@
 
 #include "convert/verbs/export.h"
 #include "tools/cli/verb.h"
+#include "tools/source/open_ckpt.h"
 
 namespace cairn {
 
@@ -13,7 +14,7 @@ struct ExportFlags {
 };
 
 // Writes and reports, or says what it would take. What could not be carried goes to stderr.
-Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, const std::string& target,
+Result<int> RunExport(const OpenedSource& opened, const TargetFormat& format, const std::string& target,
                       const ExportFlags& flags);
 
 }  // namespace cairn

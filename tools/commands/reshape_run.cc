@@ -22,14 +22,16 @@
 namespace cairn {
 namespace {
 
-void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topology& target,
+void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology& target,
            const ReshapeResult& result, double seconds) {
+  const CheckpointSource& source = opened.source();
   if (flags.json) {
     PrintJson({{"source", source.name()},
                {"target", result.directory},
                {"topology", TopologyJson(target)},
                {"fingerprint", ToHex(result.fingerprints.overall)},
                {"account", AccountOf(source)},
+               {"left_behind", opened.LeftBehind()},
                {"files", result.files},
                {"bytes_read", result.bytes_read},
                {"bytes_written", result.bytes_written},
@@ -42,7 +44,7 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
   const auto written = static_cast<double>(result.bytes_written);
   fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
              ToString(target));
-  PrintAccount(source);
+  PrintAccount(opened);
   fmt::print("{} in {}, {} ({}/s), peak memory {}\n", HumanBytes(written), Counted(result.files, "file"),
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
              HumanBytes(PeakMemoryBytes()));
@@ -139,7 +141,8 @@ void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
                 "the output head and the loss count as a layer of the last stage");
 }
 
-Result<int> RunReshape(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags) {
+Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags) {
+  CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, flags.topology.Of(source.manifest()));
   ReshapeOptions options{
       .target = topology,
@@ -171,7 +174,7 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
   if (!result.ok()) return result.status();
   if (!options.team.leads()) return kExitDone;
   const double seconds = watch.Seconds();
-  Print(flags, source, topology, *result, seconds);
+  Print(flags, opened, topology, *result, seconds);
   return kExitDone;
 }
 

@@ -7,6 +7,7 @@
 
 #include "convert/verbs/reshape.h"
 #include "tools/cli/verb.h"
+#include "tools/source/open_ckpt.h"
 
 namespace cairn {
 
@@ -40,6 +41,6 @@ struct ReshapeFlags {
 
 // Reshapes and reports, alone or as one of the ranks that mpirun or srun started. Or says what it would take,
 // with `dry_run`.
-Result<int> RunReshape(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags);
+Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags);
 
 }  // namespace cairn

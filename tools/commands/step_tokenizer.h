@@ -1,12 +1,16 @@
-// The tokenizer that comes along into a native step.
+// The tokenizer that goes where the weights go.
 #pragma once
 
-#include "ckpt/model/source.h"
 #include "ckpt/run/tokenizer_files.h"
+#include "tools/source/open_ckpt.h"
 
 namespace cairn {
 
-// That of the source; one that cannot be taken is a note on stderr, for the step is as good without.
-FileCopies TokenizerForStep(FileSystem& fs, const CheckpointSource& source);
+// That beside the source, with licence and code; of another system's run, beside it or in the step. Errors:
+// InvalidArgument as TokenizerOf() of a directory.
+Result<FileCopies> TokenizerOf(const OpenedSource& opened);
+
+// The same for a native step. One that cannot be taken is a note on stderr, for the step is as good without.
+FileCopies TokenizerForStep(const OpenedSource& opened);
 
 }  // namespace cairn

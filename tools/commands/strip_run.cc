@@ -49,15 +49,8 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-// What a state dict had beside model and optimizer.
-std::vector<std::string> TrainingTensors(const CheckpointSource& source) {
-  std::vector<std::string> names;
-  for (const TensorEntry& tensor : source.catalog().tensors)
-    if (tensor.role == Role::kTraining) names.push_back(tensor.spec.name);
-  return names;
-}
-
-ordered_json ToJson(const CheckpointSource& source, const StripResult& result, double seconds) {
+ordered_json ToJson(const OpenedSource& opened, const StripResult& result, double seconds) {
+  const CheckpointSource& source = opened.source();
   ordered_json tensors = ordered_json::array();
   for (const StrippedTensor& tensor : result.tensors) {
     ordered_json row = {{"name", tensor.name},
@@ -72,7 +65,8 @@ ordered_json ToJson(const CheckpointSource& source, const StripResult& result, d
           {"source_fingerprint", ToHex(result.source_fingerprint)},
           {"account", AccountOf(source)},
           {"states_left_out", NamesOfStatesAlone(source.catalog())},
-          {"training_left_out", TrainingTensors(source)},
+          {"training_left_out", NamesOfTraining(source)},
+          {"left_behind", opened.LeftBehind()},
           {"files", result.files},
           {"bytes_read", result.bytes_read},
           {"bytes_written", result.bytes_written},
@@ -121,20 +115,23 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintStripText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
+void PrintStripText(const OpenedSource& opened, const StripOptions& options, const StripResult& result,
                     double seconds) {
+  const CheckpointSource& source = opened.source();
   if (!result.overflowed)
     fmt::print("{} -> {}: {}, {} in {}, {}, peak memory {}\n", source.name(), result.path,
                Counted(result.tensors.size(), "tensor"),
                HumanBytes(static_cast<double>(result.bytes_written)), Counted(result.files, "file"),
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
-  PrintAccount(source);
+  PrintAccount(opened);
   if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
     PrintLine("left out: the optimizer's states of {} without a weight of that name, as {}",
               Counted(alone.size(), "tensor"), *alone.begin());
-  if (const auto names = TrainingTensors(source); !names.empty())
-    PrintLine("left out: {} of the training, not of a model or an optimizer: {}",
-              Counted(names.size(), "tensor"), SomeOf(names));
+  if (const auto names = NamesOfTraining(source); !names.empty())
+    PrintLine("left out: {} not {} (--to native keeps {}): {}",
+              names.size() == 1 ? "1 tensor that is" : fmt::format("{} tensors that are", names.size()),
+              names.size() == 1 ? "a weight" : "weights",
+              names.size() == 1 ? "it" : "them", SomeOf(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
@@ -185,13 +182,6 @@ Result<int> DryRun(CheckpointSource& source, const std::string& target, const St
   return kExitCheckFailed;
 }
 
-// That which was asked for, or that of the source.
-Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& source, const StripFlags& flags) {
-  if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
-  if (flags.options.format == StripFormat::kNative) return TokenizerForStep(fs, source);
-  return TokenizerOf(fs, source.directory());
-}
-
 }  // namespace
 
 void AddStripFlags(CLI::App& verb, StripFlags& flags) {
@@ -229,11 +219,20 @@ std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::str
   return command;
 }
 
-Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                     const StripFlags& flags) {
+Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags) {
+  if (flags.tokenizer.empty())
+    return flags.options.format == StripFormat::kNative ? TokenizerForStep(opened) : TokenizerOf(opened);
+  CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
+  CAIRN_ASSIGN_OR_RETURN(FileCopies others, LicenceAndCode(opened.fs(), opened.source().directory()));
+  files.merge(others);
+  return files;
+}
+
+Result<int> RunStrip(const OpenedSource& opened, const std::string& target, const StripFlags& flags) {
+  CheckpointSource& source = opened.source();
   StripOptions options = flags.options;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
-  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(fs, source, flags));
+  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
@@ -247,11 +246,14 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   if (!result.ok()) return result.status();
   const double seconds = watch.Seconds();
   if (flags.json)
-    PrintJson(ToJson(source, *result, seconds));
+    PrintJson(ToJson(opened, *result, seconds));
   else
-    PrintStripText(source, options, *result, seconds);
+    PrintStripText(opened, options, *result, seconds);
   if (!result->overflowed) {
-    if (options.format == StripFormat::kHuggingFace && options.copies.empty())
+    if (result->left_code)
+      PrintProblem(fmt::format("note: config.json has no auto_map: the code that it named is not beside {}",
+                               source.name()));
+    if (options.format == StripFormat::kHuggingFace && !HasTokenizer(options.copies))
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
                                source.name(), result->path));
     return kExitDone;

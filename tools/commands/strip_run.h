@@ -37,8 +37,11 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags);
 // makes the same bytes.
 std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
 
-// Strips and reports. `fs` is what the source is read through. `flags.options` has its format and dtype.
-Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                     const StripFlags& flags);
+// The tokenizer that the flags name, or that of the source; licence and code are the source's. Errors: those
+// of TokenizerFiles().
+Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags);
+
+// Strips and reports. `flags.options` has its format and dtype.
+Result<int> RunStrip(const OpenedSource& opened, const std::string& target, const StripFlags& flags);
 
 }  // namespace cairn

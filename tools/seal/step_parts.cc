@@ -449,9 +449,8 @@ class PartsChecker {
 }  // namespace
 
 std::string SystemOf(FileSystem& fs, const std::string& directory) {
-  for (const Format& format : Formats())
-    if (format.matches(fs, directory)) return std::string(format.name);
-  return {};
+  const Result<Recognised> found = Recognise(fs, directory);
+  return found.ok() ? std::string(found->format->name) : "";
 }
 
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,

@@ -39,8 +39,9 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
 }  // namespace
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenOptions options,
+  CAIRN_ASSIGN_OR_RETURN(OpenOptions options,
                          ParseSourceOptions(request.value("options", nlohmann::json::object())));
+  options.skip_types = true;
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>(), options));
   CAIRN_RETURN_IF_ERROR(CheckSource(opened, {.skip_rounding = true}, kDefaultMaxMemory, /*json=*/true));
   CheckpointSource& source = opened.source();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/foreign/config_model.h"
 #include "convert/formats/hugging_face/config_source.h"
@@ -30,14 +31,14 @@ Result<OpenedMember> OpenMemberOf(const MemberName& name) {
   return OpenedMember{std::move(view), std::move(path), member.form};
 }
 
-// Among the files of another system, as where cairn.megatron saved.
-bool HoldsStep(const OpenedMember& member) {
-  const auto steps = ListSteps(*member.view, member.path);
-  return steps.ok() && !steps->empty();
+// A native step, or a run of some; also among the files of another system, where cairn.megatron saved.
+bool HoldsSteps(FileSystem& fs, const std::string& path) {
+  const auto steps = ListSteps(fs, path);
+  return (steps.ok() && !steps->empty()) || fs.Stat(JoinPath(path, kManifestName)).ok();
 }
 
 Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
-  if (member.form == Form::kFiles && !HoldsStep(member))
+  if (member.form == Form::kFiles && !HoldsSteps(*member.view, member.path))
     return NotSupported(
         "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
         argument);
@@ -46,14 +47,27 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
   return opened;
 }
 
+// Of another system. What is not read of them is told on stderr.
+Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened) {
+  opened.path = path;
+  opened.log = std::make_unique<ReadLog>(opened.step.fs());
+  if (options.format.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(*opened.log, path));
+    for (const std::string& note : recognised.notes) PrintProblem("note: " + note);
+    options.format = recognised.format->name;
+  }
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, path, options));
+  return OkStatus();
+}
+
 Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
                                   const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
   OpenedSource opened;
-  const bool other_system = member.form == Form::kFiles && !HoldsStep(member);
+  const bool other_system = member.form == Form::kFiles && !HoldsSteps(*member.view, member.path);
   if (options.format.empty() ? other_system : options.format != "native") {
     opened.step.view = std::move(member.view);
-    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.step.view, member.path, options));
+    CAIRN_RETURN_IF_ERROR(OpenFiles(member.path, options, opened));
   } else {
     CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument));
   }
@@ -66,7 +80,7 @@ Result<OpenedSource> OpenAsItIs(const std::string& given, const OpenOptions& opt
   CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(FileSystem::Posix(), given));
   OpenedSource opened;
   if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
-    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
+    CAIRN_RETURN_IF_ERROR(OpenFiles(argument, options, opened));
   } else {
     CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
   }
@@ -97,8 +111,17 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
 
 bool IsForeign(const std::string& argument) {
   FileSystem& fs = FileSystem::Posix();
-  return IterationSavedByCairn(fs, argument) == argument &&
-         std::ranges::any_of(Formats(), [&](const Format& format) { return format.matches(fs, argument); });
+  if (IterationSavedByCairn(fs, argument) != argument) return false;
+  const Result<Recognised> found = Recognise(fs, argument);
+  if (found.ok() || found.status().kind() == StatusKind::kInvalidArgument) return true;
+  // Of a format that is not read. A run of Cairn is one whatever else lies in it.
+  return found.status().kind() == StatusKind::kNotSupported && !HoldsSteps(fs, argument);
+}
+
+std::vector<std::string> OpenedSource::LeftBehind() const {
+  if (!log) return {};
+  for (const std::string& file : foreign->catalog().files) log->Add(JoinPath(foreign->directory(), file));
+  return log->Unread(path);
 }
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {

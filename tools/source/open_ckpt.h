@@ -8,6 +8,7 @@
 
 #include "ckpt/step/step_reader.h"
 #include "convert/formats/formats.h"
+#include "tools/source/read_log.h"
 
 namespace cairn {
 
@@ -29,12 +30,16 @@ bool IsForeign(const std::string& argument);
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                         // its reader is null where the format is foreign
+  std::string path;                        // of another system's checkpoint
+  std::unique_ptr<ReadLog> log;            // of its files; null of a native step
   std::unique_ptr<ForeignSource> foreign;  // null where it is native, and not read by a config.json
 
-  FileSystem& fs() const { return step.fs(); }
+  FileSystem& fs() const { return log ? *log : step.fs(); }
   CheckpointSource& source() const {
     return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
   }
+  // What lies beside another system's checkpoint and was neither read nor copied (ReadLog::Unread).
+  std::vector<std::string> LeftBehind() const;
 };
 // `options.config` is for a source that does not say its model itself; for another a note says so.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});

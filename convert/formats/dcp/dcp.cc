@@ -54,7 +54,8 @@ class DcpReader {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadOwn());
-    const std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
+    std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
+    TakeOwnNames(places);
     leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
     if (leave_optimizer_)
       manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
@@ -65,6 +66,7 @@ class DcpReader {
     for (size_t i = 0; i < places.size(); ++i)
       apart |= IsToldApart(index_.tensors[i].name, places[i].parameter, optimizers_);
     groups_.PutInto(manifest_.state, apart);
+    NoteForm(places);
     CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
     if (!left_.empty()) manifest_.history.push_back("training state that is not carried: " + Joined(left_));
     return builder_.Open(fs_, path_, std::move(manifest_));
@@ -80,6 +82,37 @@ class DcpReader {
   static bool IsUnknownState(const DcpPlace& place) { return !place.role && !place.training; }
   static bool IsNumber(const DcpTensor& tensor) {
     return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
+  }
+
+  // Our own writer says which names are parameters, whatever they look like.
+  void TakeOwnNames(std::vector<DcpPlace>& places) const {
+    for (size_t i = 0; i < places.size(); ++i)
+      if (const auto& path = index_.tensors[i].path; !path.empty() && specs_.contains(path.back()) &&
+                                                     path == DcpFormOf(manifest_.state).Weight(path.back()))
+        places[i] = {path.back()};
+  }
+
+  // The one form that gives all tensors the paths that they have, if there is one.
+  void NoteForm(const std::vector<DcpPlace>& places) {
+    DcpForm form{.flat = groups_.flat()};
+    bool fits = true, weights = false, states = false;
+    const auto take = [&](const std::vector<std::string>& path, size_t own, bool& known,
+                          DcpForm::Keys& keys) {
+      if (!known) keys.assign(path.begin(), path.end() - std::min(own, path.size()));
+      known = true;
+    };
+    for (size_t i = 0; i < places.size(); ++i) {
+      const auto& path = index_.tensors[i].path;
+      if (places[i].role == Role::kWeight) {
+        take(path, 1, weights, form.weights);
+        fits &= path == form.Weight(places[i].parameter);
+      } else if (places[i].role && places[i].optimizer) {
+        take(path, form.flat ? 1 : 3, states, form.optimizer);
+        fits &= path == form.State(places[i].parameter, LastOf(index_.tensors[i].name));
+      }
+    }
+    manifest_.state.erase(kDcpForm);
+    if (fits && form != DcpForm()) manifest_.state[kDcpForm] = ToJson(form);
   }
 
   // One number where all parameters agree, else a tensor for each of them.
@@ -294,12 +327,41 @@ class DcpReader {
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
 };
 
+// Of accelerate's save_state and the Trainer under FSDP: a directory of their own for the weights, and one
+// for the optimizer.
+constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
+constexpr const char* kAccelerateOptimizer = "optimizer_0";
+
+bool HasMetadata(FileSystem& fs, const std::string& directory) {
+  return fs.Stat(JoinPath(directory, ".metadata")).ok();
+}
+
+Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcpIndex(fs, JoinPath(path, directory)));
+  const auto place = [&](DcpItem& item) { item.file = JoinPath(directory, item.file); };
+  for (DcpTensor& tensor : index.tensors)
+    for (DcpChunk& chunk : tensor.chunks) place(chunk.item);
+  for (DcpBytes& bytes : index.bytes) place(bytes.item);
+  return index;
+}
+
+Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path) {
+  if (HasMetadata(fs, JoinPath(path, "pytorch_model_fsdp_1")))
+    return NotSupported("{}: accelerate saved several models there; give one of its directories", path);
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, kAccelerateModel));
+  if (!HasMetadata(fs, JoinPath(path, kAccelerateOptimizer))) return all;
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, kAccelerateOptimizer));
+  std::ranges::move(optimizer.tensors, std::back_inserter(all.tensors));
+  std::ranges::move(optimizer.bytes, std::back_inserter(all.bytes));
+  return all;
+}
+
 }  // namespace
 
 bool MatchesDcp(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  if (fs.Stat(JoinPath(path, ".metadata")).ok()) return true;
+  if (HasMetadata(fs, path) || HasMetadata(fs, JoinPath(path, kAccelerateModel))) return true;
   const auto names = fs.List(path);
   return names.ok() &&
          std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });
@@ -307,7 +369,11 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
                                                const OpenOptions& options) {
-  if (!fs.Stat(JoinPath(path, ".metadata")).ok())
+  if (!HasMetadata(fs, path) && HasMetadata(fs, JoinPath(path, kAccelerateModel))) {
+    CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadAccelerateIndex(fs, path));
+    return DcpReader(fs, path, options, index).Open();
+  }
+  if (!HasMetadata(fs, path))
     return NotFound(
         "{}: there are .distcp files but no .metadata: the save was interrupted, and only .metadata says "
         "where each tensor is; take an older checkpoint",

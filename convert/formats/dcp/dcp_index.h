@@ -13,7 +13,7 @@ namespace cairn {
 
 // An item of a .distcp file: a file of torch.save within it.
 struct DcpItem {
-  std::string file;  // plain name
+  std::string file;  // relative to the directory that is read
   Stretch where;
 };
 

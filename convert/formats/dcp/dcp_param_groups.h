@@ -23,6 +23,8 @@ class DcpParamGroups {
   // out. Parameters are named without the wrappers of their modules.
   void Add(const std::string& name, const std::vector<std::string>& path, const nlohmann::json& value);
 
+  bool flat() const { return !flat_.empty(); }
+
   // As `param_groups` of a manifest's state: those of one optimizer after the other; flattened, parameters of
   // equal hyper-parameters are a group. Nothing where none was added. `apart`: members have their optimizer's
   // name before theirs, as the states have (dcp_places.h). Else members that are in two groups make the

@@ -2,6 +2,8 @@
 // unless two share it. States of two optimizers that share names have their optimizer's before them.
 #include "convert/formats/dcp/dcp_places.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -69,6 +71,40 @@ void TellOptimizersApart(std::vector<DcpPlace>& places) {
 }
 
 }  // namespace
+
+DcpForm::Keys DcpForm::Weight(const std::string& name) const {
+  Keys path = weights;
+  path.push_back(name);
+  return path;
+}
+
+DcpForm::Keys DcpForm::State(const std::string& name, std::string_view state) const {
+  Keys path = optimizer;
+  if (flat)
+    path.push_back(fmt::format("state.{}.{}", name, state));
+  else
+    path.insert(path.end(), {"state", name, std::string(state)});
+  return path;
+}
+
+nlohmann::json ToJson(const DcpForm& form) {
+  return {{"weights", form.weights}, {"optimizer", form.optimizer}, {"flat", form.flat}};
+}
+
+DcpForm DcpFormOf(const nlohmann::json& state) {
+  const auto found = state.find(kDcpForm);
+  DcpForm form;
+  if (found == state.end() || !found->is_object()) return form;
+  const auto read = [&](const char* key, DcpForm::Keys& keys) {
+    const nlohmann::json list = found->value(key, nlohmann::json());
+    const auto is_text = [](const nlohmann::json& part) { return part.is_string(); };
+    if (list.is_array() && std::ranges::all_of(list, is_text)) keys = list.get<DcpForm::Keys>();
+  };
+  read("weights", form.weights);
+  read("optimizer", form.optimizer);
+  form.flat = found->value("flat", nlohmann::json()) == true;
+  return form;
+}
 
 std::string WithoutModuleWrappers(std::string name) {
   for (const std::string_view wrapper : kModuleWrappers)

@@ -5,6 +5,7 @@
 // Source: torch 2.11, torch/distributed/checkpoint/state_dict.py and _nested_dict.py.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -28,6 +29,23 @@ struct DcpPlace {
   bool training = false;                      // how far a training was: no tensor of model or optimizer
   std::optional<std::string> optimizer = {};  // of a state: what stands before "state." in its name
 };
+
+// The form that a program gave its state dict, so that it gets the same one back: the keys above the names of
+// the weights and above the optimizer's, and whether torch flattened the optimizer
+// (flatten_optimizer_state_dict). dcp.save({"model": ..., "optimizer": ...}) has the default.
+struct DcpForm {
+  using Keys = std::vector<std::string>;
+  Keys weights = {"model"}, optimizer = {"optimizer"};
+  bool flat = false;
+  bool operator==(const DcpForm&) const = default;
+
+  Keys Weight(const std::string& name) const;
+  Keys State(const std::string& name, std::string_view state) const;
+};
+// In a manifest's state, which has none for the default.
+inline constexpr const char* kDcpForm = "dcp_form";
+nlohmann::json ToJson(const DcpForm& form);
+DcpForm DcpFormOf(const nlohmann::json& state);
 
 // Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in the names of
 // its tensors and items.

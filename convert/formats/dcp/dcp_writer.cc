@@ -11,6 +11,7 @@
 #include "ckpt/model/placement.h"
 #include "convert/foreign/target_builder.h"
 #include "convert/formats/dcp/dcp_metadata.h"
+#include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/training/training_state.h"
 #include "convert/formats/training/training_tensors.h"
@@ -65,12 +66,12 @@ class DcpPlanner {
 
   Status AddParameter(const TrainingParameter& parameter) {
     const std::string& name = parameter.spec.name;
-    AddTensor(parameter.weight, {"model", name});
+    AddTensor(parameter.weight, Path(form_.Weight(name)));
     for (const auto& [second, first] : state_.shared_params.items())
       if (first == name) AddAgain(parameter.weight, second);
     if (!parameter.has_state()) return OkStatus();
     const auto add = [&](const std::optional<uint32_t>& tensor, std::string_view kind) {
-      if (tensor) AddTensor(*tensor, {"optimizer", "state", name, std::string(kind)});
+      if (tensor) AddTensor(*tensor, Path(form_.State(name, kind)));
     };
     add(parameter.exp_avg, "exp_avg");
     add(parameter.exp_avg_sq, "exp_avg_sq");
@@ -83,7 +84,7 @@ class DcpPlanner {
   // That of all parameters.
   void AddStep(const TrainingParameter& parameter) {
     if (!state_.step_known && !parameter.exp_avg) return;
-    DcpEntry& step = Add({"optimizer", "state", parameter.spec.name, "step"});
+    DcpEntry& step = Add(Path(form_.State(parameter.spec.name, "step")));
     step.dtype = Dtype::kF32;
     const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
     builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
@@ -96,7 +97,11 @@ class DcpPlanner {
     again.entry.spec.name = name;
     tensors_.tensors.push_back(again);
     builder_.target.tensors.push_back(std::move(again));
-    AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), {"model", name});
+    AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), Path(form_.Weight(name)));
+  }
+
+  static std::vector<nlohmann::json> Path(const DcpForm::Keys& keys) {
+    return std::vector<nlohmann::json>(keys.begin(), keys.end());
   }
 
   DcpEntry& Add(std::vector<nlohmann::json> path) {
@@ -149,7 +154,7 @@ class DcpPlanner {
 
   // Anything that is no tensor, in the first file.
   void AddValue(std::vector<nlohmann::json> path, const nlohmann::json& value) {
-    const bool tuple = path.back() == "betas";
+    const bool tuple = path.back().get<std::string>().ends_with("betas");
     DcpEntry& entry = Add(std::move(path));
     const uint32_t zip = builder_.BeginZip(0, "archive");
     PickleEmitter& pickle = builder_.pickle(zip);
@@ -172,10 +177,27 @@ class DcpPlanner {
     for (size_t g = 0; g < state_.groups.size(); ++g) {
       nlohmann::json group =
           adam || state_.param_groups.empty() ? ParamGroup(state_, g) : state_.groups.hyper[g];
-      group["params"] = nlohmann::json::array();
-      for (const std::string& name : state_.groups.MembersOf(g))
-        if (held.contains(name)) group["params"].push_back(name);
-      for (const auto& [key, value] : group.items()) AddValue({"optimizer", "param_groups", g, key}, value);
+      std::vector<std::string> members = state_.groups.MembersOf(g);
+      std::erase_if(members, [&](const std::string& name) { return !held.contains(name); });
+      group.erase("params");
+      if (!form_.flat) group["params"] = members;
+      for (const auto& [key, value] : group.items()) AddHyperParameter(g, members, key, value);
+    }
+  }
+
+  void AddHyperParameter(size_t group, const std::vector<std::string>& members, const std::string& key,
+                         const nlohmann::json& value) {
+    std::vector<nlohmann::json> path = Path(form_.optimizer);
+    if (!form_.flat) {
+      path.emplace_back("param_groups");
+      path.emplace_back(group);
+      path.emplace_back(key);
+      return AddValue(std::move(path), value);
+    }
+    for (const std::string& name : members) {
+      std::vector<nlohmann::json> own = path;
+      own.push_back(fmt::format("param_groups.{}.{}", name, key));
+      AddValue(std::move(own), value);
     }
   }
 
@@ -194,6 +216,7 @@ class DcpPlanner {
 
   const CheckpointSource& source_;
   const TargetOptions& options_;
+  const DcpForm form_ = DcpFormOf(source_.manifest().state);
   TrainingState state_;
   TrainingTensors tensors_;
   std::vector<int> layers_;  // of each pipeline chunk

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "ckpt/base/glob.h"
+#include "convert/families/foreign_model.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/stream/block_stream.h"
 
@@ -322,8 +323,8 @@ class Mapper {
 Result<ConfigMapping> MapByConfig(CheckpointSource& source, const ConfigModel& config,
                                   const OpenOptions& options) {
   if (config.architecture == nullptr)
-    return NotSupported("no table knows the model_type of {}; --format safetensors keeps the names",
-                        options.config);
+    return NotSupported("{}: no table knows models of {}; without --config the tensors keep their own names",
+                        options.config, FamilyWithoutTable(config.model));
   CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(config.model));
   if (sizes.layers > source.catalog().tensors.size())
     return NotFound("{} asks for {} layers, and there are {} tensors", options.config, sizes.layers,

@@ -90,7 +90,7 @@ class ConfigSource final : public ForeignSource {
     manifest_.model = std::move(model);
     manifest_.files.clear();
     RenameMembers(mapped, manifest_.state);
-    manifest_.state.erase("shared_params");
+    for (const char* of_its_names : {"shared_params", "dcp_form"}) manifest_.state.erase(of_its_names);
     manifest_.state[kAccountKey] = AccountFor(*source_, mapped);
     std::ranges::move(history, std::back_inserter(manifest_.history));
     std::ranges::move(mapped.history, std::back_inserter(manifest_.history));

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "ckpt/model/manifest.h"
+#include "convert/families/foreign_model.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
 #include "convert/formats/megatron/megatron_modules.h"
@@ -158,6 +159,11 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.hidden = size("hidden_size", 0);
   shape.heads = size("num_attention_heads", 0);
   shape.vocab = size("vocab_size", 0);
+  if (const std::string family = FamilyWithoutTable(model); !family.empty())
+    return NotSupported(
+        "no table knows models of {}, so Megatron's names for its tensors are unknown; hf, safetensors, dcp "
+        "and native keep its own",
+        family);
   if (shape.layers == 0 || shape.hidden == 0 || shape.heads == 0 || shape.vocab == 0)
     return NotSupported(
         "it does not say what model it is, which Megatron's formats need; --config FILE names the "

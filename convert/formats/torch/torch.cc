@@ -1,6 +1,7 @@
 #include "convert/formats/torch/torch.h"
 
 #include <algorithm>
+#include <set>
 
 #include "convert/foreign/stored_builder.h"
 #include "convert/torch/tensor_walk.h"
@@ -14,14 +15,24 @@ std::pair<std::string, std::string> SplitPath(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-// Paths of what torch.optim calls its state dict, which its keys tell, at the top and one level below.
-void FindOptimizers(const PyValue& value, const std::string& path, int depth, nlohmann::json& found) {
-  if (!value.is(PyKind::kDict)) return;
-  if (FindKind(value, "state", PyKind::kDict) && FindKind(value, "param_groups", PyKind::kList))
-    return found.push_back(path);
-  for (size_t i = 0; depth > 0 && i + 1 < value.items.size(); i += 2)
-    FindOptimizers(*value.items[i + 1], (path.empty() ? "" : path + ".") + KeyText(*value.items[i]),
+// Paths of torch.optim's state dicts, which their keys tell, down to two levels below the top: "optimizer",
+// or "optimizer_states.0" of Lightning.
+void FindOptimizers(const PyValue& value, const std::string& path, int depth, std::set<std::string>& found) {
+  const bool dict = value.is(PyKind::kDict);
+  if (dict && FindKind(value, "state", PyKind::kDict) && FindKind(value, "param_groups", PyKind::kList)) {
+    found.insert(path);
+    return;
+  }
+  if (depth == 0 || !(dict || value.is(PyKind::kList))) return;
+  const std::string below = path.empty() ? "" : path + ".";
+  for (size_t i = dict ? 1 : 0; i < value.items.size(); i += dict ? 2 : 1)
+    FindOptimizers(*value.items[i], below + (dict ? KeyText(*value.items[i - 1]) : std::to_string(i)),
                    depth - 1, found);
+}
+
+bool IsBelow(const std::string& name, const std::set<std::string>& paths) {
+  return std::ranges::any_of(
+      paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
 }
 
 }  // namespace
@@ -50,9 +61,19 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   const uint32_t index = builder.AddFile(name);
   builder.account.AddFile(name, file);
   Manifest manifest;
+  std::set<std::string> optimizers;
+  FindOptimizers(file.root(), "", 2, optimizers);
+  const bool without = !optimizers.empty() && IsAllowed(options, "optimizer");
+  if (without) manifest.history.push_back("the optimizer's state was left out (--allow optimizer)");
   const auto add = [&](const std::string& tensor_name, const TensorRef& tensor) -> Status {
-    if (IsAllowed(options, tensor_name)) {
-      manifest.history.push_back("left out " + tensor_name);
+    const bool optimizer = IsBelow(tensor_name, optimizers);
+    if ((optimizer && without) || IsAllowed(options, tensor_name)) {
+      if (!optimizer || !without) manifest.history.push_back("left out " + tensor_name);
+      builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
+      return OkStatus();
+    }
+    if (options.skip_types && !tensor.type->dtype) {
+      manifest.state[kTypesNotHeld][tensor_name] = tensor.type->name;
       builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
       return OkStatus();
     }
@@ -62,6 +83,7 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
                                                                 Role::kWeight, array.array.dtype));
     if (entry != known) return Corrupt("two tensors are called {}", tensor_name);
     builder.AddPart(entry, Box::Whole(tensor.shape), array);
+    if (optimizer) builder.account.CountAsOptimizer(tensor_name);
     return OkStatus();
   };
   CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), add).WithContext(path));
@@ -69,9 +91,7 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
     if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
   manifest.step = IntField(manifest.state, "iteration");
-  nlohmann::json optimizers = nlohmann::json::array();
-  FindOptimizers(file.root(), "", 2, optimizers);
-  if (!optimizers.empty()) manifest.state["optimizers"] = std::move(optimizers);
+  if (!optimizers.empty() && !without) manifest.state["optimizers"] = optimizers;
   return builder.Open(fs, directory, std::move(manifest));
 }
 

@@ -287,10 +287,10 @@ TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {
 
 TEST(ArchitecturesTest, AModelThatKeptSomethingElseThanFilesHasAConfigurationAllTheSame) {
   json model = ModelJson({});
-  const auto wanted = HuggingFaceModel(model, Dtype::kF32);
+  const auto wanted = HuggingFaceModel(model, Dtype::kF32, {});
   ASSERT_TRUE(wanted.ok()) << wanted.status().message();
   model["hugging_face"] = "a text";
-  const auto found = HuggingFaceModel(model, Dtype::kF32);
+  const auto found = HuggingFaceModel(model, Dtype::kF32, {});
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_EQ(found->files, wanted->files);
 }
