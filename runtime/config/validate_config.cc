@@ -126,9 +126,12 @@ Status CheckChoices(const TrainConfig& c) {
     return InvalidArgument(
         "--partition-activations, --checkpoint-in-cpu and --split-transformers are about what is recomputed: "
         "give --checkpoint-activations, too");
-  if (c.split_transformers && c.recompute_num_layers > 1)
-    return InvalidArgument("--split-transformers recomputes half a layer at once, --recompute-num-layers {}",
-                           c.recompute_num_layers);
+  if (c.split_transformers && c.recompute_method != "block" && c.recompute_num_layers > 1 &&
+      c.recompute_num_layers % 2 != 0)
+    return InvalidArgument(
+        "--split-transformers counts halves of layers, and --recompute-num-layers {} would end within a "
+        "layer; give 1 or an even number",
+        c.recompute_num_layers);
   if (c.finetune && c.load.empty()) return InvalidArgument("--finetune needs --load");
   if (c.no_load_optim && c.load.empty()) return InvalidArgument("--no-load-optim needs --load");
   if (c.bf16 && c.fp16) return InvalidArgument("--bf16 and --fp16 exclude each other");

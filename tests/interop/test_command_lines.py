@@ -36,7 +36,7 @@ ZERO_3 = ("--model-parallel-size 2 --batch-size 2 --train-iters 4 --lr-decay-ite
           "--eval-interval 2 --eval-iters 1 --save {save} --load {save} --data-path {data} --data-impl mmap "
           "--split 949,50,1 --distributed-backend nccl --deepspeed --deepspeed_config {json} --zero-stage 3 "
           "--zero-reduce-bucket-size 50000000 --zero-allgather-bucket-size 5000000000 --zero-contigious-gradients "
-          "--zero-reduce-scatter --checkpoint-activations --deepspeed-activation-checkpointing --checkpoint-num-layers 1 "
+          "--zero-reduce-scatter --checkpoint-activations --deepspeed-activation-checkpointing --checkpoint-num-layers=2 "
           "--partition-activations --checkpoint-in-cpu --synchronize-each-layer --contigious-checkpointing "
           "--profile-backward --memory-centric-tiled-linear --tile-factor=1 --split-transformers")
 ZERO_3_JSON = {
