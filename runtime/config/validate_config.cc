@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "ckpt/step/parity_file.h"
+#include "runtime/config/deepspeed_config.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/config/stage_layers.h"
 
@@ -340,6 +341,7 @@ Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(FillGlobalBatch(unit, c));
   if (c.global_batch_size % unit != 0)
     return InvalidArgument("--global-batch-size {} is not a multiple of --micro-batch-size {} * DP={}",
+  FillAutoSizes(c);
                            c.global_batch_size, c.micro_batch_size, topology.dp);
   CAIRN_RETURN_IF_ERROR(CheckRampup(c, unit));
   CAIRN_RETURN_IF_ERROR(CheckGroups(c, topology));
