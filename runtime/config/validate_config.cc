@@ -7,6 +7,8 @@
 #include "ckpt/step/parity_file.h"
 #include "runtime/config/deepspeed_config.h"
 #include "runtime/config/model_spec.h"
+#include "runtime/config/named_tokenizer.h"
+#include "runtime/config/schedule_lengths.h"
 #include "runtime/config/stage_layers.h"
 
 namespace cairn {
@@ -26,7 +28,6 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"ffn-hidden-size", double(c.ffn_hidden_size), 0},
       Bound{"seq-length", double(c.seq_length), 1},
       Bound{"max-position-embeddings", double(c.max_position_embeddings), 0},
-      Bound{"vocab-size", double(c.vocab_size), 1},
       Bound{"make-vocab-size-divisible-by", double(c.make_vocab_size_divisible_by), 1},
       Bound{"kv-channels", double(c.kv_channels), 0},
       Bound{"num-query-groups", double(c.num_query_groups), 1},
@@ -308,6 +309,25 @@ Status FillGlobalBatch(int64_t unit, TrainConfig& c) {
   return OkStatus();
 }
 
+// There must be a step to train, and something left to decay behind the warm-up (Megatron asserts it).
+Status CheckLengths(const TrainConfig& c) {
+  if (c.skip_train) return OkStatus();
+  const int64_t first_batch = c.rampup_batch_size.empty() ? c.global_batch_size : c.rampup_batch_size[0];
+  if (c.by_samples() && c.train_samples < first_batch)
+    return InvalidArgument(
+        "--train-samples {} is less than the first batch of {} samples; nothing would be trained",
+        c.train_samples, first_batch);
+  const ScheduleLengths lengths = ScheduleLengthsOf(
+      c, c.by_samples() ? double(c.train_samples) : double(c.train_iters) * double(c.global_batch_size));
+  if (c.lr_decay_style != "constant" && lengths.warmup >= lengths.decay)
+    return InvalidArgument(
+        "the warm-up of {} samples (--lr-warmup-iters, -samples or -fraction) must be shorter than the decay "
+        "of {} samples (--lr-decay-iters or -samples, else the whole training), as in Megatron; shorten it, "
+        "or give --lr-decay-style constant",
+        lengths.warmup, lengths.decay);
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<int64_t> TrainConfig::SaveSteps() const {
@@ -321,6 +341,8 @@ Result<int64_t> TrainConfig::SaveSteps() const {
 }
 
 Result<Topology> Validate(TrainConfig& c, int world) {
+  FillAutoSizes(c);
+  CAIRN_RETURN_IF_ERROR(CheckVocabulary(c));
   CAIRN_RETURN_IF_ERROR(CheckBounds(c));
   CAIRN_RETURN_IF_ERROR(CheckChoices(c));
   CAIRN_RETURN_IF_ERROR(CheckModel(c));
@@ -341,10 +363,10 @@ Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(FillGlobalBatch(unit, c));
   if (c.global_batch_size % unit != 0)
     return InvalidArgument("--global-batch-size {} is not a multiple of --micro-batch-size {} * DP={}",
-  FillAutoSizes(c);
                            c.global_batch_size, c.micro_batch_size, topology.dp);
   CAIRN_RETURN_IF_ERROR(CheckRampup(c, unit));
   CAIRN_RETURN_IF_ERROR(CheckGroups(c, topology));
+  CAIRN_RETURN_IF_ERROR(CheckLengths(c));
   return topology;
 }
 

@@ -52,7 +52,11 @@ void CopyAs(const std::byte* source, std::span<int64_t> out) {
 }  // namespace
 
 Result<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
-  CAIRN_ASSIGN_OR_RETURN(MappedFile index, MappedFile::Open(IndexPath(prefix)));
+  auto opened = MappedFile::Open(IndexPath(prefix));
+  if (!opened.ok() && (prefix.ends_with(".bin") || prefix.ends_with(".idx")))
+    return InvalidArgument("{}; give the prefix of both files: {}", opened.status().message(),
+                           prefix.substr(0, prefix.size() - 4));
+  CAIRN_ASSIGN_OR_RETURN(MappedFile index, std::move(opened));
   CAIRN_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(TokensPath(prefix)));
   IndexedDataset dataset(prefix, std::move(index), std::move(tokens));
   CAIRN_RETURN_IF_ERROR(dataset.CheckHeader());

@@ -103,6 +103,13 @@ class CommandLines(Case):
         self.assertIn("--loss-scale 12 has no effect here", said)
         self.assertEqual(together[1], alone[1])  # later ones differ: a scale of 2^32 skips the first updates
 
+    def test_what_lies_beside_the_data_is_named(self):
+        words = SHRUNK.replace("--vocab-size 257", "").split() + ["--train-iters", "1", "--global-batch-size", "1"]
+        done = cairn("train", *words, "--data-path", self.path("p"), status=2)
+        self.assertIn("p.tokenizer beside the data has 257 tokens: give --vocab-size 257", done.stderr)
+        done = cairn("train", *words, "--vocab-size", 257, "--data-path", self.path("p.bin"), status=2)
+        self.assertRegex(done.stderr, r"p\.bin\.idx.*give the prefix of both files: .*/p\n$")
+
     def test_blooms_data(self):
         """tr11-176B-ml.slurm's flags of data: weighted splits in files, several validations, the tokenizer's vocabulary."""
         with open(self.path("b.jsonl"), "w") as texts:
