@@ -86,8 +86,7 @@ std::string WhyNotAlone() {
   return fmt::format(
       "{}={} says that {} started several processes, but {}; start them with Open MPI's mpirun, srun "
       "--mpi=pmix or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each; to train in "
-      "this "
-      "process alone, unset {}",
+      "this process alone, unset {}",
       variables.front(), Variable(std::string(variables.front()).c_str()), launcher->name,
       torchrun && !HasTorchrunVariables() ? MissingOfTorchrun() : "this one cannot find the others",
       fmt::join(variables, " "));
