@@ -15,6 +15,7 @@
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
+#include "runtime/model/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
@@ -111,7 +112,8 @@ Status Guard(Function&& function) {
   try {
     return function();
   } catch (const c10::Error& error) {
-    return Aborted("{}", error.what_without_backtrace());
+    const std::string text = error.what_without_backtrace();
+    return Aborted("{}", OutOfMemoryLine(text).value_or(text));
   } catch (const std::exception& error) {
     return Aborted("{}", TextOf(error));
   }

@@ -14,6 +14,7 @@
 #include <exception>
 #include <random>
 #include <sstream>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
 #include "runtime/control/console.h"
+#include "runtime/control/launchers.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/process_info.h"
 #include "runtime/control/status_board.h"
@@ -31,23 +33,18 @@ namespace {
 
 bool Has(const char* variable) { return std::getenv(variable) != nullptr; }
 
-bool HasTorchrun() { return Has("RANK") && Has("WORLD_SIZE") && Has("MASTER_ADDR") && Has("MASTER_PORT"); }
-
-// Tasks of the srun that started us; 1 outside.
-int SrunTasks() {
-  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  return tasks ? std::atoi(tasks) : 1;
-}
-
 // torchrun inside srun sees the variables of both, and so may mpirun: what torchrun alone sets decides, then
-// MPI.
+// MPI. A world of one is an error if a launcher says that it started several processes: each would train by
+// itself. mpirun -n 1 is asked for, whatever is around it.
 std::unique_ptr<World> JoinWorld(double timeout_seconds) {
-  if (HasTorchrun() && Has("TORCHELASTIC_RUN_ID")) return MakeStoreWorld(timeout_seconds);
-  if (Has("OMPI_COMM_WORLD_SIZE") || Has("PMIX_RANK")) return MakeMpiWorld();
-  if (HasTorchrun()) return MakeStoreWorld(timeout_seconds);
-  TORCH_CHECK(SrunTasks() <= 1, "srun started ", SrunTasks(),
-              " tasks, but none can find the others: use srun --mpi=pmix, or mpirun");
-  return MakeLoneWorld();
+  const bool mpirun = Has("OMPI_COMM_WORLD_SIZE"), torchrun = HasTorchrunVariables();
+  if (torchrun && (Has("TORCHELASTIC_RUN_ID") || !(mpirun || Has("PMIX_RANK"))))
+    return MakeStoreWorld(timeout_seconds);
+  if (mpirun && std::getenv("OMPI_COMM_WORLD_SIZE") == std::string_view("1")) return MakeMpiWorld();
+  const std::string why = WhyNotAlone();  // MPI_Init sets some of the variables if it finds no launcher
+  std::unique_ptr<World> world = mpirun || Has("PMIX_RANK") ? MakeMpiWorld() : MakeLoneWorld();
+  TORCH_CHECK(world->size() > 1 || why.empty(), why);
+  return world;
 }
 
 std::string RandomKey() {

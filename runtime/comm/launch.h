@@ -1,7 +1,8 @@
 // How the ranks of a job find each other.
 //
 // Launch() looks at the environment: Open MPI's, PMIx's or Slurm's variables mean MPI; RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT (torchrun) a TCP store; nothing a world of one. On the CPU the collectives run
+// MASTER_ADDR and MASTER_PORT (torchrun) a TCP store; nothing a world of one, unless another launcher's
+// variables say that it started several processes. On the CPU the collectives run
 // over the same; with device "cuda" over NCCL, from a module that is loaded only then.
 #pragma once
 
@@ -32,7 +33,8 @@ class Transport {
  public:
   // Joins the world and starts the watchdog. Call it first in main: on "cuda" it loads what libtorch looks
   // for at its first use of a device. A rank that fails later must call Watchdog::StopAllRanks, or the others
-  // wait in vain until the deadline. Errors: c10::Error when the variables contradict each other, or device
+  // wait in vain until the deadline. Errors: c10::Error when the variables contradict each other, or say
+  // that there are other processes, which cannot be met; or when device
   // "cuda" finds no GPU.
   explicit Transport(const LaunchOptions& options);
   // Waits for the other ranks, so that all leave together; not while an exception unwinds the stack. Threads

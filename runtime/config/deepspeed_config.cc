@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -186,6 +187,22 @@ constexpr std::string_view kSwitchedOff[] = {
     "compile",
 };
 
+// Sizes that are "auto" as transformers has them, for a model of this width. The model may come from a
+// checkpoint, which is read after the command line.
+constexpr int64_t kAutoSize = std::numeric_limits<int64_t>::min();  // no size of a file or a flag
+struct AutoSize {
+  std::string_view flag;
+  int64_t TrainConfig::*field;
+  double (*size)(double width);
+};
+constexpr AutoSize kAutoSizes[] = {
+    {"reduce-bucket-size", &TrainConfig::reduce_bucket_size, [](double width) { return width * width; }},
+    {"stage3-prefetch-bucket-size", &TrainConfig::stage3_prefetch_bucket_size,
+     [](double width) { return 0.9 * width * width; }},
+    {"stage3-param-persistence-threshold", &TrainConfig::stage3_param_persistence_threshold,
+     [](double width) { return 10 * width; }},
+};
+
 bool IsAuto(const Json& value) { return value.is_string() && value == "auto"; }
 
 bool IsBelow(std::string_view path, std::string_view section) {
@@ -309,18 +326,14 @@ class DeepSpeedFile {
     const Json* value = Find(setting.path);
     if (value) return Fill(setting, *value);
     const auto written = values_.find(setting.path);
-    return written != values_.end() && IsAuto(written->second) ? FillAuto(setting) : OkStatus();
+    if (written != values_.end() && IsAuto(written->second)) TakeAuto(setting.flag);
+    return OkStatus();
   }
 
-  // What transformers puts for "auto" where its own flags have nothing to say.
-  Status FillAuto(const JsonSetting& setting) {
-    const double width = config_.hidden_size;
-    const double value = setting.flag == "reduce-bucket-size"            ? width * width
-                         : setting.flag == "stage3-prefetch-bucket-size" ? std::floor(0.9 * width * width)
-                         : setting.flag == "stage3-param-persistence-threshold" ? 10 * width
-                                                                                : 0;
-    if (value == 0 || IsGiven(setting.flag)) return OkStatus();
-    return Fill(setting, value);
+  // The sizes that FillAutoSizes knows; every other "auto" leaves the value to the command line.
+  void TakeAuto(std::string_view flag) {
+    for (const AutoSize& size : kAutoSizes)
+      if (size.flag == flag && !IsGiven(flag)) config_.*size.field = kAutoSize;
   }
 
   bool IsGiven(std::string_view flag) const { return std::ranges::find(given_, flag) != given_.end(); }
@@ -437,6 +450,12 @@ Status ApplyDeepSpeedFile(const std::string& path, const std::vector<std::string
                           TrainConfig& config) {
   CAIRN_ASSIGN_OR_RETURN(const Json file, ReadJsonObject(FileSystem::Posix(), path, kMaxJsonBytes));
   return DeepSpeedFile(path, given, config).Apply(file);
+}
+
+void FillAutoSizes(TrainConfig& config) {
+  for (const AutoSize& size : kAutoSizes)
+    if (config.*size.field == kAutoSize)
+      config.*size.field = static_cast<int64_t>(size.size(config.hidden_size));
 }
 
 }  // namespace cairn

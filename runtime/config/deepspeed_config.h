@@ -19,4 +19,8 @@ namespace cairn {
 Status ApplyDeepSpeedFile(const std::string& path, const std::vector<std::string_view>& given,
                           TrainConfig& config);
 
+// Gives sizes that the file leaves "auto" the values that transformers would, which follow from the width of
+// the model. Call it once the model is known.
+void FillAutoSizes(TrainConfig& config);
+
 }  // namespace cairn

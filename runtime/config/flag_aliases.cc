@@ -27,6 +27,7 @@ constexpr FlagAlias kAliases[] = {
     {"zero-reduce-bucket-size", "reduce-bucket-size", ""},
     {"cpu-optimizer", "offload-optimizer", "true"},
     {"optimizer-cpu-offload", "offload-optimizer", "true"},
+    {"no-train", "skip-train", "true"},
     {"kill-switch-file", "kill-switch-path", ""},
     {"reset-iteration", "reset-progress", "true"},
     {"norm-epsilon", "layernorm-epsilon", ""},

@@ -83,6 +83,7 @@ constexpr IgnoredFlag kIgnored[] = {
     // Kernels and memory.
     {"abort-on-unmet-fused-kernel-constraints", "", kKernels},
     {"no-masked-softmax-fusion", "", kKernels},
+    {"bias-swiglu-fusion", "", kKernels},
     {"no-bias-swiglu-fusion", "", kKernels},
     {"no-bias-dropout-fusion", "", kKernels},
     {"no-rope-fusion", "", kKernels},
@@ -140,6 +141,8 @@ constexpr IgnoredFlag kIgnored[] = {
     {"log-level-replica", kAny, kNotLogged},
     {"logging-level", kAny, kNotLogged},
     {"log-path", kAny, "the arguments are in the log"},
+    {"log-progress", "", kNotLogged},
+    {"log-straggler", "", kNotLogged},
     {"log-params-norm", "", kNotLogged},
     {"log-batch-size-to-tensorboard", "", "TensorBoard always has the batch size"},
     {"log-validation-ppl-to-tensorboard", "", "TensorBoard always has the perplexity of evaluations"},

@@ -3,15 +3,17 @@
 namespace cairn {
 namespace {
 
-// `cairn data` leaves it there.
+// `cairn data` leaves a tokenizer there. Empty: no data, or none beside them.
+std::string PlaceBesideData(const TrainConfig& config) {
+  const std::string place = config.data_path.empty() ? "" : config.data_path.back() + ".tokenizer";
+  return place.empty() || !FileSystem::Posix().Stat(place).ok() ? "" : place;
+}
+
 Result<std::optional<int32_t>> EodOfData(const TrainConfig& config) {
-  if (config.data_path.empty()) return std::optional<int32_t>();
-  const std::string place = config.data_path.back() + ".tokenizer";
-  if (!FileSystem::Posix().Stat(place).ok()) return std::optional<int32_t>();
-  TokenizerFlags flags;
-  flags.name_or_path = place;
+  const std::string place = PlaceBesideData(config);
+  if (place.empty()) return std::optional<int32_t>();
   CAIRN_ASSIGN_OR_RETURN(const TrainingTokenizer tokenizer,
-                         OpenTrainingTokenizer(FileSystem::Posix(), flags));
+                         OpenTrainingTokenizer(FileSystem::Posix(), {.name_or_path = place}));
   return tokenizer.eod;
 }
 
@@ -49,6 +51,18 @@ Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config) {
         flag, tokenizer.files.empty() ? "no tokenizer is named" : "this tokenizer has none");
   config.eod = *eod;
   return tokenizer;
+}
+
+Status CheckVocabulary(const TrainConfig& config) {
+  if (config.vocab_size > 0) return OkStatus();
+  std::string hint = "it must be at least 1";
+  if (const std::string place = PlaceBesideData(config); !place.empty()) {
+    const auto tokenizer = OpenTrainingTokenizer(FileSystem::Posix(), {.name_or_path = place});
+    if (tokenizer.ok())
+      hint = fmt::format("{} beside the data has {} tokens: give --vocab-size {}", place,
+                         tokenizer->vocab_size, tokenizer->vocab_size);
+  }
+  return InvalidArgument("--vocab-size is {}; {}", config.vocab_size, hint);
 }
 
 }  // namespace cairn

@@ -11,4 +11,7 @@ namespace cairn {
 // InvalidArgument (a vocabulary that is too small; no token that ends a document).
 Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config);
 
+// Errors: InvalidArgument (no size of the vocabulary is known; it has that of the tokenizer beside the data).
+Status CheckVocabulary(const TrainConfig& config);
+
 }  // namespace cairn

@@ -5,7 +5,10 @@
 #include <ranges>
 
 #include "ckpt/step/parity_file.h"
+#include "runtime/config/deepspeed_config.h"
 #include "runtime/config/model_spec.h"
+#include "runtime/config/named_tokenizer.h"
+#include "runtime/config/schedule_lengths.h"
 #include "runtime/config/stage_layers.h"
 
 namespace cairn {
@@ -25,7 +28,6 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"ffn-hidden-size", double(c.ffn_hidden_size), 0},
       Bound{"seq-length", double(c.seq_length), 1},
       Bound{"max-position-embeddings", double(c.max_position_embeddings), 0},
-      Bound{"vocab-size", double(c.vocab_size), 1},
       Bound{"make-vocab-size-divisible-by", double(c.make_vocab_size_divisible_by), 1},
       Bound{"kv-channels", double(c.kv_channels), 0},
       Bound{"num-query-groups", double(c.num_query_groups), 1},
@@ -126,9 +128,12 @@ Status CheckChoices(const TrainConfig& c) {
     return InvalidArgument(
         "--partition-activations, --checkpoint-in-cpu and --split-transformers are about what is recomputed: "
         "give --checkpoint-activations, too");
-  if (c.split_transformers && c.recompute_num_layers > 1)
-    return InvalidArgument("--split-transformers recomputes half a layer at once, --recompute-num-layers {}",
-                           c.recompute_num_layers);
+  if (c.split_transformers && c.recompute_method != "block" && c.recompute_num_layers > 1 &&
+      c.recompute_num_layers % 2 != 0)
+    return InvalidArgument(
+        "--split-transformers counts halves of layers, and --recompute-num-layers {} would end within a "
+        "layer; give 1 or an even number",
+        c.recompute_num_layers);
   if (c.finetune && c.load.empty()) return InvalidArgument("--finetune needs --load");
   if (c.no_load_optim && c.load.empty()) return InvalidArgument("--no-load-optim needs --load");
   if (c.bf16 && c.fp16) return InvalidArgument("--bf16 and --fp16 exclude each other");
@@ -304,6 +309,25 @@ Status FillGlobalBatch(int64_t unit, TrainConfig& c) {
   return OkStatus();
 }
 
+// There must be a step to train, and something left to decay behind the warm-up (Megatron asserts it).
+Status CheckLengths(const TrainConfig& c) {
+  if (c.skip_train) return OkStatus();
+  const int64_t first_batch = c.rampup_batch_size.empty() ? c.global_batch_size : c.rampup_batch_size[0];
+  if (c.by_samples() && c.train_samples < first_batch)
+    return InvalidArgument(
+        "--train-samples {} is less than the first batch of {} samples; nothing would be trained",
+        c.train_samples, first_batch);
+  const ScheduleLengths lengths = ScheduleLengthsOf(
+      c, c.by_samples() ? double(c.train_samples) : double(c.train_iters) * double(c.global_batch_size));
+  if (c.lr_decay_style != "constant" && lengths.warmup >= lengths.decay)
+    return InvalidArgument(
+        "the warm-up of {} samples (--lr-warmup-iters, -samples or -fraction) must be shorter than the decay "
+        "of {} samples (--lr-decay-iters or -samples, else the whole training), as in Megatron; shorten it, "
+        "or give --lr-decay-style constant",
+        lengths.warmup, lengths.decay);
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<int64_t> TrainConfig::SaveSteps() const {
@@ -317,6 +341,8 @@ Result<int64_t> TrainConfig::SaveSteps() const {
 }
 
 Result<Topology> Validate(TrainConfig& c, int world) {
+  FillAutoSizes(c);
+  CAIRN_RETURN_IF_ERROR(CheckVocabulary(c));
   CAIRN_RETURN_IF_ERROR(CheckBounds(c));
   CAIRN_RETURN_IF_ERROR(CheckChoices(c));
   CAIRN_RETURN_IF_ERROR(CheckModel(c));
@@ -340,6 +366,7 @@ Result<Topology> Validate(TrainConfig& c, int world) {
                            c.global_batch_size, c.micro_batch_size, topology.dp);
   CAIRN_RETURN_IF_ERROR(CheckRampup(c, unit));
   CAIRN_RETURN_IF_ERROR(CheckGroups(c, topology));
+  CAIRN_RETURN_IF_ERROR(CheckLengths(c));
   return topology;
 }
 

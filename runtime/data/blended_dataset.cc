@@ -34,17 +34,26 @@ std::vector<double> NormalizeOneByOne(std::span<const double> weights) {
   return normalized;
 }
 
-// "0.3 of web, sequences 0 to 949, 52341 tokens in all"
+constexpr std::string_view kDigestMark = ", digest ";
+
+// "0.3 of web, sequences 0 to 949, 52341 tokens in all, digest 0123456789abcdef"
 std::string Describe(BlendRule rule, double weight, const BlendMember& member) {
   const std::string& prefix = member.indexed->prefix();
   const std::string share = rule == BlendRule::kByLength ? "" : fmt::format("{:.6g} of ", weight);
-  return fmt::format("{}{}, sequences {} to {}, {} tokens in all{}", share,
+  return fmt::format("{}{}, sequences {} to {}, {} tokens in all{}{}{:016x}", share,
                      prefix.substr(prefix.rfind('/') + 1), member.range.begin, member.range.end,
                      member.indexed->token_count(),
-                     rule == BlendRule::kBigScience ? " (as a weighted split)" : "");
+                     rule == BlendRule::kBigScience ? " (as a weighted split)" : "", kDigestMark,
+                     member.indexed->TokensDigest());
 }
 
 }  // namespace
+
+bool SameData(const std::vector<std::string>& recorded, const std::vector<std::string>& description) {
+  return std::ranges::equal(recorded, description, [](const std::string& then, const std::string& now) {
+    return then == now || then == now.substr(0, now.rfind(kDigestMark));
+  });
+}
 
 Result<BlendedDataset> BlendedDataset::Create(BlendRule rule, std::vector<BlendMember> members,
                                               uint64_t num_samples, uint64_t seq_length, uint32_t seed) {

@@ -41,8 +41,8 @@ class BlendedDataset {
   double samples_per_epoch() const { return members_.size() == 1 ? members_[0].samples_per_epoch() : 0; }
   // Whether the samples that both have would come in the same order had `num_samples` been asked for.
   bool SameOrderFor(uint64_t num_samples) const;
-  // What it consists of: of each member its weight, sequences and size, and the name of its files without
-  // their directories, as they may move.
+  // What it consists of: of each member its weight, sequences, size and digest, and the name of its files
+  // without their directories, as they may move.
   const std::vector<std::string>& description() const { return description_; }
   // As GptDataset's.
   Status Sample(uint64_t i, std::span<int64_t> out) const;
@@ -56,5 +56,8 @@ class BlendedDataset {
   std::vector<std::string> description_;
   BlendIndex index_;  // empty: a single member
 };
+
+// Whether a step's record of its data describes these. Records of earlier versions have no digest.
+bool SameData(const std::vector<std::string>& recorded, const std::vector<std::string>& description);
 
 }  // namespace cairn

@@ -8,8 +8,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/base/digest.h"
+
 namespace cairn {
 namespace {
+
+constexpr uint64_t kDigestPieces = 8;
+constexpr uint64_t kDigestPieceBytes = 4096;
 
 constexpr std::string_view kRemedy = "make the dataset again, or copy both files again from an intact copy";
 
@@ -51,8 +56,24 @@ void CopyAs(const std::byte* source, std::span<int64_t> out) {
 
 }  // namespace
 
+uint64_t IndexedDataset::TokensDigest() const {
+  const std::span<const std::byte> bytes = tokens_.bytes();
+  const uint64_t piece = std::min<uint64_t>(kDigestPieceBytes, bytes.size());
+  std::string pieces;
+  for (uint64_t i = 0; i < kDigestPieces; ++i) {  // the first at the start, the last at the end
+    const uint64_t at = (bytes.size() - piece) / (kDigestPieces - 1) * i;
+    const auto part = bytes.subspan(i + 1 < kDigestPieces ? at : bytes.size() - piece, piece);
+    pieces.append(reinterpret_cast<const char*>(part.data()), part.size());
+  }
+  return Hash64(pieces);
+}
+
 Result<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
-  CAIRN_ASSIGN_OR_RETURN(MappedFile index, MappedFile::Open(IndexPath(prefix)));
+  auto opened = MappedFile::Open(IndexPath(prefix));
+  if (!opened.ok() && (prefix.ends_with(".bin") || prefix.ends_with(".idx")))
+    return InvalidArgument("{}; give the prefix of both files: {}", opened.status().message(),
+                           prefix.substr(0, prefix.size() - 4));
+  CAIRN_ASSIGN_OR_RETURN(MappedFile index, std::move(opened));
   CAIRN_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(TokensPath(prefix)));
   IndexedDataset dataset(prefix, std::move(index), std::move(tokens));
   CAIRN_RETURN_IF_ERROR(dataset.CheckHeader());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ckpt/base/flat_range.h"
+#include "runtime/model/state_memory.h"
 
 namespace cairn {
 namespace {
@@ -36,8 +37,8 @@ FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layo
 FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype,
                                at::Device device, const Kept& kept)
     : specs_(std::move(specs)), layout_(std::move(layout)), dtype_(dtype), device_(device), kept_(kept) {
-  weights_ = ZerosOn(kept.weights_side, device, kept.weights.size(), ToScalarType(dtype));
-  grads_ = ZerosOn(kept.grads_side, device, kept.grads.size(), at::kFloat);
+  weights_ = StateZeros("the weights", kept.weights_side, device, kept.weights.size(), ToScalarType(dtype));
+  grads_ = StateZeros("the gradients", kept.grads_side, device, kept.grads.size(), at::kFloat);
 }
 
 const LocalParameter& FlatParameters::Local(const std::string& name) const {

@@ -9,6 +9,10 @@ RecomputePlan::RecomputePlan(const TrainConfig& config, const ProcessGroup& tp)
       split_layers_(config.recompute() && config.split_transformers),
       block_(config.recompute_method == "block"),
       num_layers_(config.recompute_num_layers) {
+  if (split_layers_ && !block_ && num_layers_ > 1) {  // validated: even, so that whole layers come together
+    split_layers_ = false;
+    num_layers_ /= 2;
+  }
   if (config.partition_activations) keeping_.cut_across = tp;
   keeping_.in_host_memory = config.checkpoint_in_cpu;
 }

@@ -387,7 +387,7 @@ Result<std::string> Checkpointer::ChooseInterval() {
     const int64_t interval = SaveInterval(auto_.save_seconds(), failures, auto_.step_seconds());
     Print(fmt::format(
         " saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
-        "failures every {:.0f} h on {:.0f} node{})\n",
+        "failures every {:.4g} h on {:.0f} node{})\n",
         interval, auto_.save_seconds(), auto_.step_seconds(), failures / 3600, nodes, nodes > 1 ? "s" : ""));
     return std::to_string(interval);
   });

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "runtime/config/schedule_lengths.h"
+
 namespace cairn {
 
 LrSchedule::LrSchedule(const TrainConfig& config, int64_t total_samples)
@@ -16,12 +18,9 @@ LrSchedule::LrSchedule(const TrainConfig& config, int64_t total_samples)
       style_(config.lr_decay_style),
       weight_decay_(config.weight_decay),
       total_samples_(total_samples) {
-  decay_samples_ = config.lr_decay_samples > 0 ? static_cast<double>(config.lr_decay_samples)
-                   : config.lr_decay_iters > 0 ? static_cast<double>(config.lr_decay_iters) * batch_
-                                               : static_cast<double>(total_samples);
-  warmup_samples_ = config.lr_warmup_fraction > 0  ? config.lr_warmup_fraction * decay_samples_
-                    : config.lr_warmup_samples > 0 ? static_cast<double>(config.lr_warmup_samples)
-                                                   : static_cast<double>(config.lr_warmup_iters) * batch_;
+  const ScheduleLengths lengths = ScheduleLengthsOf(config, static_cast<double>(total_samples));
+  decay_samples_ = lengths.decay;
+  warmup_samples_ = lengths.warmup;
 }
 
 // The logarithmic one is DeepSpeed's WarmupLR, over steps of the whole batch.

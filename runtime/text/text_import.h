@@ -22,7 +22,7 @@ using ImportProgress = std::function<void(const ImportCounts&)>;
 
 // Appends every document of `source` to `builder`, or only counts where that is null. A document begins and
 // ends with what the tokenizer puts around a text, as where Megatron's preprocess_data.py calls a tokenizer
-// of Hugging Face; the end of a document follows. Documents without a token of their own are left out.
+// of Hugging Face, an empty text too; the end of a document follows. Documents without a token are left out.
 // Memory: one chunk of text and its tokens. Errors: those of the parts; InvalidArgument (append_eod with a
 // model that has no end of a document).
 Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, bool append_eod,

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "ckpt/base/flat_range.h"
+#include "runtime/model/state_memory.h"
 
 namespace cairn {
 namespace {
@@ -77,11 +78,15 @@ Optimizer::Optimizer(const TrainConfig& config, const FlatParameters& parameters
   const Side side = StateSide(config);
   const auto apart = [&](Side other) { return side != other && SidesDiffer(device); };
   const bool own_master = parameters.dtype() != Dtype::kF32 || apart(parameters.kept().weights_side);
-  master_ = own_master ? ZerosOn(side, device, share_.size(), at::kFloat) : parameters.Weights(share_);
-  if (apart(parameters.kept().grads_side)) staged_grads_ = ZerosOn(side, device, share_.size(), at::kFloat);
+  master_ = own_master ? StateZeros("the master weights", side, device, share_.size(), at::kFloat)
+                       : parameters.Weights(share_);
+  if (apart(parameters.kept().grads_side))
+    staged_grads_ = StateZeros("the gradients on the host", side, device, share_.size(), at::kFloat);
   for (const Role role : rule_->roles()) {
     const Dtype dtype = StateDtype(config, role);
-    states_.push_back({role, dtype, ZerosOn(side, device, share_.size(), ToScalarType(dtype))});
+    states_.push_back({role, dtype,
+                       StateZeros(fmt::format("the optimizer's {}", Name(role)), side, device, share_.size(),
+                                  ToScalarType(dtype))});
   }
 
   const auto spec = [&](const LocalParameter& local) -> const ParameterSpec& {

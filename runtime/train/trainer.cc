@@ -174,7 +174,7 @@ Status Trainer::Resume() {
         " the training's length changed from {} to {} samples, which changes the order of its data, "
         "as in Megatron: some samples come twice, and some never",
         resumed->training_samples, schedule_.total_samples()));
-  const bool other_data = !resumed->data.empty() && resumed->data != data_.train_data;
+  const bool other_data = !resumed->data.empty() && !SameData(resumed->data, data_.train_data);
   if (other_data) CAIRN_RETURN_IF_ERROR(AcceptOtherData(*resumed));
   state_ = *resumed;
   state_.seed = config_.seed;

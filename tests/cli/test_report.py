@@ -155,6 +155,11 @@ class ReportTest(CliTest):
         self.cairn("report", "rewrite", "t.md", "--seq-length", 1024, "--in-place", says="1 cells changed")
         self.assertFalse((self.dir / "t.md.partial").exists())
         self.assertEqual((self.dir / "t.md").read_text(), table.replace("0.0 ", "52.8 "))
+        self.log("t.csv", "gpus,size_b,gbs,sec_per_it,tflops\n64,52,1024,129,0.0\n")
+        self.cairn("report", "rewrite", "t.csv", "--seq-length", 1024, says="64,52,1024,129,52.8")
+        self.log("memory.md", "| GPUs | Mem | TFLOPs |\n|--:|--:|--:|\n| 8 | 67GB | 108.47 |\n")
+        self.cairn("report", "rewrite", "memory.md", "--dry-run",
+                   says="1 rows left as they are; 1 of 1 tables without a column of seconds (Sec/it, Speed)")
         self.log("no.md", "no table\n")
         self.cairn("report", "rewrite", "no.md", code=2, says="no.md: no table")
 

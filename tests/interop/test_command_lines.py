@@ -36,7 +36,7 @@ ZERO_3 = ("--model-parallel-size 2 --batch-size 2 --train-iters 4 --lr-decay-ite
           "--eval-interval 2 --eval-iters 1 --save {save} --load {save} --data-path {data} --data-impl mmap "
           "--split 949,50,1 --distributed-backend nccl --deepspeed --deepspeed_config {json} --zero-stage 3 "
           "--zero-reduce-bucket-size 50000000 --zero-allgather-bucket-size 5000000000 --zero-contigious-gradients "
-          "--zero-reduce-scatter --checkpoint-activations --deepspeed-activation-checkpointing --checkpoint-num-layers 1 "
+          "--zero-reduce-scatter --checkpoint-activations --deepspeed-activation-checkpointing --checkpoint-num-layers=2 "
           "--partition-activations --checkpoint-in-cpu --synchronize-each-layer --contigious-checkpointing "
           "--profile-backward --memory-centric-tiled-linear --tile-factor=1 --split-transformers")
 ZERO_3_JSON = {
@@ -102,6 +102,13 @@ class CommandLines(Case):
         self.assertIn("loss scale: 4096.0", said)  # of the file, as in DeepSpeed
         self.assertIn("--loss-scale 12 has no effect here", said)
         self.assertEqual(together[1], alone[1])  # later ones differ: a scale of 2^32 skips the first updates
+
+    def test_what_lies_beside_the_data_is_named(self):
+        words = SHRUNK.replace("--vocab-size 257", "").split() + ["--train-iters", "1", "--global-batch-size", "1"]
+        done = cairn("train", *words, "--data-path", self.path("p"), status=2)
+        self.assertIn("p.tokenizer beside the data has 257 tokens: give --vocab-size 257", done.stderr)
+        done = cairn("train", *words, "--vocab-size", 257, "--data-path", self.path("p.bin"), status=2)
+        self.assertRegex(done.stderr, r"p\.bin\.idx.*give the prefix of both files: .*/p\n$")
 
     def test_blooms_data(self):
         """tr11-176B-ml.slurm's flags of data: weighted splits in files, several validations, the tokenizer's vocabulary."""

@@ -124,7 +124,8 @@ class Resume(Case):
 
     def test_without_the_optimizer_weights_and_data_go_on(self):
         """--no-load-optim: as in Megatron, moments and the schedule of the rate begin; iteration and samples do not."""
-        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--lr-warmup-iters", "4", "--train-iters", "4"]
+        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--lr-warmup-iters", "4", "--lr-decay-iters", "8",
+                 "--train-iters", "4"]
         self.train("start", (1, 1, 1), *flags, "--exit-interval", "3", "--save", self.path("start"))
         flags += ["--load", self.path("start")]
         whole = self.train("whole", (1, 1, 1), *flags)

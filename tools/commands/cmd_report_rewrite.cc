@@ -29,24 +29,36 @@ struct RewriteArguments {
   bool json = false;
 };
 
-Result<int> RunRewrite(const RewriteArguments& arguments) {
+std::string LeftRows(const RewrittenText& text) {
+  std::string line = fmt::format("{} rows left as they are", text.left);
+  if (text.without_seconds > 0)
+    line += fmt::format("; {} of {} tables without a column of seconds (Sec/it, Speed)", text.without_seconds,
+                        text.tables);
+  return line;
+}
+
+Result<int> RunRewrite(RewriteArguments arguments) {
+  if (arguments.table.ends_with(".csv")) arguments.options.syntax = TableSyntax::kCsv;
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(FileSystem::Posix(), arguments.table, kMaxTableBytes));
   const Result<RewrittenText> rewritten = RewriteTflops(text, arguments.options);
   if (!rewritten.ok()) return rewritten.status().WithContext(arguments.table);
   const bool writes = arguments.in_place && !arguments.dry_run && rewritten->changed > 0;
   if (writes) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(FileSystem::Posix(), arguments.table, rewritten->text));
-  if (arguments.json)
+  if (arguments.json) {
     PrintJson({{"file", arguments.table},
                {"tables", rewritten->tables},
+               {"tables_without_seconds", rewritten->without_seconds},
                {"computed", rewritten->computed},
                {"changed", rewritten->changed},
                {"left", rewritten->left}});
-  else if (!arguments.in_place && !arguments.dry_run)
+  } else if (arguments.in_place || arguments.dry_run) {
+    PrintLine("{}: {} rows computed, {} cells {}, {}", arguments.table, rewritten->computed,
+              rewritten->changed, writes ? "changed" : "would change", LeftRows(*rewritten));
+  } else {
     fmt::print("{}", rewritten->text);
-  else
-    PrintLine("{}: {} rows computed, {} cells {}, {} rows left as they are", arguments.table,
-              rewritten->computed, rewritten->changed, writes ? "changed" : "would change", rewritten->left);
+    if (rewritten->left > 0) PrintProblem(fmt::format("{}: {}", arguments.table, LeftRows(*rewritten)));
+  }
   return kExitDone;
 }
 
@@ -106,8 +118,8 @@ Result<int> RunMatch(const MatchArguments& arguments) {
 
 void AddReportRewrite(CLI::App& report, Verb& verb) {
   const auto arguments = std::make_shared<RewriteArguments>();
-  CLI::App* rewrite = report.add_subcommand("rewrite", "recompute the TFLOPs column of a Markdown table");
-  rewrite->add_option("TABLE", arguments->table, "Markdown with tables")->required();
+  CLI::App* rewrite = report.add_subcommand("rewrite", "recompute the TFLOPs column of a table");
+  rewrite->add_option("TABLE", arguments->table, "Markdown with tables, or one table as .csv")->required();
   rewrite->add_flag("--in-place", arguments->in_place,
                     "change the file; without it the new text goes to standard output");
   rewrite->add_flag("--dry-run", arguments->dry_run, "only count the changes");

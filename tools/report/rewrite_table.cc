@@ -1,12 +1,14 @@
-// One pass over the lines: a row is kept as a possible heading until a rule below it makes it one. The
-// heading gives each column its role. From then on the cells of a row fill a RunConfig, a formula computes
-// the TFLOPs from it, and the new number replaces the old digits, padded to the width that the cell had. A
-// line is taken apart by offsets and put together from pieces of the input, so that all the rest stays byte
-// for byte.
+// One pass over the lines: a row is kept as a possible heading until a rule below it makes it one; in CSV the
+// first line is the heading. The heading gives each column its role. From then on the cells of a row fill a
+// RunConfig, a formula computes the TFLOPs from it, and the new number replaces the old digits, padded to the
+// width that the cell had. A line is taken apart by offsets and put together from pieces of the input, so
+// that all the rest stays byte for byte.
 
 #include "tools/report/rewrite_table.h"
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tools/report/config_text.h"
@@ -15,7 +17,7 @@
 namespace cairn {
 namespace {
 
-enum class Role { kNone, kField, kSize, kSeconds, kTflops };
+enum class Role { kNone, kField, kSize, kRecompute, kSeconds, kTflops };
 
 struct Column {
   Role role = Role::kNone;
@@ -30,16 +32,20 @@ constexpr Heading kHeadings[] = {
     {"gpus", {Role::kField, "gpus"}},
     {"gpu", {Role::kField, "gpus"}},
     {"nodes", {Role::kField, "nodes"}},
+    {"nnodes", {Role::kField, "nodes"}},
     {"dp", {Role::kField, "dp"}},
     {"tp", {Role::kField, "tp"}},
     {"mp", {Role::kField, "tp"}},
     {"pp", {Role::kField, "pp"}},
     {"mbs", {Role::kField, "mbs"}},
     {"microbatch", {Role::kField, "mbs"}},
+    {"micbs", {Role::kField, "mbs"}},
     {"gbs", {Role::kField, "gbs"}},
     {"globalbatch", {Role::kField, "gbs"}},
+    {"globbs", {Role::kField, "gbs"}},
     {"gas", {Role::kField, "gas"}},
     {"chunks", {Role::kField, "gas"}},
+    {"ppchunks", {Role::kField, "gas"}},
     {"layers", {Role::kField, "layers"}},
     {"nlayers", {Role::kField, "layers"}},
     {"nl", {Role::kField, "layers"}},
@@ -53,12 +59,14 @@ constexpr Heading kHeadings[] = {
     {"size", {Role::kSize, {}}},
     {"sizeb", {Role::kSize, {}}},
     {"params", {Role::kSize, {}}},
+    {"recompute", {Role::kRecompute, {}}},
     {"secit", {Role::kSeconds, {}}},
     {"seciter", {Role::kSeconds, {}}},
     {"sit", {Role::kSeconds, {}}},
     {"secondsit", {Role::kSeconds, {}}},
     {"secperit", {Role::kSeconds, {}}},
     {"timeit", {Role::kSeconds, {}}},
+    {"speed", {Role::kSeconds, {}}},
     {"tflops", {Role::kTflops, {}}},
     {"tflopsgpu", {Role::kTflops, {}}},
     {"tflop", {Role::kTflops, {}}},
@@ -69,7 +77,7 @@ struct Cell {
   size_t begin, end;  // offsets in the line, between the bars
 };
 
-std::vector<Cell> CellsOf(std::string_view line) {
+std::vector<Cell> MarkdownCells(std::string_view line) {
   std::vector<Cell> cells;
   size_t at = 0;
   while (at < line.size() && (line[at] == ' ' || line[at] == '\t')) ++at;
@@ -82,6 +90,21 @@ std::vector<Cell> CellsOf(std::string_view line) {
       begin = k + 1;
     }
   }
+  return cells;
+}
+
+std::vector<Cell> CsvCells(std::string_view line) {
+  std::vector<Cell> cells;
+  if (Trim(line).empty()) return cells;
+  bool quoted = false;
+  size_t begin = 0;
+  for (size_t k = 0; k < line.size(); ++k) {
+    if (line[k] == '"') quoted = !quoted;
+    if (line[k] != ',' || quoted) continue;
+    cells.push_back({begin, k});
+    begin = k + 1;
+  }
+  cells.push_back({begin, line.size()});
   return cells;
 }
 
@@ -137,13 +160,21 @@ struct Row {
   std::optional<double> seconds;
 };
 
+// "Speed" may also be a rate: "12 it/s", "300 samples/sec".
+bool IsRate(std::string_view unit) {
+  while (!unit.empty() && !IsLetter(unit.back())) unit.remove_suffix(1);
+  return unit.ends_with("/s") || unit.ends_with("/sec") || unit.ends_with("/second");
+}
+
 void TakeCell(const Column& column, std::string_view text, Row& row) {
+  if (column.role == Role::kRecompute && !text.empty())
+    row.config.recompute = text != "selective" && text != "none" && text != "no";
   const auto number = NumberIn(text);
   if (!number || !(number->value > 0)) return;
   const std::string_view unit = Trim(text.substr(number->end));
   if (column.role == Role::kSize)
     row.config.size_b = number->value * (unit.starts_with('M') ? 1e-3 : unit.starts_with('T') ? 1e3 : 1);
-  else if (column.role == Role::kSeconds)
+  else if (column.role == Role::kSeconds && !IsRate(unit))
     row.seconds = number->value * (unit.starts_with("ms") ? 1e-3 : 1);
   else if (column.role == Role::kField)
     TakeField(column.field, text.substr(number->begin, number->end - number->begin), row.config);
@@ -164,8 +195,8 @@ int DecimalsOf(std::string_view number) {
   return dot == number.npos ? 0 : static_cast<int>(std::min<size_t>(number.size() - dot - 1, 9));
 }
 
-// The cell's text with the new number, as wide as it was where that is possible.
-std::optional<std::string> NewCell(std::string_view raw, double tflops) {
+// The cell's text with the new number, as wide as it was if that is possible; CSV has no width.
+std::optional<std::string> NewCell(std::string_view raw, double tflops, TableSyntax syntax) {
   const std::string_view text = Trim(raw);
   const size_t left = text.empty() ? raw.size() / 2 : static_cast<size_t>(text.data() - raw.data());
   std::string fresh;
@@ -178,6 +209,7 @@ std::optional<std::string> NewCell(std::string_view raw, double tflops) {
   } else {
     return std::nullopt;
   }
+  if (syntax == TableSyntax::kCsv) return fresh;
   size_t before = left, after = raw.size() - left - text.size();
   for (size_t wide = text.size(); wide < fresh.size(); ++wide) {
     if (before > 1)
@@ -196,11 +228,16 @@ class Rewriter {
   // `line` without its end.
   void Line(std::string_view line) {
     const std::vector<Cell> cells = CellsOf(line);
-    if (cells.empty()) {
+    const bool csv = options_.syntax == TableSyntax::kCsv;
+    if (csv && columns_.empty()) {
+      heading_ = line;
+      BeginTable();
+      out_.text += line;
+    } else if (cells.empty()) {
       columns_.clear();
       heading_.clear();
       out_.text += line;
-    } else if (IsRule(line, cells) && !heading_.empty()) {
+    } else if (!csv && IsRule(line, cells) && !heading_.empty()) {
       BeginTable();
       out_.text += line;
     } else if (columns_.empty()) {
@@ -215,6 +252,10 @@ class Rewriter {
   RewrittenText& out() { return out_; }
 
  private:
+  std::vector<Cell> CellsOf(std::string_view line) const {
+    return options_.syntax == TableSyntax::kCsv ? CsvCells(line) : MarkdownCells(line);
+  }
+
   void BeginTable() {
     columns_.clear();
     bool tflops = false, seconds = false;
@@ -225,21 +266,24 @@ class Rewriter {
       columns_.push_back(column);
     }
     heading_.clear();
-    if (!tflops || !seconds) columns_.assign(columns_.size(), {});
-    out_.tables += tflops && seconds;
+    out_.tables += tflops;
+    out_.without_seconds += tflops && !seconds;
   }
 
   void TableRow(std::string_view line, const std::vector<Cell>& cells) {
     Row row;
     std::optional<Cell> target;
-    for (size_t i = 0; i < std::min(cells.size(), columns_.size()); ++i) {
+    // A row of CSV that does not fit its heading goes on in the next line, or comes from the one before.
+    const bool fits = options_.syntax == TableSyntax::kMarkdown || cells.size() == columns_.size();
+    const bool blank = std::ranges::all_of(cells, [&](Cell cell) { return TextOf(line, cell).empty(); });
+    for (size_t i = 0; fits && !blank && i < std::min(cells.size(), columns_.size()); ++i) {
       TakeCell(columns_[i], TextOf(line, cells[i]), row);
       if (columns_[i].role == Role::kTflops) target = cells[i];
     }
     if (!target) return void(out_.text += line);
     const std::string_view raw = line.substr(target->begin, target->end - target->begin);
     const auto tflops = Tflops(row, options_);
-    const auto fresh = tflops && *tflops < 1e9 ? NewCell(raw, *tflops) : std::nullopt;
+    const auto fresh = tflops && *tflops < 1e9 ? NewCell(raw, *tflops, options_.syntax) : std::nullopt;
     out_.computed += fresh.has_value();
     out_.left += !fresh.has_value();
     const bool same = !fresh || Trim(*fresh) == Trim(raw);
@@ -269,7 +313,7 @@ Result<RewrittenText> RewriteTflops(std::string_view markdown, const RewriteOpti
     markdown.remove_prefix(next);
   }
   if (rewriter.out().tables == 0)
-    return InvalidArgument("no table with the columns TFLOPs and Sec/it; the heading names the columns");
+    return InvalidArgument("no table with a column TFLOPs; the heading names the columns");
   return std::move(rewriter.out());
 }
 

@@ -196,10 +196,25 @@ TEST(LaunchTest, VariablesThatContradictEachOtherAreRefused) {
   EXPECT_THAT(outcome.output, HasSubstr("error: environment variable RANK='5' is not a number from 0 to 1"));
 }
 
-TEST(LaunchTest, SrunWithoutPmixIsRefused) {
-  const Outcome outcome = RunShell("SLURM_STEP_NUM_TASKS=4 timeout 60 " + Program("mpi_hang") + " none");
-  EXPECT_NE(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("srun --mpi=pmix"));
+TEST(LaunchTest, AProcessThatCannotMeetTheOthersDoesNotStart) {
+  const std::string program = "timeout 60 " + Program("mpi_hang") + " none";
+  const Outcome srun = RunShell("SLURM_STEP_NUM_TASKS=4 " + program);
+  EXPECT_NE(srun.status, 0);
+  EXPECT_THAT(srun.output,
+              HasSubstr("error: SLURM_STEP_NUM_TASKS=4 says that srun started several processes"));
+  EXPECT_THAT(srun.output, HasSubstr("srun --mpi=pmix"));
+  const Outcome torchrun = RunShell("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost " + program);
+  EXPECT_NE(torchrun.status, 0);
+  EXPECT_THAT(torchrun.output, HasSubstr("WORLD_SIZE=2 says that torchrun started several processes, but "
+                                         "MASTER_PORT is not set"));
+  // An mpirun whose processes this Open MPI cannot meet leaves each of them alone.
+  const Outcome mpirun = RunShell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 " + program);
+  EXPECT_NE(mpirun.status, 0);
+  EXPECT_THAT(mpirun.output, HasSubstr("error: OMPI_COMM_WORLD_SIZE=2 says"));
+  EXPECT_THAT(RunShell("PMIX_RANK=1 " + program).output, HasSubstr("error: PMIX_RANK=1 says"));
+  // One process of mpirun is what was asked for.
+  EXPECT_EQ(RunShell(fmt::format("PMI_SIZE=4 {} 1 {} none", Program("mpi_run"), Program("mpi_hang"))).status,
+            0);
 }
 
 TEST(LaunchTest, CudaWithoutAGpuIsOneClearError) {

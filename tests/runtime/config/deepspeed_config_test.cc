@@ -77,7 +77,7 @@ TEST_F(DeepSpeedConfigTest, OlderOffloadsAreSwitches) {
 
 // hf_ds_gpt2_perf_n16_all_offl.slurm. What transformers puts for "auto" of buckets follows from the width.
 TEST_F(DeepSpeedConfigTest, AutoLeavesValuesToTheCommandLine) {
-  const TrainConfig config = ConfigOf(With(
+  TrainConfig config = ConfigOf(With(
       R"({"fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 8},
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
                                                     "weight_decay": 0.02}},
@@ -88,7 +88,7 @@ TEST_F(DeepSpeedConfigTest, AutoLeavesValuesToTheCommandLine) {
             "stage3_param_persistence_threshold": "auto", "stage3_gather_fp16_weights_on_model_save": false},
           "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_batch_size": "auto",
           "train_micro_batch_size_per_gpu": "auto"})",
-      "--fp16 --hidden-size 100 --lr 3e-4 --lr-warmup-iters 8 --micro-batch-size 12 --adam-beta2 0.95"));
+      "--fp16 --lr 3e-4 --lr-warmup-iters 8 --micro-batch-size 12 --adam-beta2 0.95"));
   EXPECT_EQ(config.initial_loss_scale, 256);
   EXPECT_EQ(config.optimizer, "adam");
   EXPECT_EQ(config.lr, 3e-4);
@@ -98,9 +98,14 @@ TEST_F(DeepSpeedConfigTest, AutoLeavesValuesToTheCommandLine) {
   EXPECT_EQ(config.lr_warmup_style, "log");
   EXPECT_EQ(config.lr_warmup_iters, 8);
   EXPECT_EQ(config.micro_batch_size, 12);
+  config.hidden_size = 100;  // of the checkpoint of --load
+  FillAutoSizes(config);
   EXPECT_EQ(config.reduce_bucket_size, 10'000);
   EXPECT_EQ(config.stage3_prefetch_bucket_size, 9'000);
   EXPECT_EQ(config.stage3_param_persistence_threshold, 1'000);
+  const TrainConfig given = ConfigOf(
+      With(R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}})", "--reduce-bucket-size 7"));
+  EXPECT_EQ(given.reduce_bucket_size, 7);
 }
 
 TEST_F(DeepSpeedConfigTest, OptimizerAndScheduleFillTheirFlags) {

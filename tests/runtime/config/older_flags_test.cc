@@ -36,6 +36,7 @@ TEST(OlderFlagsTest, SwitchesAndValuesAreTranslated) {
   EXPECT_FALSE(ConfigOf("--remote-device=none").offload_param);
   EXPECT_EQ(ConfigOf("--position-embedding-type rotary").position_embedding_type, "rope");
   EXPECT_TRUE(ConfigOf("--eval-only True").skip_train);
+  EXPECT_TRUE(ConfigOf("--no-train").skip_train);
   const TrainConfig grouped = ConfigOf("--num-key-value-heads 2");
   EXPECT_TRUE(grouped.group_query_attention && grouped.num_query_groups == 2);
   EXPECT_FALSE(ParseErrorOf("--remote-device nvme").empty());

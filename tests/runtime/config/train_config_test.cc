@@ -126,6 +126,46 @@ TEST(ValidateTest, TrainingNeedsOneLengthAndOneSource) {
   EXPECT_EQ(ErrorOf(config, 1), "give one of --data-path, --train-weighted-split-paths and --mock-data");
 }
 
+TEST(ValidateTest, ThereMustBeAStepToTrain) {
+  TrainConfig config = Small();
+  config.train_iters = 0;
+  config.train_samples = 7;
+  EXPECT_EQ(ErrorOf(config, 1),
+            "--train-samples 7 is less than the first batch of 8 samples; nothing would be trained");
+  config.rampup_batch_size = {2, 2, 100};
+  EXPECT_EQ(ErrorOf(config, 1), "");
+}
+
+// megatron-core's OptimizerParamScheduler asserts it.
+TEST(ValidateTest, TheWarmUpEndsBeforeTheDecay) {
+  const std::string mark = "must be shorter than the decay";
+  TrainConfig config = Small();
+  config.lr_warmup_iters = 9;
+  EXPECT_EQ(ErrorOf(config, 1), "");
+  config.lr_warmup_iters = 10;
+  EXPECT_NE(ErrorOf(config, 1).find("the warm-up of 80 samples"), std::string::npos);
+  EXPECT_NE(ErrorOf(config, 1).find(mark), std::string::npos);
+  config.lr_decay_iters = 11;
+  EXPECT_EQ(ErrorOf(config, 1), "");
+  config.lr_decay_iters = 0;
+  config.lr_decay_style = "constant";  // as DeepSpeed's WarmupLR
+  EXPECT_EQ(ErrorOf(config, 1), "");
+  config = Small();
+  config.lr_warmup_fraction = 1;
+  EXPECT_NE(ErrorOf(config, 1).find(mark), std::string::npos);
+}
+
+TEST(ValidateTest, HalvesOfLayersComeInPairs) {
+  TrainConfig config = Small();
+  config.checkpoint_activations = config.split_transformers = true;
+  config.recompute_num_layers = 2;  // of BigScience's ZeRO-3 table
+  EXPECT_EQ(ErrorOf(config, 1), "");
+  config.recompute_num_layers = 3;
+  EXPECT_NE(ErrorOf(config, 1).find("--recompute-num-layers 3 would end within a layer"), std::string::npos);
+  config.recompute_method = "block";
+  EXPECT_EQ(ErrorOf(config, 1), "");
+}
+
 TEST(ValidateTest, ChoicesAreThoseOfTheHelp) {
   TrainConfig config = Small();
   config.lr_decay_style = "cosinus";

@@ -81,6 +81,29 @@ TEST(DataSetsTest, EachSampleComesFromItsDatasetAndResumesInOrder) {
   EXPECT_TRUE(OpenDataSets(request)->test.empty());
 }
 
+std::vector<std::string> DescriptionOf(const std::vector<std::vector<int32_t>>& documents) {
+  TempDir dir;
+  WriteDataset(dir / "a", TokenType::kI32, documents);
+  const auto sets = OpenDataSets(
+      {.data_path = {dir / "a"}, .split = "1", .train_samples = 4, .valid_samples = 0, .seq_length = 8});
+  return sets.ok() ? sets->train->description() : std::vector<std::string>{};
+}
+
+TEST(DataSetsTest, OtherTokensInFilesOfTheSameSizeAreOtherData) {
+  for (const int32_t length : {9, 50'000}) {  // smaller and larger than the pieces that are read
+    std::vector<std::vector<int32_t>> documents = CountingDocuments({length, length});
+    const std::vector<std::string> recorded = DescriptionOf(documents);
+    ASSERT_EQ(recorded.size(), 1u);
+    EXPECT_TRUE(SameData(recorded, DescriptionOf(documents)));
+    std::string earlier = recorded[0];  // versions without a digest
+    earlier.resize(earlier.rfind(", digest "));
+    EXPECT_TRUE(SameData({earlier}, recorded));
+    for (auto& document : documents) std::ranges::reverse(document);
+    EXPECT_FALSE(SameData(recorded, DescriptionOf(documents)));
+    EXPECT_TRUE(SameData({earlier}, DescriptionOf(documents)));
+  }
+}
+
 TEST(DataSetsTest, WhatIsMissingIsNamed) {
   TempDir dir;
   WriteDataset(dir / "a", TokenType::kU16, std::vector<std::vector<int32_t>>(4, std::vector<int32_t>(9, 1)));

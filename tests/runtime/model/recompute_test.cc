@@ -119,6 +119,14 @@ INSTANTIATE_TEST_SUITE_P(
         RecomputeCase{"block_of_one", [](TrainConfig& c) { Full(c), c.recompute_method = "block"; }},
         RecomputeCase{"selective", [](TrainConfig& c) { c.recompute_granularity = "selective"; }},
         RecomputeCase{"halves_of_layers", [](TrainConfig& c) { Full(c), c.split_transformers = true; }},
+        RecomputeCase{
+            "four_halves_at_once",
+            [](TrainConfig& c) { Full(c), c.split_transformers = true, c.recompute_num_layers = 4; }},
+        RecomputeCase{"halves_of_a_block",
+                      [](TrainConfig& c) {
+                        Full(c), c.split_transformers = true, c.recompute_method = "block";
+                        c.recompute_num_layers = 3;
+                      }},
         RecomputeCase{"in_host_memory", [](TrainConfig& c) { Full(c), c.checkpoint_in_cpu = true; }},
         RecomputeCase{
             "two_at_once_in_host_memory",
@@ -146,6 +154,11 @@ TEST(RecomputeMemoryTest, KeepsTheInputOfEachGroupAndNoMore) {
 
   config.split_transformers = true;
   EXPECT_EQ(RunPasses(config).kept - each, kLayers * kInputBytes);
+  config.recompute_num_layers = 2;  // halves
+  EXPECT_EQ(RunPasses(config).kept, each);
+  config.recompute_num_layers = 4;
+  EXPECT_EQ(RunPasses(config).kept, pairs);
+  config.recompute_num_layers = 1;
   config.split_transformers = false;
 
   // Each layer that is not recomputed costs the same.

@@ -76,6 +76,33 @@ TEST_F(TextImportTest, DocumentOfManyChunksEndsOnce) {
   EXPECT_TRUE(std::equal(content.begin(), content.end(), tokens.begin()));
 }
 
+// As a Hugging Face tokenizer whose post_processor puts 257 before and 258 behind a text.
+class EnclosingTokenizer final : public Tokenizer {
+ public:
+  uint32_t vocab_size() const override { return 259; }
+  std::optional<int32_t> eod() const override { return bytes_->eod(); }
+  std::vector<int32_t> before() const override { return {257}; }
+  std::vector<int32_t> behind() const override { return {258}; }
+  bool cuts_anywhere() const override { return true; }
+  Status Encode(std::string_view text, std::vector<Token>* tokens) const override {
+    return bytes_->Encode(text, tokens);
+  }
+
+ private:
+  std::unique_ptr<Tokenizer> bytes_ = MakeByteTokenizer();
+};
+
+TEST_F(TextImportTest, AnEmptyTextIsADocumentOfWhatStandsAroundATextAlone) {
+  const std::string lines = "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"b\"}\n";
+  const TextSourceOptions json{.format = TextFormat::kJsonLines};
+  const auto dataset = Import("p", lines, EnclosingTokenizer(), true, json);
+  ASSERT_EQ(dataset.document_count(), 3u);
+  EXPECT_EQ(Tokens(dataset, 0), (std::vector<int64_t>{257, 'a', 258, 256}));
+  EXPECT_EQ(Tokens(dataset, 1), (std::vector<int64_t>{257, 258, 256}));
+  EXPECT_EQ(Tokens(dataset, 2), (std::vector<int64_t>{257, 'b', 258, 256}));
+  EXPECT_EQ(Import("q", lines, *MakeByteTokenizer(), true, json).document_count(), 2u);
+}
+
 TEST_F(TextImportTest, CountingWritesNothing) {
   TextSource source = Source("hello\n");
   const auto counts = ImportText(source, *MakeByteTokenizer(), true, nullptr, [](const ImportCounts&) {});
