@@ -100,7 +100,7 @@ Result<int> RunConvert(const ConvertArguments& given) {
                        .json = flags.json});
   }
   flags.options.dtype = arguments.dtype;
-  CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
+  CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(opened.source().manifest()));
   return RunStrip(opened, arguments.target, flags);
 }
 
