@@ -349,7 +349,8 @@ Result<HealthySuccessor> HealthySuccessor::For(FileSystem& fs, const std::string
     std::string directory = JoinPath(run_dir, StepDirName(step.step));
     if (directory == going) {
       if (newer.ok()) return InvalidArgument("{}: the newest healthy step of its run; it stays", going);
-      return Corrupt("{} stays, because no newer step of its run is good: {}", going, newer.message());
+      return Status(newer.kind(), fmt::format("{} stays, because no newer step of its run is good: {}", going,
+                                              newer.message()));
     }
     const Status good = look(directory);
     if (good.ok()) return HealthySuccessor(std::move(directory), std::move(look));

@@ -114,8 +114,9 @@ class HealthySuccessor final : public DeletionProof {
   static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir,
                                        const BranchedStep& at_least, Shards shards = Shards::kHere);
   // The newest healthy step that `look` finds good, for the step `name` to go: newer than that one, or any
-  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; Corrupt,
-  // naming a newer one that is not good.
+  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; what
+  // `look` says of the newest one if that is not good and no other one is newer than `name`; Corrupt if no
+  // other step is healthy.
   static Result<HealthySuccessor> For(FileSystem& fs, const std::string& run_dir, const std::string& name,
                                       StepLook look);
   Status Check(FileSystem& fs) const override;

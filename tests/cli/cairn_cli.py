@@ -70,5 +70,5 @@ class CliTest(unittest.TestCase):
         done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", path], capture_output=True, text=True)
         if done.returncode != 0:
             self.skipTest("cannot mount a tmpfs here: " + done.stderr.strip())
-        self.addCleanup(subprocess.run, ["umount", "-l", path])
+        self.addCleanup(subprocess.run, ["umount", "-l", path], capture_output=True)
         return path

@@ -125,6 +125,7 @@ class ArchiveTest(CliTest):
 
     def test_what_was_stored_long_ago_is_proven_again_before_its_source_goes(self):
         step = self.make_step()
+        self.make_step(step=200)
         self.archive("run", step, "--store", self.store)
         flip(next(self.store.glob("*.tar")), 200000)
         self.archive("run", step, "--store", self.store, "--delete-source", code=1)

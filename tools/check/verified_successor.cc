@@ -55,6 +55,7 @@ class Looker {
     const std::vector<CheckedFile> files = LookAtFiles(directory, manifest);
     Progress progress("verifying " + directory, manifest.bytes(), show_progress_);
     const StepReport report = CheckStep(fs_, directory, {}, [&](uint64_t done) { progress.Update(done); });
+    if (!report.trouble.ok()) return report.trouble;  // not read to the end: neither good nor damaged
     CAIRN_RETURN_IF_ERROR(RecordChecks(fs_, directory, manifest, files, report.checks).status());
     return OnRecord(directory);
   }
