@@ -120,7 +120,7 @@ std::string FlagsThatAllow(const json& wanted, const json& there) {
   for (const auto& [name, value] : wanted["other"].items()) prefixes.insert(name.substr(0, name.find('.')));
   std::string flags;
   for (const std::string& prefix : prefixes) flags += fmt::format(" --allow '{}.*'", prefix);
-  return known == there ? flags : "";
+  return known == there && wanted["other"].is_object() ? flags : "";
 }
 
 }  // namespace
@@ -153,11 +153,10 @@ Status SameFunction(const json& model, const json& held, std::string_view holder
   }
   if (differences.empty()) return OkStatus();
   const std::string flags = FlagsThatAllow(wanted, there);
-  return NotSupported("{} would compute something else: the model's {}{}", holder,
-                      fmt::format("{}", fmt::join(differences, "; ")),
-                      flags.empty() ? ""
-                                    : "; if none of it changes what the model computes, cairn convert" +
-                                          flags + " goes on without it");
+  return NotSupported(
+      "{} would compute something else: the model's {}{}", holder,
+      fmt::format("{}", fmt::join(differences, "; ")),
+      flags.empty() ? "" : "; if none of it changes what the model computes, convert it with" + flags);
 }
 
 }  // namespace cairn

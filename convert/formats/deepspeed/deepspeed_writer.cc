@@ -143,7 +143,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
   // ZeRO 3 stores no other weights of the parameters that are trained.
   void MastersAreWeights() {
     for (const TrainingParameter& parameter : tensors_.parameters) {
-      if (!parameter.master) continue;
+      if (!parameter.master || !parameter.exp_avg) continue;
       builder_.target.tensors[parameter.weight].read_back = false;
       builder_.target.tensors[*parameter.master].entry.role = Role::kWeight;
     }

@@ -200,6 +200,9 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
                           const MegatronShape& shape) {
   CAIRN_ASSIGN_OR_RETURN(const GptTensors asked, CheckFunctionArguments(CompleteModel(model), shape.program,
                                                                         MegatronArguments(model, shape, {})));
+  if (shape.layers > tensors.parameters.size())
+    return Corrupt("the model says that it has {} layers, and there are {} tensors", shape.layers,
+                   tensors.parameters.size());
   std::set<std::string> wanted;
   for (const ParameterSpec& spec : GptSpecs({.layers = shape.layers}, shape.tied, 0, asked))
     wanted.insert(spec.name);
