@@ -102,7 +102,7 @@ std::string FamilyWithoutTable(const json& model) {
   if (model.contains("architecture") || !config.is_object()) return {};
   const json classes = config.value("architectures", json());
   const json name = classes.is_array() && !classes.empty() ? classes[0] : json();
-  return fmt::format("{} {}", config.value("model_type", json()).dump(), name.dump());
+  return fmt::format("model_type {} ({})", config.value("model_type", json()).dump(), name.dump());
 }
 
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters) {

@@ -104,8 +104,9 @@ Result<Recognised> Recognise(FileSystem& fs, const std::string& path) {
     if (weights != nullptr)
       recognised.notes.push_back(fmt::format(
           "{} holds a training ({}) and weights for use ({}); the training is read, and --from {} reads the "
-          "weights alone",
-          path, training->name, weights->name, weights->name));
+          "weights alone{}",
+          path, training->name, weights->name, weights->name,
+          weights->name == "hf" ? fmt::format("; --config {} reads the training as that model", path) : ""));
     return recognised;
   }
   if (weights != nullptr) {

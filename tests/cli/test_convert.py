@@ -131,7 +131,7 @@ class OtherModelsTest(CliTest):
         self.cairn("convert", source, "same", "--to", "hf")
         self.assertEqual((json.loads((self.dir / "same/config.json").read_text()), self.read_model("same")),
                          (json.loads((source / "config.json").read_text()), self.read_model("src")))
-        self.cairn("convert", source, "mg", "--to", "megatron", code=2, says=['"x9" "XForCausalLM"', "hf, safetensors"])
+        self.cairn("convert", source, "mg", "--to", "megatron", code=2, says=['model_type "x9" ("XForCausalLM")', "hf, safetensors"])
 
     def test_code_that_is_not_there_is_not_named(self):
         source = self.unknown(auto_map={"AutoModel": "modeling_x9.X"})

@@ -323,7 +323,7 @@ class Mapper {
 Result<ConfigMapping> MapByConfig(CheckpointSource& source, const ConfigModel& config,
                                   const OpenOptions& options) {
   if (config.architecture == nullptr)
-    return NotSupported("{}: no table knows models of {}; without --config the tensors keep their own names",
+    return NotSupported("{}: no table knows {}; without --config the tensors keep their own names",
                         options.config, FamilyWithoutTable(config.model));
   CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(config.model));
   if (sizes.layers > source.catalog().tensors.size())

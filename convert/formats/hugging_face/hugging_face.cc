@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ckpt/base/glob.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/formats/hugging_face/weight_files.h"
 
@@ -36,8 +37,12 @@ Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std
       path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files,
                          pickled ? ReadPickledFiles(fs, path) : ReadSafetensorsFiles(fs, path));
-  return OpenStoredModel(fs, files.directory, std::move(files.names), files.tensors, std::move(files.account),
-                         options);
+  auto source = OpenStoredModel(fs, files.directory, std::move(files.names), files.tensors,
+                                std::move(files.account), options);
+  if (source.ok() || !FitsGlob(path, "*-[0-9]*-of-[0-9]*.*")) return source;
+  return Status(source.status().kind(),
+                fmt::format("{}; {} is one of several files: give their directory, or --from {} for it alone",
+                            source.status().message(), path, pickled ? "torch" : "safetensors"));
 }
 
 }  // namespace cairn

@@ -161,7 +161,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.vocab = size("vocab_size", 0);
   if (const std::string family = FamilyWithoutTable(model); !family.empty())
     return NotSupported(
-        "no table knows models of {}, so Megatron's names for its tensors are unknown; hf, safetensors, dcp "
+        "no table knows {}, so Megatron's names for its tensors are unknown; hf, safetensors, dcp "
         "and native keep its own",
         family);
   if (shape.layers == 0 || shape.hidden == 0 || shape.heads == 0 || shape.vocab == 0)
