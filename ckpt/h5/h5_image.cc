@@ -218,12 +218,12 @@ Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, co
                                 uint64_t last_offset, uint64_t data_end) {
   SparsePages memory;
   memory.placed = PlacedData{kH5HeadBytes, data_end, 0};
-  CAIRN_ASSIGN_OR_RETURN(
-      H5Layout layout, Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
-        for (const H5PackedDataset& spec : datasets)
-          CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
-        return AddPlacedDataset(file, last, last_offset, memory, out);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(H5Layout layout,
+                         Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
+                           for (const H5PackedDataset& spec : datasets)
+                             CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
+                           return AddPlacedDataset(file, last, last_offset, memory, out);
+                         }));
   layout.offsets.clear();
   return layout;
 }

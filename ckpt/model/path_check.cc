@@ -34,8 +34,9 @@ Status CheckPaths(std::span<const TensorEntry> tensors) {
                              tensor.spec.name.substr(0, 40), tensor.spec.name.size(), UINT16_MAX);
     const std::string path = PlainPath(TensorPath(tensor));
     if (path.empty())
-      return InvalidArgument("tensor {}: HDF5 cannot hold a name that ends in an empty part or a dot; rename it",
-                             DisplayName(tensor));
+      return InvalidArgument(
+          "tensor {}: HDF5 cannot hold a name that ends in an empty part or a dot; rename it",
+          DisplayName(tensor));
     const auto [other, added] = datasets.emplace(path, &tensor);
     if (!added)
       return InvalidArgument("tensors {} and {} would both be {} of the step; rename one",

@@ -37,10 +37,9 @@ Result<Packet> DecodePacket(std::string_view bytes);
 template <typename T>
 Result<T> IntegerAt(const nlohmann::json& head, const char* key) {
   const auto found = head.find(key);
-  const bool fits =
-      found != head.end() && found->is_number_integer() &&
-      (found->is_number_unsigned() ? std::in_range<T>(found->template get<uint64_t>())
-                                   : std::in_range<T>(found->template get<int64_t>()));
+  const bool fits = found != head.end() && found->is_number_integer() &&
+                    (found->is_number_unsigned() ? std::in_range<T>(found->template get<uint64_t>())
+                                                 : std::in_range<T>(found->template get<int64_t>()));
   if (!fits) return Corrupt("a request whose \"{}\" is not an integer of its range", key);
   return found->template get<T>();
 }

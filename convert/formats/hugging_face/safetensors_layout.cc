@@ -8,6 +8,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
+#include <unordered_set>
 
 #include "convert/formats/hugging_face/safetensors_header.h"
 
@@ -54,17 +56,20 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
   ordered_json header;
   header[kSafetensorsMetadataKey] = {{"format", "pt"}};
   for (const auto& [key, value] : metadata) header[kSafetensorsMetadataKey][key] = value;
+  auto& rows = header.get_ref<ordered_json::object_t&>();  // its operator[] looks through all of them
+  std::unordered_set<std::string_view> names = {kSafetensorsMetadataKey};
   SafetensorsLayout layout;
   layout.offsets.resize(entries.size());
   uint64_t at = 0;
   for (size_t index : order) {
     const SafetensorsEntry& entry = entries[index];
-    if (header.contains(entry.name))
+    if (!names.insert(entry.name).second)
       return InvalidArgument("tensor {} would be in one file twice", entry.name);
     layout.offsets[index] = at;
-    header[entry.name] = {{"dtype", SafetensorsTypeName(entry.dtype)},
-                          {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
-                          {"data_offsets", {at, at + entry.bytes()}}};
+    rows.emplace_back(entry.name,
+                      ordered_json{{"dtype", SafetensorsTypeName(entry.dtype)},
+                                   {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
+                                   {"data_offsets", {at, at + entry.bytes()}}});
     at += entry.bytes();
   }
   std::string json = header.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

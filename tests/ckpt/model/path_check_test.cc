@@ -18,10 +18,17 @@ std::vector<TensorEntry> Entries(const std::vector<std::pair<std::string, Role>>
 }
 
 TEST(PathCheckTest, NamesThatExcludeEachOtherAreRefusedByName) {
-  const std::vector<std::vector<std::string>> refused = {
-      {"a", "a/b"},  {"a/b/c", "a"},         {"a/b/c", "a.b", "a/b"}, {"a//b", "a/b"}, {"a/./b", "a"},
-      {"a/b", "/a"}, {"a", "x", "a/b/c/d"}, {"."},                   {"a/"},          {"a/."},
-      {""}};
+  const std::vector<std::vector<std::string>> refused = {{"a", "a/b"},
+                                                         {"a/b/c", "a"},
+                                                         {"a/b/c", "a.b", "a/b"},
+                                                         {"a//b", "a/b"},
+                                                         {"a/./b", "a"},
+                                                         {"a/b", "/a"},
+                                                         {"a", "x", "a/b/c/d"},
+                                                         {"."},
+                                                         {"a/"},
+                                                         {"a/."},
+                                                         {""}};
   for (const auto& names : refused) {
     std::vector<std::pair<std::string, Role>> weights;
     for (const std::string& name : names) weights.emplace_back(name, Role::kWeight);
@@ -29,8 +36,12 @@ TEST(PathCheckTest, NamesThatExcludeEachOtherAreRefusedByName) {
     EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument) << names[0];
     EXPECT_NE(status.message().find(names.back()), std::string::npos) << status.message();
   }
-  EXPECT_TRUE(CheckPaths(Entries({{"a", Role::kWeight}, {"a/b", Role::kMaster}, {"a.b", Role::kWeight},
-                                  {"b/c", Role::kWeight}, {"b/d", Role::kWeight}, {"b.", Role::kWeight}}))
+  EXPECT_TRUE(CheckPaths(Entries({{"a", Role::kWeight},
+                                  {"a/b", Role::kMaster},
+                                  {"a.b", Role::kWeight},
+                                  {"b/c", Role::kWeight},
+                                  {"b/d", Role::kWeight},
+                                  {"b.", Role::kWeight}}))
                   .ok());
 }
 
