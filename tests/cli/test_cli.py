@@ -360,7 +360,8 @@ class PlaceTest(CliTest):
                          ["convert", other, place, "--to", "native"], ["archive", "run", other, "--store", place],
                          ["archive", "restore", f"{self.store}:other@7", place / "x"],
                          ["archive", "restore", f"{self.store}:other@7", place / "x", "--tensors", "*"],
-                         ["manual", "--output", place], ["data", "text.txt", "--output-prefix", place / "x", "--train-sentencepiece", "--vocab-size", 300]):
+                         ["manual", "--output", place],
+                         ["data", "text.txt", "--output-prefix", place / "x", "--train-sentencepiece", "--vocab-size", 300]):
                 with self.subTest(args=args):
                     self.cairn(*args, code=2, says=f"would write into the committed step {step}; choose another place")
                     self.assertEqual(tree(self.run_dir), before)
