@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,12 @@ class WrappedHelp : public CLI::Formatter {
  public:
   std::string make_option_desc(const CLI::Option* option) const override {
     return Wrapped(CLI::Formatter::make_option_desc(option), kHelpWidth - column_width_);
+  }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    std::stringstream out;
+    CLI::detail::format_help(out, sub->get_display_name(true),
+                             Wrapped(sub->get_description(), kHelpWidth - column_width_), column_width_);
+    return out.str();
   }
   std::string make_footer(const CLI::App* app) const override {
     return Wrapped(CLI::Formatter::make_footer(app), kHelpWidth);

@@ -130,8 +130,9 @@ class ProgramTest(CliTest):
         commands += [["plan", "predict"]]
         self.assertGreater(len(commands), 7)
         for command in commands:
-            done = self.cairn(*command, "--help", says=["Example", "Exit status: 0", "2 misuse or trouble"])
-            self.assertIn("cairn " + " ".join(command), done.stdout)
+            text = " ".join(self.cairn(*command, "--help").stdout.split())  # its lines are broken anywhere
+            for part in ("Example", "Exit status: 0", "2 misuse or trouble", "cairn " + " ".join(command)):
+                self.assertIn(part, text)
 
     def test_output_that_cannot_be_written_is_trouble(self):
         self.make_step()
@@ -359,7 +360,8 @@ class PlaceTest(CliTest):
                          ["convert", other, place, "--to", "native"], ["archive", "run", other, "--store", place],
                          ["archive", "restore", f"{self.store}:other@7", place / "x"],
                          ["archive", "restore", f"{self.store}:other@7", place / "x", "--tensors", "*"],
-                         ["manual", "--output", place], ["data", "--input", "text.txt", "--output-prefix", place / "x"]):
+                         ["manual", "--output", place],
+                         ["data", "text.txt", "--output-prefix", place / "x", "--train-sentencepiece", "--vocab-size", 300]):
                 with self.subTest(args=args):
                     self.cairn(*args, code=2, says=f"would write into the committed step {step}; choose another place")
                     self.assertEqual(tree(self.run_dir), before)
@@ -428,7 +430,8 @@ class VerifyTest(CliTest):
     def limited(self, limits, *args):
         command = f'ulimit {limits}; exec "$@"'
         done = subprocess.run(["bash", "-c", command, "bash", CAIRN, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
-        self.assertEqual(len(done.stderr.splitlines()), 1 if done.returncode == 2 else 0, done.stderr)
+        if done.returncode != 0:
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         return done
 
     def test_too_few_open_files_are_trouble_and_not_damage(self):

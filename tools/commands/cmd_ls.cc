@@ -242,6 +242,7 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "States: committed (its bytes were not checked since); partly verified (a sample of them was good);\n"
       "verified (cairn verify found every byte good); changed since verified (a file looks different now);\n"
       "damaged (it does not open, or verify found damage and no check as strong has passed since);\n"
+      "unreadable (the system refuses to read it); "
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
       "skip it); superseded (saved again later, or given up: the training went back and saved a lower "
