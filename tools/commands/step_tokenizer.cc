@@ -4,14 +4,30 @@
 
 namespace cairn {
 
+namespace {
+
+// To look whether config.json names code is not to read it: only what is copied counts.
+FileCopies Copied(const OpenedSource& opened, FileCopies files) {
+  for (const auto& [name, from] : files)
+    if (opened.log) opened.log->Add(from.path);
+  return files;
+}
+
+}  // namespace
+
 Result<FileCopies> TokenizerOf(const OpenedSource& opened) {
-  FileSystem& fs = opened.fs();
+  FileSystem& fs = opened.step.fs();
   CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerOf(fs, opened.source().directory()));
   if (opened.log && fs.List(opened.path).ok()) {
     CAIRN_ASSIGN_OR_RETURN(FileCopies beside, TokenizerOf(fs, opened.path));
     files.merge(beside);
   }
-  return files;
+  return Copied(opened, std::move(files));
+}
+
+Result<FileCopies> LicenceAndCode(const OpenedSource& opened) {
+  CAIRN_ASSIGN_OR_RETURN(FileCopies files, LicenceAndCode(opened.step.fs(), opened.source().directory()));
+  return Copied(opened, std::move(files));
 }
 
 FileCopies TokenizerForStep(const OpenedSource& opened) {

@@ -10,7 +10,11 @@ namespace cairn {
 // InvalidArgument as TokenizerOf() of a directory.
 Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 
-// The same for a native step. One that cannot be taken is a note on stderr, for the step is as good without.
+// Licence and code alone.
+Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
+
+// The tokenizer for a native step. One that cannot be taken is a note on stderr, for the step is as good
+// without.
 FileCopies TokenizerForStep(const OpenedSource& opened);
 
 }  // namespace cairn

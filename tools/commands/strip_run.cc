@@ -130,8 +130,7 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   if (const auto names = NamesOfTraining(source); !names.empty())
     PrintLine("left out: {} not {} (--to native keeps {}): {}",
               names.size() == 1 ? "1 tensor that is" : fmt::format("{} tensors that are", names.size()),
-              names.size() == 1 ? "a weight" : "weights",
-              names.size() == 1 ? "it" : "them", SomeOf(names));
+              names.size() == 1 ? "a weight" : "weights", names.size() == 1 ? "it" : "them", SomeOf(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
@@ -223,7 +222,7 @@ Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags&
   if (flags.tokenizer.empty())
     return flags.options.format == StripFormat::kNative ? TokenizerForStep(opened) : TokenizerOf(opened);
   CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
-  CAIRN_ASSIGN_OR_RETURN(FileCopies others, LicenceAndCode(opened.fs(), opened.source().directory()));
+  CAIRN_ASSIGN_OR_RETURN(FileCopies others, LicenceAndCode(opened));
   files.merge(others);
   return files;
 }
