@@ -17,9 +17,9 @@ def steps(run: pathlib.Path) -> list[pathlib.Path]:
     if not run.is_dir():
         return []
     found = [entry for entry in run.iterdir() if _STEP.fullmatch(entry.name) and (entry / "manifest.json").is_file()]
-    branches = {step: branches_of(step) for step in found}
-    newest = max((known for known in branches.items() if known[1] is not None), key=lambda known: (len(known[1]), number(known[0])), default=None)
-    current = [step for step in found if newest is None or branches[step] is None or not is_superseded(number(step), branches[step], newest[1])]
+    known = {step: branches for step in found if (branches := branches_of(step)) is not None}
+    newest = max(known.items(), key=lambda one: (len(one[1]), number(one[0])), default=None)
+    current = [step for step in found if newest is None or step not in known or not is_superseded(number(step), known[step], newest[1])]
     return sorted(current, key=number, reverse=True)
 
 

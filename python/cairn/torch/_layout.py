@@ -94,7 +94,7 @@ class Recipe:
         self._names = [item.index.fqn for item, _, _ in self._others]
         self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path, _ in self._others if item.tensor_data is not None]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
-        self._mesh = mesh_text(planner.state_dict.values(), _job.rank_and_world()[1])
+        self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
 
     def _add_tensor(
         self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
