@@ -40,7 +40,7 @@ def all_commands():
 
 def flags(text):
     """The flags that a text of --help declares; "--record,--no-record{false}" are two."""
-    lines = re.findall(r"^  (-\S+)", text.partition("\nExample")[0], re.M)
+    lines = re.findall(r"^ {2,4}(-\S+)", text.partition("\nExample")[0], re.M)
     return {re.sub(r"\{.*", "", name) for line in lines for name in line.split(",")}
 
 
