@@ -21,6 +21,7 @@ class VerifiedSuccessorTest : public testing::Test {
   void Save(int64_t step) {
     StepRecipe recipe = RecipeOf({.layers = 1, .hidden = 16}, {});
     recipe.step = step;
+    recipe.state["iteration"] = step;
     ASSERT_TRUE(MakeStep(fs_, run_, recipe).ok());
   }
   std::string Path(int64_t step) const { return JoinPath(run_, StepDirName(step)); }
