@@ -571,7 +571,7 @@ class DeepSpeedTest(Case):
         torch.save(root, path)
         told = cairn("fingerprint", out, status=2).stderr
         for key in ("norm.mean", "norm.count"):
-            self.assertRegex(told, rf"\n  {key}: zero_pp_rank_0_mp_rank_00_model_states.pt and zero_pp_rank_2_\S* by")
+            self.assertRegex(told, rf"[:;] {key}: zero_pp_rank_0_mp_rank_00_model_states.pt and zero_pp_rank_2_\S* by")
         mean = Dump(out, "--replicas", "mean")
         self.assertIn("averaged", mean.facts["history"][0])
         self.assertEqual(mean.tensors["norm.count", "weight"], 7)  # of integers the first
@@ -721,7 +721,7 @@ class DeepSpeedTest(Case):
         state["post_attention_layernorm.weight"][0] += 2
         torch.save(state, layer)
         for name in ("input_norm", "post_attention_norm"):  # all that differ, by layer and rank
-            self.assertRegex(refusal(), rf"\n  layers\.1\.{name}\.weight: \S*layer_03-model_00-model_states.pt and \S*layer_03-model_01-\S* by")
+            self.assertRegex(refusal(), rf"[:;] layers\.1\.{name}\.weight: \S*layer_03-model_00-model_states.pt and \S*layer_03-model_01-\S* by")
         self.assertIn("layer_03-model_01", cairn("verify", out, status=1).stdout)
         mean = Dump(out, "--replicas", "mean")
         first = Dump(out, "--replicas", "first")
