@@ -1048,6 +1048,7 @@ class OptimizerTest(ProcessTest):
     def test_a_forked_child_does_not_wait_for_the_copy_of_its_parent(self):
         handle = cairn.torch.async_save(self.state(), self.directory, 1, optimizer=self.optimizer)
         if (child := os.fork()) == 0:
+            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork, and torch waits for them for ever
             self.optimizer.step()
             handle.wait_staged()
             try:
