@@ -42,7 +42,8 @@ Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype,
 // Takes `auto_map` out of config.json if it names code beside it; true if there was one.
 bool LeaveOutCode(ForeignModel& model);
 
-// `model_type "x9" ("XForCausalLM")`: the model_type and the class that config.json gave a model of a family without a table; else empty.
+// `model_type "x9" ("XForCausalLM")`: the model_type and the class that config.json gave a model of a family
+// without a table; else empty.
 std::string FamilyWithoutTable(const nlohmann::json& model);
 
 // Every parameter under its canonical name.

@@ -5,7 +5,6 @@ that stages do not divide.
 """
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
