@@ -108,7 +108,7 @@ Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
     const std::optional<int64_t> step = ParseStepNumber(std::string_view(argument).substr(at + 1));
     if (const auto steps = StepsIn(fs, run_dir); step && !steps.empty()) {
       if (const auto found = steps.find(*step); found != steps.end()) return found->second;
-      return NotFound("{}: no step {} in it; there are {}", run_dir, *step, ListOfSteps(steps));
+      return NotFound("{}: no step {} in it; it has {}", run_dir, *step, ListOfSteps(steps));
     }
   }
   const std::string parent = stdfs::path(argument).parent_path().string();
