@@ -57,11 +57,16 @@ Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& 
   return facts;
 }
 
-std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps) {
+std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps, std::span<const int64_t> listed) {
   std::optional<BranchedStep> newest;
   for (const StepFacts& facts : steps) {
     BranchedStep step{facts.step, facts.branches};
     if (!newest || *newest < step) newest = std::move(step);
+  }
+  for (const int64_t step : listed) {
+    if (std::ranges::binary_search(steps, step, {}, &StepFacts::step)) continue;
+    if (!newest) newest.emplace();
+    newest->step = std::max(newest->step, step);
   }
   return newest;
 }
@@ -69,13 +74,7 @@ std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps) {
 Result<std::optional<BranchedStep>> ReadNewestCommit(FileSystem& fs, const std::string& run_dir) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
-  std::optional<BranchedStep> newest = NewestCommit(facts);
-  for (const int64_t step : steps) {
-    if (std::ranges::count(facts, step, &StepFacts::step) > 0) continue;
-    if (!newest) newest.emplace();
-    newest->step = std::max(newest->step, step);
-  }
-  return newest;
+  return NewestCommit(facts, steps);
 }
 
 std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir) {

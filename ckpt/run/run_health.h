@@ -28,10 +28,12 @@ struct StepFacts {
 // directory.
 Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir);
 
-// The step that was committed last; nullopt if there is none.
-std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps);
-// The same for a saver, which must not take a number for new that a step has whose manifest cannot be read:
-// such a step counts as one of the newest branch.
+// The step that was committed last; nullopt for no steps. A number in `listed` without facts is a step whose
+// manifest cannot be read; it counts as one of the newest branch, so that a saver does not take its number
+// for new.
+std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps,
+                                         std::span<const int64_t> listed = {});
+// The same of all steps in a run directory. Errors: those of listing it.
 Result<std::optional<BranchedStep>> ReadNewestCommit(FileSystem& fs, const std::string& run_dir);
 
 // The verdicts that trainings left in RUN/health. What cannot be read is left out.

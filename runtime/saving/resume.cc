@@ -129,7 +129,7 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
   const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
   const std::vector<bool> superseded = Superseded(commits);
   if (run_dir == places_.save_dir) {
-    CAIRN_ASSIGN_OR_RETURN(newest_, ReadNewestCommit(fs_, run_dir));
+    newest_ = NewestCommit(facts, steps);
     for (size_t i = 0; i < local.size(); ++i)
       if (!newest_ || *newest_ < commits[i]) newest_ = commits[i];
   }

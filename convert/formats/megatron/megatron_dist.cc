@@ -154,7 +154,7 @@ class MegatronDistOpener {
   }
 
   // Finds the optimizer's tensors that are not of their weight's shape. Errors: NotSupported naming one that
-  // is no known state.
+  // is not a known state.
   Status CutStates(const DcpIndex& index) {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);

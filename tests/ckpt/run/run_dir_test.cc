@@ -101,6 +101,13 @@ std::vector<StepFacts> Committed(const std::vector<int64_t>& steps) {
   return facts;
 }
 
+TEST(NewestCommitTest, AStepWithoutAReadableManifestCountsAsOneOfTheNewestBranch) {
+  const std::vector<StepFacts> facts = Committed({10, 20, 30, 11});
+  const std::vector<int64_t> listed = {10, 11, 20, 25, 30};
+  EXPECT_EQ(*NewestCommit(facts, listed), (BranchedStep{25, {11}}));
+  EXPECT_EQ(*NewestCommit({}, listed), (BranchedStep{30, {}}));
+}
+
 struct BranchCase {
   const char* name;
   std::vector<int64_t> commits;
