@@ -435,8 +435,8 @@ class FakeHelperTest(ProcessTest):
         del os.environ["FAKE_DIE"]
         self.hold()
         handle = cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 1)
-        os.kill(_helper.helper().pid, signal.SIGKILL)
         with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(cairn.torch.HelperDied, "signal 9"):
+            os.kill(_helper.helper().pid, signal.SIGKILL)  # in here: the save may fail, and say so, at once
             handle.result()
 
     def test_a_refusal_is_told_to_the_other_ranks(self):
