@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), ROOT / "ckpt/FORMAT.md"]
 CAIRN = os.environ["CAIRN"]
 FOLDERS = ("ckpt", "convert", "runtime", "tools", "tests", "scripts", "docs", "python")
-README_LINES = 150
+README_LINES = 115
 
 
 def fences_apart(text):

@@ -28,8 +28,9 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
 
 
 def python_of(page):
-    """The blocks of Python in a page of docs/guide."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
+    """The blocks of Python in README.md or a page of docs/guide."""
+    folder = ROOT if page == "README.md" else ROOT / "docs/guide"
+    return re.findall(r"^```python\n(.*?)^```", (folder / page).read_text(), re.M | re.S)
 
 
 def run_guide(page, names, directory):

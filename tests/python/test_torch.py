@@ -1126,6 +1126,9 @@ class RanksTest(ranks.RanksCase):
         for number in range(8):
             self.assertTrue(torch.equal(state["model"][f"w{number}"], torch.randn(1000, 1000)), number)
 
+    def test_the_readme(self):
+        self.run_ranks("readme", 2)
+
     def test_the_guide(self):
         """docs/guide/save-from-pytorch.md: its Python in a process, then in a new one, which resumes; then its commands."""
         for step in (2, 4):

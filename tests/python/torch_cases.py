@@ -384,6 +384,25 @@ def all_die(rank, world, directory):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def readme(rank, world, directory):
+    """README.md: its save, then its resume, on the ranks of a job."""
+    join(rank, world, directory, "readme")
+    os.makedirs(f"{directory}/readme", exist_ok=True)
+    os.chdir(f"{directory}/readme")
+    job = training(fsdp, rank)
+    job.train(1)
+    names = {"model": job.model, "optimizer": job.optimizer}
+    save, resume = ranks.python_of("README.md")
+    exec(save, names)
+    names["saved"].result()
+    expected = full(names["state"]["model"])
+    job.train(1)
+    exec(resume, names)
+    assert names["step"] == 100
+    for name, tensor in full(get_state_dict(job.model, job.optimizer)[0]).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
 def guide(rank, world, directory):
     """docs/guide/save-from-pytorch.md, with torch's threads."""
     ranks.run_guide("save-from-pytorch.md", {}, directory)
