@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-// Of glibc 2.36, for std::random_device.
+// From glibc 2.36, for std::random_device.
 extern "C" uint32_t arc4random() noexcept {
   uint32_t number;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number)) std::abort();

@@ -75,7 +75,7 @@ bool Contains(const Box& outer, const Box& inner);
 // The common part, or nothing where it is empty. Requires equal ranks.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 
-// Of a matrix: the same box of its transpose.
+// The same box of the transpose of a matrix.
 Box Transposed(const Box& box);
 
 // Half-open range of elements in a box's row-major order.

@@ -10,7 +10,7 @@
 namespace cairn {
 
 // "WHAT PATH: strerror" (of a file that is only looked for and is not there "PATH: strerror"), of the kind
-// that fits, with what to do where there is something to do.
+// that fits, with what to do if there is something to do.
 Status PosixError(std::string_view what, const std::string& path, int error);
 
 // Whether the system refused something (too many open files, no permission, no memory): that says nothing of

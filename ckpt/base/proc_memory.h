@@ -5,8 +5,8 @@
 
 namespace cairn {
 
-// Of this process: what it holds, and the most that it has held. (getrusage() would hand its maximum down
-// from the process that started this one.)
+// The memory of this process: what it holds now, and the most that it has held. (getrusage() would hand its
+// maximum down from the process that started this one.)
 uint64_t ResidentMemoryBytes();
 uint64_t PeakMemoryBytes();
 

@@ -11,7 +11,7 @@
 namespace cairn {
 
 // `master` holds fp32, `weight` fp16, of the same elements, at any alignment. Replaces `exceptions`, in order
-// of index; `high` is the element's own 16 bits. False where there are more than `max_exceptions`: then these
+// of index; `high` is the element's own 16 bits. False if there are more than `max_exceptions`: then these
 // are not rounded masters and the weight is best stored whole. Requires less than 2^32 elements.
 bool FindUnderived(std::span<const std::byte> master, std::span<const std::byte> weight,
                    size_t max_exceptions, std::vector<MasterException>& exceptions);

@@ -46,7 +46,7 @@ class PlaneDecoder {
   ~PlaneDecoder();
   PlaneDecoder(PlaneDecoder&&) noexcept;
 
-  // Fills all of `out`. `stored` may be anything: Corrupt where it is not exactly one frame of out.size()
+  // Fills all of `out`. `stored` may be anything: Corrupt if it is not exactly one frame of out.size()
   // bytes. Takes frames of any zstd encoder. Same requirements as of Encode().
   Status Decode(std::span<const std::byte> stored, size_t element_bytes, std::span<std::byte> out);
 

@@ -23,7 +23,7 @@ struct MasterException {
 };
 
 // `weight` holds bf16, `master` fp32, of the same elements, at any alignment; `low` gets 2 bytes an element.
-// Replaces `exceptions`, in order of index. False where there are more than `max_exceptions`: then these are
+// Replaces `exceptions`, in order of index. False if there are more than `max_exceptions`: then these are
 // no rounded weights and the master is best stored whole. Requires less than 2^32 elements.
 bool SplitMaster(std::span<const std::byte> weight, std::span<const std::byte> master,
                  std::span<std::byte> low, size_t max_exceptions, std::vector<MasterException>& exceptions);

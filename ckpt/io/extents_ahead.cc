@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHorizon = 256;  // stretches among which neighbours are looked for
 
-// Of a read: buffers of large ones are all of one size.
+// The buffer of a read: those of large reads all have one size.
 uint64_t MemoryOf(uint64_t bytes) {
   return bytes <= kExtentBytes / 2 ? bytes : std::max(bytes, kExtentBytes);
 }

@@ -50,8 +50,8 @@ class ExtentsAhead {
 
   // Plans more and starts reads, as far as there is room.
   void StartReads();
-  // A stretch of the plan, once; nothing where it is none, or was taken already. Errors: those of
-  // ExtentReader::Wait.
+  // A stretch of the plan, once; nullopt if the plan has no such stretch, or it was taken already. Errors:
+  // those of ExtentReader::Wait.
   Result<std::optional<Taken>> Take(Id id);
   // Memory that a Take() gave, to be used again.
   void Recycle(std::unique_ptr<PageBuffer> memory) { reader_.Recycle(std::move(memory)); }

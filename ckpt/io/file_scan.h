@@ -14,7 +14,7 @@ namespace cairn {
 
 class FileScan {
  public:
-  // Of the first `bytes` of the file. Errors: those of FileSystem::OpenForRead.
+  // Reads the first `bytes` of the file. Errors: those of FileSystem::OpenForRead.
   static Result<std::unique_ptr<FileScan>> Open(FileSystem& fs, const std::string& path, uint64_t bytes,
                                                 Direct direct = Direct::kAuto, bool may_map = true);
 

@@ -48,7 +48,7 @@ class File {
   virtual int descriptor() const { return -1; }
 };
 
-// Of `bytes` transferred, those to continue from: after a short O_DIRECT transfer, whole pages.
+// How many of the `bytes` transferred count: after a short O_DIRECT transfer, whole pages.
 inline size_t WholeTransfer(const File& file, size_t bytes) {
   return file.direct() ? PageDown(bytes) : bytes;
 }
@@ -82,7 +82,7 @@ class FileSystem {
     return NotSupported("{}: this file system cannot write into a file that is there", path);
   }
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
-  // Of the name itself: a symbolic link is not followed.
+  // Describes the name itself: a symbolic link is not followed.
   virtual Result<FileInfo> LinkStat(const std::string& path) { return Stat(path); }
   virtual Result<std::vector<std::string>> List(
       const std::string& directory) = 0;                // names, sorted, without . and ..

@@ -10,7 +10,7 @@ namespace cairn {
 
 class PageBuffer {
  public:
-  // Of at least `bytes`, not initialised. Throws std::bad_alloc.
+  // Allocates at least `bytes`, not initialised. Throws std::bad_alloc.
   explicit PageBuffer(uint64_t bytes);
 
   std::byte* data() { return data_.get(); }

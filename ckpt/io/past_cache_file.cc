@@ -58,7 +58,7 @@ class AlignedReads final : public ReadOnlyFile {
   std::vector<std::unique_ptr<WriteRing::Buffer>> idle_;  // one for each reader
 };
 
-// A hint: where it is not taken, the reads that follow are merely less of a proof.
+// A hint: if it is not taken, the reads that follow are merely less of a proof.
 void DropCleanPages(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;

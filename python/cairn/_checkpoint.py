@@ -39,7 +39,7 @@ class Objects(Mapping[str, Any]):
         self._opened = opened
 
     def __getitem__(self, name: str) -> Any:
-        """Raises KeyError; ImportError for a numpy array where there is no numpy."""
+        """Raises KeyError; ImportError for a numpy array if there is no numpy."""
         entry = self._opened.entry(name)
         return Pickle(entry["pickle"]) if "pickle" in entry else from_json(json.loads(entry["json"]), DECODERS)
 
@@ -104,7 +104,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def objects(self) -> Objects:
-        """Values of the saved state dict that are no tensors."""
+        """Values of the saved state dict that are not tensors."""
         return Objects(self._opened)
 
     @property
@@ -199,7 +199,7 @@ class Checkpoint(Mapping[str, Tensor]):
     def _absent(self, name: Any) -> str:
         asked = "/".join(map(str, name)) if isinstance(name, tuple) else str(name)
         if asked in self._opened.objects:
-            return f"{asked} is no tensor: .objects[{asked!r}] is its value"
+            return f"{asked} is not a tensor: .objects[{asked!r}] is its value"
         if asked in self._opened.state.get("types_not_held", {}):
             return f"{asked} is {self._opened.state['types_not_held'][asked]}, a type that Cairn does not hold"
         alike = difflib.get_close_matches(asked, self, 3, 0.5)

@@ -44,7 +44,7 @@ def _places() -> Iterator[pathlib.Path]:
 def program() -> str:
     """The path of the ``cairn`` program: the one of this package, or what the variable CAIRN names.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if there is none.
     """
     places = list(dict.fromkeys(_places()))
     for place in places:

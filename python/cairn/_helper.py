@@ -226,7 +226,7 @@ _starting = threading.Lock()
 
 
 def helper() -> Helper:
-    """This process's helper, started where there is none. Raises FileNotFoundError where the program is not there."""
+    """This process's helper, started if there is none. Raises FileNotFoundError where the program is not there."""
     global _current
     with _starting:
         if _current is None or not _current.alive:

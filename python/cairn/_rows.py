@@ -125,7 +125,7 @@ def verify(path: Path, **options: Any) -> Problems:
 
     path: a step, a run (its newest step), `STORE:RUN@STEP`, or another system's checkpoint.
     options: flags of `cairn verify`: ``values=True``, ``sample="5%"``, ``all=True``, ``record=False``.
-    Raises FileNotFoundError and CairnError where it cannot be checked; a damaged checkpoint is no error here, but rows.
+    Raises FileNotFoundError and CairnError where it cannot be checked; a damaged checkpoint is not an error here, but rows.
 
     >>> import cairn
     >>> cairn.verify("run", record=False).ok
@@ -144,7 +144,7 @@ def verify(path: Path, **options: Any) -> Problems:
 def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optional[dict] = None) -> Any:
     """What the command prints. reading: the paths are checkpoints, and opening one like this says best what is wrong with it."""
     for path in paths:
-        if not os.path.exists(path) and "@" not in os.fspath(path):  # STORE:RUN@STEP is no path
+        if not os.path.exists(path) and "@" not in os.fspath(path):  # STORE:RUN@STEP is not a path
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", os.fspath(path))
     done = run([verb, "--json", *flags, *paths], capture=True, check=False)
     if done.returncode in (0, 1):

@@ -110,7 +110,7 @@ class Tensor:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def item(self) -> Any:
-        """The only value, as a number of Python. Raises ValueError where there is not exactly one."""
+        """The only value, as a number of Python. Raises ValueError if there is not exactly one."""
         if self.size != 1:
             raise ValueError(f"{self.name}: item() of a tensor with {self.size} elements")
         return self.numpy().item()

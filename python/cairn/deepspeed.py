@@ -130,7 +130,7 @@ def _refuse_unknown(engine: Any) -> None:
 def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") -> Optional[str]:
     """The tag that a training continues from: `tag`, or the one that `latest` names, or the newest whole one if that is not whole.
 
-    None where there is none at all. A tag without a seal (of an earlier training without Cairn) is taken, with a warning.
+    None if there is none at all. A tag without a seal (of an earlier training without Cairn) is taken, with a warning.
     Raises NotWhole where `tag` itself, or every tag, is not what was sealed.
     """
     directory = os.path.abspath(load_dir)

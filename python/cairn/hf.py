@@ -138,7 +138,7 @@ def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:
 
 
 def step_of(directory: str) -> int:
-    """The number behind the name of the checkpoint that `directory` is a part of (checkpoint-500/optimizer_0); 0 where it has none."""
+    """The number behind the name of the checkpoint that `directory` is a part of (checkpoint-500/optimizer_0); 0 if it has none."""
     found: Optional[re.Match] = re.search(r"[-_]([0-9]+)$", pathlib.Path(os.path.abspath(directory)).parent.name)
     return int(found.group(1)) if found else 0
 

@@ -19,7 +19,7 @@
 extern "C" {
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*)());
 __attribute__((weak)) void __sanitizer_print_stack_trace();
-// Crashes that are no sanitizer's own finding (FuzzCheck, an exception that nobody takes) are reported as
+// Crashes that no sanitizer reports itself (FuzzCheck, an exception that nobody takes) are reported as
 // such.
 const char* __asan_default_options() {
   return "handle_abort=1:handle_sigill=1:handle_sigfpe=1:quarantine_size_mb=16:detect_stack_use_after_return="

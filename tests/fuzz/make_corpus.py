@@ -118,7 +118,7 @@ def deepspeed_and_megatron(work):
 
 def packed(directory):
     """A directory as one input of foreign_dir.cc. Its checksums are left out, so that its bytes may be changed; scripts
-    that DeepSpeed adds are no part of it."""
+    that DeepSpeed adds are not part of it."""
     out = b""
     for folder, _, names in sorted(os.walk(directory)):
         for name in sorted(n for n in names if not n.endswith(".py")):

@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// Canonical and with the digest that its bytes should have, where it is an object and not so deep that this
+// Canonical and with the digest that its bytes should have, if it is an object and not so deep that this
 // program could not print it.
 inline std::optional<std::string> SignedJson(std::string_view text) {
   bool deep = false;

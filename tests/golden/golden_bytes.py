@@ -3,7 +3,7 @@
     golden_bytes.py CAIRN MAKE_STEP DIR   writes into DIR, and prints {file: SHA-256} as JSON
 
 bytes.json beside this has what was printed when the formats were last changed on purpose; tests/cli/test_golden.py compares.
-After such a change write it anew with this program, and say in the commit which files changed and why.
+After such a change write it again with this program, and say in the commit which files changed and why.
 """
 
 import hashlib

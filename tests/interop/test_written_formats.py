@@ -1,4 +1,4 @@
-"""What `cairn convert` writes in other systems' formats, those systems load and go on with: torch.distributed.checkpoint,
+"""What `cairn convert` writes in other systems' formats, those systems load and continue with: torch.distributed.checkpoint,
 DeepSpeed (ZeRO 1 to 3, pipelines, universal) and Megatron-Core (mp_rank_* and torch_dist), each run here."""
 
 import importlib.util
@@ -112,7 +112,7 @@ TRAINED = {
     "frozen": {"world": 2, "engine": "plain", "frozen": "layers.1", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
 }
 
-# One that computes what GPT-2 does, in fp32 and with clipping, so that cairn train can go on with it.
+# One that computes what GPT-2 does, in fp32 and with clipping, so that cairn train can continue with it.
 GPT_TRAINING = {"world": 2, "pp": 1, "engine": "gpt", "lr": 0.03, "steps": BEFORE, "more": AFTER, "consumed": BEFORE * SAMPLES,
                 "schedule": schedule(0.03),
                 "config": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": SAMPLES // 4,
@@ -205,7 +205,7 @@ class DeepSpeedTest(Case):
                 jobs[name] = spec | {"engine": TRAINED[source]["engine"], "load": self.path(name + "-in"), "more": MORE}
                 cairn("convert", self.path(source + "-native"), self.path(name + "-in"), *flags)
         run_writer(self, "deepspeed_writer.py", json.dumps(jobs))
-        compare(self, dict(enumerate(self.losses("ours", 0), BEFORE + 1)), expected, "fp32", "DeepSpeed goes on with ours")
+        compare(self, dict(enumerate(self.losses("ours", 0), BEFORE + 1)), expected, "fp32", "DeepSpeed continues with ours")
         for source, targets in cases:
             for name in targets:
                 with self.subTest(name=name):
@@ -346,11 +346,11 @@ LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero"
           "legacy_shared_out": ("stages", ["--to", "megatron", "--tp", "1", "--pp", "1", "--zero", "1"], {"world": 2, "tp": 1, "pp": 1, "zero": 1}),
           "fp32_wide": ("fp32", ["--tp", "1", "--pp", "3", "--dp", "1", "--zero", "0"], {"world": 2, "tp": 2, "pp": 1, "zero": 0})}
 
-# In fp32, with clipping and a schedule: on real losses, so that cairn train can go on with them.
+# In fp32, with clipping and a schedule: on real losses, so that cairn train can continue with them.
 FP32_TRAINING = {"ffn": 24, "vocab": 64, "fp32": True, "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1, "schedule": schedule(0.02),
                  "done": BEFORE}
 TRAINED_CORE = {"gpt_tensor": FP32_TRAINING | {"tp": 2, "zero": 0}, "gpt_data": FP32_TRAINING | {"tp": 1, "zero": 1}}
-# And one that goes on with what cairn train began. Of fp32 weights no distributed optimizer's state is written.
+# And one that continues with what cairn train began. Of fp32 weights no distributed optimizer's state is written.
 GOES_ON = TRAINED_CORE["gpt_tensor"] | {"torch_adam": True}
 CORE_FLAGS = ["--num-layers", 4, "--hidden-size", 16, "--num-attention-heads", 4, "--ffn-hidden-size", 24, "--seq-length", 8,
               "--vocab-size", 64, "--make-vocab-size-divisible-by", 8, "--adam-beta2", 0.95, "--clip-grad", 1,
@@ -399,7 +399,7 @@ class MegatronOptimizerTest(Case):
         jobs["ours"] = GOES_ON | batches | {"load": self.path("ours-in", f"iter_{BEFORE:07}"), "iteration": BEFORE, "steps": BEFORE}
         run_writer(self, "megatron_trainer.py", json.dumps(jobs))
         with open(self.path("ours-losses.json")) as file:
-            compare(self, dict(enumerate(json.load(file), BEFORE + 1)), expected, "fp32", "Megatron-Core goes on with ours")
+            compare(self, dict(enumerate(json.load(file), BEFORE + 1)), expected, "fp32", "Megatron-Core continues with ours")
         for name, (source, _, _) in LOADED.items():
             with self.subTest(name=name):
                 for role in self.roles(SAVED[source]):
@@ -476,7 +476,7 @@ class MegatronOptimizerTest(Case):
                     self.assertEqual(*chunks, name)
 
     def check_buckets_that_cannot_be(self):
-        """A pipeline of which half of the buckets would be missing, and masters that are no weight's."""
+        """A pipeline of which half of the buckets would be missing, and masters that belong to no weight."""
         damaged = self.path("damaged")
         shutil.copytree(self.path("buckets"), damaged)
         step = os.path.join(damaged, "iter_0000003")

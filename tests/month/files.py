@@ -20,7 +20,7 @@ class Digests:
             self._known[self._key(after)] = digest
 
     def of(self, path):
-        """SHA-256 in hex of a regular file; None where there is none."""
+        """SHA-256 in hex of a regular file; None if there is none."""
         try:
             info = os.stat(path)
             if not stat.S_ISREG(info.st_mode):

@@ -140,6 +140,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except Exception:  # a mistake of the harness is no finding, and never passes
+    except Exception:  # a mistake of the harness is not a finding, and never passes
         traceback.print_exc()
         sys.exit(2)

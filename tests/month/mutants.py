@@ -32,7 +32,7 @@ def misfits(root=SOURCES):
             if count != 1 or edit["old"] == edit["new"]:
                 found.append(f"{mutant['name']}: its text occurs {count} times in {edit['file']}, or it changes nothing")
         if mutant["scenario"] not in SCENARIOS:
-            found.append(f"{mutant['name']}: '{mutant['scenario']}' is no scenario")
+            found.append(f"{mutant['name']}: '{mutant['scenario']}' is not a scenario")
     return found
 
 
@@ -59,7 +59,7 @@ def build(tree, target):
 
 
 def play(tree, scenario):
-    """The oracle's words on this tree's programs; None where it has none."""
+    """The oracle's words on this tree's programs; None if it has none."""
     programs = {"CAIRN": tree / "build/cairn", "CAIRN_MAKE_STEP": tree / "build/make_step"}
     done = subprocess.run([sys.executable, HERE / "month_test.py", "--scenario", scenario], capture_output=True, text=True,
                           env=os.environ | {name: str(path) for name, path in programs.items()})

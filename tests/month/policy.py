@@ -49,7 +49,7 @@ class Policy:
         owed = []
         for lineage in self.lineages():
             if not lineage.born:
-                continue  # a copy that nobody has written into yet is no run of its own
+                continue  # a copy that nobody has written into yet is not a run of its own
             timeline = oracle.timeline(lineage, groups)
             for form, rule, count in self.classes:
                 chosen = timeline[-count:] if rule == "last" else [step for step in timeline if step.number % count == 0]

@@ -1,4 +1,4 @@
-"""Each rule in one to three days: what a month does by chance, on purpose. Names are those of shared/found where it has one."""
+"""Each rule in one to three days: what a month does by chance, on purpose. Names are those of shared/found if it has one."""
 
 import os
 

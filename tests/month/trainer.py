@@ -69,7 +69,7 @@ def judge(world, lineage, done, expected, target, may_fail):
 
 
 def newest(world, lineage):
-    """The number of its own newest healthy step, on scratch or local; None where there is none."""
+    """The number of its own newest healthy step, on scratch or local; None if there is none."""
     numbers = [step.number for step in world.oracle.in_dir(world.oracle.steps, lineage.path) if step.healthy]
     numbers += [step.number for path, step in world.oracle.steps.items()
                 if world.oracle.local_owner.get(path) is lineage and lineage.local and step.whole]
@@ -77,7 +77,7 @@ def newest(world, lineage):
 
 
 def bad_iterations(log, behind):
-    """Iterations of this session whose loss was no number or whose update was skipped, and the last iteration of all."""
+    """Iterations of this session whose loss was not a number or whose update was skipped, and the last iteration of all."""
     rows = []
     for line in log.read_text().splitlines()[behind:] if log.exists() else []:
         try:

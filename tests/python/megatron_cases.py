@@ -106,7 +106,7 @@ class Training:
         pp, tp = parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()
         shape = parallel_state.get_pipeline_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_world_size()
         generators = [{"random": random.getstate(), "numpy": numpy.random.get_state(), "torch": torch.get_rng_state()}]
-        if not (is_loading and self.spec.get("resharded")):  # Megatron-LM, too, starts them anew where the topology is another
+        if not (is_loading and self.spec.get("resharded")):  # Megatron-LM, too, starts them again where the topology is another
             state["rng_state"] = ShardedObject("rng_state", generators, shape, (pp, tp), replica_id=parallel_state.get_data_parallel_rank())
         if not is_loading:
             state.update(args=writer.arguments(self.spec), iteration=self.iteration, opt_param_scheduler=self.schedule.state_dict())

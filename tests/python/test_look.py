@@ -336,7 +336,7 @@ class CheckpointTest(unittest.TestCase):
             self.assertEqual((objects["pair"][0].tolist(), objects["pair"][0].dtype, objects["pair"][1]), ([1.5, -2.0], np.float32, 3))
             self.assertRegex(repr(objects["own"]), r"^<pickle of \d+ bytes, not loaded>$")
             self.assertFalse((HERE / "executed").exists())
-            with self.assertRaisesRegex(KeyError, r"step is no tensor: .objects\['step'\] is its value"):
+            with self.assertRaisesRegex(KeyError, r"step is not a tensor: .objects\['step'\] is its value"):
                 checkpoint["step"]
 
     def test_open_inspect_and_diff_call_a_tensor_as_the_state_dict_does(self):

@@ -1,4 +1,4 @@
-// For tests that need a GPU: they skip themselves where there is none.
+// For tests that need a GPU: they skip themselves if there is none.
 #pragma once
 
 #include <dlfcn.h>

@@ -83,7 +83,7 @@ def save(
     """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
 
     Arguments as of async_save. A step that is there already is kept beside the new one, as `cairn ls` says. Raises SaveFailed where a rank died,
-    gave up or was late (the message names it; the steps before are whole), OSError where there is no space, HelperDied.
+    gave up or was late (the message names it; the steps before are whole), OSError if there is no space, HelperDied.
     """
     return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, (), log=False).result()
 

@@ -32,7 +32,7 @@ GROUPS = 16  # of a layout at most: each is a file of a save
 class Layout:
     """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
     sources: (FQN, local tensor) of all pieces, in their order. groups: what else there is, by the first component of its name (by
-    its CRC-32, where there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
+    its CRC-32, if there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
@@ -192,7 +192,7 @@ def _check_size(sizes: dict) -> None:
     """By name. What is larger than a load takes would be written and never be read again."""
     if (total := sum(sizes.values())) > MAX_VALUE_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
-        what = f"{largest}: what is no tensor takes {total} bytes, this alone {sizes[largest]}"
+        what = f"{largest}: non-tensor values take {total} bytes, this alone {sizes[largest]}"
         raise ValueError(f"{what}, and a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)")
 
 
@@ -210,7 +210,7 @@ def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
     """A step with such a key in it could not be read."""
     for text in (fqn, *(part for part in path if isinstance(part, str))):
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
-            raise ValueError(f"{fqn!r}: its key {text!r} is no name that a step can hold (empty, with a NUL, or not Unicode); rename it")
+            raise ValueError(f"{fqn!r}: its key {text!r} is not a name that a step can hold (empty, with a NUL, or not Unicode); rename it")
     if of_tensor and (len(fqn.encode()) > _MAX_NAME or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))):
         raise ValueError(f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot")
 

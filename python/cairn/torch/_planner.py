@@ -42,7 +42,7 @@ class CairnPlanner(DefaultSavePlanner):
     replicas: the ranks that hold the same plain (not DTensor) tensors as this one; or a function from a name to them, which is
     asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it, and along the dimensions of the mesh that it was
     cut out of, it is taken to be replicated, but not along one called pp, pipe, pipeline or stage. Plain tensors are taken to be
-    on all ranks of the meshes of this rank's DTensors, so widened, or of the job where there is no DTensor.
+    on all ranks of the meshes of this rank's DTensors, so widened, or of the job if there is no DTensor.
     """
 
     def __init__(self, replicas: Optional[Replicas] = None):
@@ -166,7 +166,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
 
 def _leave_meta(container: Any, name: str = "") -> None:
-    """Puts a tensor on the job's device where one is on the meta device, as DCP does. Raises LoadMismatch where there is no job."""
+    """Puts a tensor on the job's device where one is on the meta device, as DCP does. Raises LoadMismatch if there is no job."""
     if not isinstance(container, (MutableMapping, list)):
         return
     for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):

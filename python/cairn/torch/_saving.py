@@ -75,7 +75,7 @@ class Options:
 
 
 def whole(name: str, value: Any, what: str) -> int:
-    """The value, which may be an integer of numpy's or torch's. Raises TypeError or ValueError: 1.7 is no step."""
+    """The value, which may be an integer of numpy's or torch's. Raises TypeError or ValueError: 1.7 is not a step."""
     try:
         number = operator.index(value)
     except TypeError:
