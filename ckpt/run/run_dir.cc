@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_hold.h"
@@ -16,6 +17,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr auto kLockPoll = std::chrono::milliseconds(20);
 
 // "latest.<hex digits>"
 bool IsLatestTempName(std::string_view name) {
@@ -88,6 +91,19 @@ Result<RunLock> RunLock::Take(const std::string& run_dir) {
   if (ours) return RunLock(std::move(file));
   return AlreadyExists(
       "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
+}
+
+Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
+                              std::chrono::seconds patience) {
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  Result<RunLock> lock = Take(run_dir);
+  while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kLockPoll);
+    lock = Take(run_dir);
+  }
+  if (lock.ok()) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));
+  return lock;
 }
 
 Status RunLock::CheckPlace() const {

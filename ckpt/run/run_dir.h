@@ -1,6 +1,7 @@
 // A run directory: its committed steps, its leftovers, and which steps to keep.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -26,11 +27,18 @@ Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string&
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped);
 
+// Told of each thing that a clean-up leaves where it is, and why.
+using Complain = std::function<void(const Status&)>;
+
 // Held by the one training that writes into a run directory. Released with the process, however it ends.
 class RunLock {
  public:
-  // Errors: AlreadyExists where another process holds it; those of CheckOutsideSteps (partial_dir.h).
+  // Errors: AlreadyExists if another process holds it; those of CheckOutsideSteps (partial_dir.h).
   static Result<RunLock> Take(const std::string& run_dir);
+  // For who writes many steps: makes the directory, waits up to `patience` for the lock, and removes
+  // leftovers.
+  static Result<RunLock> Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
+                              std::chrono::seconds patience = {});
   // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
   // renamed or removed, or another took its name.
   Status CheckPlace() const;
@@ -39,9 +47,6 @@ class RunLock {
   explicit RunLock(FileLock file) : file_(std::move(file)) {}
   FileLock file_;
 };
-
-// Told of each thing that a clean-up leaves where it is, and why.
-using Complain = std::function<void(const Status&)>;
 
 // Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
 // `latest` files; once what they were renamed from is durable. Call with the lock held. Only names that Cairn

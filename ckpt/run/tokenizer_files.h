@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ckpt/io/file_copies.h"
-#include "ckpt/step/commit.h"
+#include "ckpt/step/seal.h"
 
 namespace cairn {
 

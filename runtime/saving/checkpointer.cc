@@ -56,7 +56,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   if (!o.save_dir.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
         SaverOptions{.save_dir = o.save_dir,
-                     .check_place = [c = checkpointer.get()] { return c->lock_->CheckPlace(); },
+                     .lock = checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
                      .retention = o.retention,
                      .direct = o.direct,
                      .codec = o.codec,
@@ -116,10 +116,8 @@ Status Checkpointer::OpenLocal() {
 
 Status Checkpointer::Open() {
   if (options_.save_dir.empty()) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, options_.save_dir));
-  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(options_.save_dir));
-  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
-      fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+  const auto left = [](const Status& why) { Say("leftover not removed: " + why.message()); };
+  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Hold(fs_, options_.save_dir, left));
   CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
   if (owned.before.ownership == Ownership::kCopied)
     Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", options_.save_dir,

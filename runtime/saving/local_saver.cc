@@ -60,23 +60,22 @@ void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
 
 // Each collective is entered whatever became of those before: ranks stay in step.
 Status LocalSaver::Commit(Save& save) {
-  const std::string partial = JoinPath(place_.run_dir, PartialDirName(save.info.identity.step, save.nonce));
-  const Status made = fs_.MakeDir(partial);
-  Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, partial, save, direct_) : made;
+  Committer committer(fs_, place_.run_dir, save.info.identity.step, save.nonce);
+  const Status made = committer.MakePartial();
+  Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, committer.partial(), save, direct_) : made;
   const Result<StepSeal> seal = Seal(save, receipt);
-  Status status = Agree(*control_, WriteShare(save, partial, seal), "local save");
+  Status status = Agree(*control_, WriteShare(save, committer, seal), "local save");
   if (status.ok()) {
     Status published;
-    if (place_.leader) published = fs_.SyncDir(partial);
-    if (place_.leader && published.ok())
-      published = PublishStep(fs_, place_.run_dir, save.info.identity.step, save.nonce);
+    if (place_.leader) published = fs_.SyncDir(committer.partial());
+    if (place_.leader && published.ok()) published = committer.Publish();
     status = Agree(*control_, published, "local commit");
   }
   if (!status.ok()) {
-    if (place_.leader) AbandonPartial(fs_, partial);
+    if (place_.leader) committer.Abandon();
     return status;
   }
-  save.local_step = JoinPath(place_.run_dir, StepDirName(save.info.identity.step));
+  save.local_step = committer.step_dir();
   save.receipt = std::move(receipt).value();
   return OkStatus();
 }
@@ -104,10 +103,10 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
 }
 
 // Collective: manifest and index, and this rank's parity. The others read its shard from the snapshot.
-Status LocalSaver::WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal) {
+Status LocalSaver::WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal) {
   const int rank = control_->rank();
   Status status = seal.status();
-  if (status.ok() && place_.leader) status = WriteSeal(fs_, partial, *seal);
+  if (status.ok() && place_.leader) status = committer.Seal(*seal);
   if (place_.group.empty()) return status;
   const auto work = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(seal.status());  // the same on all ranks
@@ -127,7 +126,7 @@ Status LocalSaver::WriteShare(const Save& save, const std::string& partial, cons
                                                      read.offset, read.out});
                                   return peers_.ReadAll(asked);
                                 }};
-    return WriteParity(fs_, JoinPath(partial, ParityName(rank)), group, own, files);
+    return WriteParity(fs_, JoinPath(committer.partial(), ParityName(rank)), group, own, files);
   };
   const Status shared = peers_.Session({{ShardName(rank), {save.snapshot->image(), ""}}}, work);
   return status.ok() ? shared : status;

@@ -36,7 +36,7 @@ class LocalSaver {
   void Flush(const std::shared_ptr<Save>& save);
   Status Commit(Save& save);
   Result<StepSeal> Seal(const Save& save, const Result<ShardReceipt>& receipt);
-  Status WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal);
+  Status WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal);
   std::shared_ptr<Save> DrainOf(const Save& save) const;
   Status Retire(const Save& save);
   void TellChange(const Save& save, const Status& status);

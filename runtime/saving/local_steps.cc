@@ -13,8 +13,8 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
-#include "ckpt/step/commit.h"
 #include "ckpt/step/verify.h"
 #include "runtime/control/rank_message.h"
 
@@ -127,9 +127,7 @@ class StepFiles final : public FileSystem {
 
 std::string LocalSteps::Directory(int64_t step) const { return JoinPath(place_.run_dir, StepDirName(step)); }
 
-std::string LocalSteps::PartialDirectory(int64_t step) const {
-  return JoinPath(place_.run_dir, PartialDirName(step, nonce_));
-}
+Committer LocalSteps::CommitterOf(int64_t step) const { return Committer(fs_, place_.run_dir, step, nonce_); }
 
 // ---- Who holds what ----
 
@@ -306,11 +304,11 @@ Status LocalSteps::Repair() {
   const Status rebuilt = peers_.Session(Offers(current_.step), [&] { return RebuildHere(verified); });
   const Status agreed = Agree(control_, rebuilt, "rebuilding a local step");
   Status installed;
-  if (place_.leader && fs_.Stat(PartialDirectory(current_.step)).ok()) {
+  if (place_.leader && fs_.Stat(CommitterOf(current_.step).partial()).ok()) {
     if (agreed.ok())
       installed = Install();
     else
-      AbandonPartial(fs_, PartialDirectory(current_.step));
+      CommitterOf(current_.step).Abandon();
   }
   const Status all_installed = Agree(control_, installed, "rebuilding a local step");
   return agreed.ok() ? all_installed : agreed;
@@ -423,7 +421,7 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
 // Makes the lost files that belong to this rank, in a partial directory. Where the ranks are fewer than they
 // were, each takes over those whose number it is modulo their count.
 Status LocalSteps::RebuildHere(const Verified& verified) {
-  const std::string partial = PartialDirectory(current_.step);
+  const std::string partial = CommitterOf(current_.step).partial();
   std::vector<std::function<Status()>> jobs;
   for (const ManifestFile& file : current_.manifest.files) {
     const auto found = verified.group_of.find(file.name);
@@ -461,9 +459,9 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
 // Files come into a step directory that is there one by one, each whole, in place of a damaged one or of
 // none; otherwise the directory comes whole.
 Status LocalSteps::Install() const {
-  const std::string partial = PartialDirectory(current_.step), directory = Directory(current_.step);
+  const std::string partial = CommitterOf(current_.step).partial(), directory = Directory(current_.step);
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));
-  if (!fs_.Stat(directory).ok()) return PublishStep(fs_, place_.run_dir, current_.step, nonce_);
+  if (!fs_.Stat(directory).ok()) return CommitterOf(current_.step).Publish();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(partial));
   for (const std::string& name : names)
     CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));

@@ -11,6 +11,7 @@
 
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/health.h"
 #include "runtime/saving/local_place.h"
 #include "runtime/saving/peer_files.h"
@@ -69,7 +70,7 @@ class LocalSteps {
   };
 
   std::string Directory(int64_t step) const;
-  std::string PartialDirectory(int64_t step) const;
+  Committer CommitterOf(int64_t step) const;
   std::string FactsOfThisRank() const;
   std::map<std::string, PeerFiles::Offer> Offers(int64_t step) const;
 

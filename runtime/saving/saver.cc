@@ -20,10 +20,6 @@
 namespace cairn {
 namespace {
 
-std::string StagingDir(const SaverOptions& options, const Save& save) {
-  return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
-}
-
 constexpr double kSlowSeconds = 1;
 constexpr double kSlowTimesMedian = 4;
 
@@ -40,6 +36,10 @@ Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
       control_(std::move(control)),
       codec_(options_.codec, options_.codec_threads),
       queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
+
+Committer Saver::CommitterOf(const Save& save) const {
+  return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, options_.lock);
+}
 
 // Every step of the control plane is taken whatever became of the one before: ranks may see different
 // failures, and must be in step again for the next save.
@@ -58,8 +58,9 @@ Status Saver::Flush(Save& save) {
 }
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
-  const std::string directory = StagingDir(options_, save);
-  CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
+  Committer committer = CommitterOf(save);
+  CAIRN_RETURN_IF_ERROR(committer.MakePartial());
+  const std::string& directory = committer.partial();
   if (!save.local_step.empty()) {
     CAIRN_RETURN_IF_ERROR(
         CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
@@ -130,19 +131,18 @@ StepInfo InfoOf(const Save& save, const WrittenShards& written) {
 }
 
 Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
-  const std::string directory = StagingDir(options_, save);
+  Committer committer = CommitterOf(save);
   const Status status = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
-    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, directory, options_.beside, seal));
-    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory, seal));
-    CAIRN_RETURN_IF_ERROR(options_.check_place());
-    return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
+    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), options_.beside, seal));
+    CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+    return committer.Publish();
   }();
-  if (!status.ok()) AbandonPartial(fs_, directory);
+  if (!status.ok()) committer.Abandon();
   return status;
 }
 
@@ -167,8 +167,7 @@ void Saver::Retire(const Save& save, bool read) {
 }
 
 bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
-  const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
-  const Status status = ReadBackShard(fs_, directory, receipt, save.info.identity);
+  const Status status = ReadBackShard(fs_, CommitterOf(save).step_dir(), receipt, save.info.identity);
   if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
   return status.ok();
 }

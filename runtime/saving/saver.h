@@ -7,13 +7,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
-#include "ckpt/run/run_dir.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
-#include "ckpt/step/commit.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/control/said_once.h"
 #include "runtime/saving/save_codec.h"
@@ -23,8 +21,8 @@
 namespace cairn {
 
 struct SaverOptions {
-  std::string save_dir;                                             // run directory
-  std::function<Status()> check_place = [] { return OkStatus(); };  // of rank 0, before a step is published
+  std::string save_dir;           // run directory
+  const RunLock* lock = nullptr;  // of rank 0, which holds the run directory
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
   CodecMode codec = CodecMode::kNone;
@@ -85,6 +83,7 @@ class Saver {
   bool copies_local_steps() const { return options_.codec == CodecMode::kNone && !options_.split_master; }
 
  private:
+  Committer CommitterOf(const Save& save) const;
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);

@@ -55,7 +55,7 @@ Status SaveAll(FileSystem& fs, const Session& session, const std::function<void(
   for (const StepRecipe& recipe : session.saves) {
     const Status saved = MakeStep(fs, session.run_dir, recipe);
     if (!saved.ok())  // as the trainer does
-      AbandonPartial(fs, JoinPath(session.run_dir, PartialDirName(recipe.step, recipe.nonce)));
+      Committer(fs, session.run_dir, recipe.step, recipe.nonce).Abandon();
     CAIRN_RETURN_IF_ERROR(saved);
     reported();
     CAIRN_RETURN_IF_ERROR(

@@ -152,19 +152,20 @@ Result<SaveSeconds> StateSaver::Save(const std::string& run_dir, bool lazy) {
 
 Status StateSaver::Flush(const std::string& run_dir, SaveSeconds& seconds) {
   FileSystem& fs = FileSystem::Posix();
-  const std::string partial = JoinPath(run_dir, PartialDirName(kIdentity.step, kNonce));
+  Committer committer(fs, run_dir, kIdentity.step, kNonce);
   const Stopwatch flush;
   if (!snapshot_->takes_digests()) snapshot_->plan().Bind(kIdentity);
   CAIRN_ASSIGN_OR_RETURN(
       const ShardReceipt receipt,
-      WriteShardImage(fs, partial, snapshot_->plan(), snapshot_->image(),
+      WriteShardImage(fs, committer.partial(), snapshot_->plan(), snapshot_->image(),
                       {.take_digests = !snapshot_->takes_digests(),
                        .wait_for = [this](uint64_t end) { return snapshot_->WaitFor(end); }}));
   seconds.flush = flush.Seconds();
   const Stopwatch commit;
   const StepInfo info{kIdentity, {}, state_->model, {{"iteration", kIdentity.step}}};
-  CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, state_->tensors, {receipt}));
-  CAIRN_RETURN_IF_ERROR(PublishStep(fs, run_dir, kIdentity.step, kNonce));
+  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, state_->tensors, {receipt}));
+  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+  CAIRN_RETURN_IF_ERROR(committer.Publish());
   seconds.commit = commit.Seconds();
   return OkStatus();
 }

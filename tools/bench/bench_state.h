@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ckpt/step/commit.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/snapshot/snapshot.h"
 

@@ -12,10 +12,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
-#include "ckpt/step/commit.h"
 #include "convert/stream/rank_team.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
@@ -38,25 +39,23 @@ struct SaveRequest {
 // The runs that this process holds as the one that writes there: rank 0's alone.
 class HeldRuns {
  public:
+  struct Run {
+    RunLock lock;
+    std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
+  };
   // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
   // removes what killed saves left, and owns the run. Errors: AlreadyExists at the deadline.
   Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
   // The directory of a save that failed, where the other ranks read why: until all of them are through with
   // the next save, or the next start.
-  void KeepFailed(std::string directory) { failed_.push_back(std::move(directory)); }
-  void RemoveFailed(FileSystem& fs);
-  // Errors: Aborted where it is not the directory any more that is held.
-  Status CheckPlace(const std::string& run_dir) const;
-  // The step that was committed last in a held run; nullopt before the first.
-  std::optional<BranchedStep>& Newest(const std::string& run_dir);
+  void KeepFailed(Committer save) { failed_.push_back(std::move(save)); }
+  void RemoveFailed();
+  // Errors: Aborted if the path now leads to a directory that is not held.
+  Result<Run*> At(const std::string& run_dir);
 
  private:
-  struct Run {
-    RunLock lock;
-    std::optional<BranchedStep> newest;
-  };
   std::map<std::string, Run> runs_;  // by the path without links: a process waits for its own locks, too
-  std::vector<std::string> failed_;
+  std::vector<Committer> failed_;
 };
 
 struct SaveOptions {
@@ -85,7 +84,7 @@ class StepSave {
   void Abandon(const Status& why);
   bool entered() const { return team_.leads() || entered_; }
 
-  std::string step_dir() const;
+  const std::string& step_dir() const { return committer_.step_dir(); }
 
  private:
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
@@ -95,7 +94,6 @@ class StepSave {
                        std::vector<ShardReceipt>& receipts) const;
   Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
-  Status RemoveFiles(bool (*goes)(std::string_view)) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);
   Status AwaitCommit() const;
   bool IsCommitted() const;
@@ -105,8 +103,8 @@ class StepSave {
   HeldRuns& runs_;
   const SaveRequest request_;
   const RankTeam team_;
-  const std::string directory_;  // partial
-  bool entered_ = false;         // the room, which may be gone since
+  Committer committer_;   // of all ranks; only rank 0 commits
+  bool entered_ = false;  // the room, which may be gone since
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
 };

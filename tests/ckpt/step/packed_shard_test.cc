@@ -228,9 +228,9 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
     ASSERT_TRUE(receipt.ok()) << receipt.status().message();
     EXPECT_LT(receipt->file.bytes, image.size() * (encode ? 11.0 : 12.1) / 14);
     EXPECT_EQ(ShardReceipt::Decode(receipt->Encode())->catalog, receipt->catalog);
-    const Status sealed = SealStep(fs, directory, {kIdentity, recipe.topology, recipe.model, recipe.state},
-                                   shard.tensors, {*receipt});
-    ASSERT_TRUE(sealed.ok()) << sealed.message();
+    const auto seal =
+        MakeSeal({kIdentity, recipe.topology, recipe.model, recipe.state}, shard.tensors, {*receipt});
+    ASSERT_TRUE(seal.ok() && WriteSeal(fs, directory, *seal).ok()) << seal.status().message();
     const auto step = StepReader::Open(fs, directory);
     ASSERT_TRUE(step.ok()) << step.status().message();
     const VerifyReport report = VerifyHash(fs, **step);
@@ -283,9 +283,9 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
     piece.stored[0].encoded = true;
     piece.stored_bytes = piece.stored[0].bytes = static_cast<uint32_t>(piece.range.size() * 2);
   }
-  const Status sealed = SealStep(fs, temp / "", {kIdentity, recipe.topology, recipe.model, recipe.state},
-                                 shard.tensors, {*receipt});
-  ASSERT_TRUE(sealed.ok()) << sealed.message();
+  const auto seal =
+      MakeSeal({kIdentity, recipe.topology, recipe.model, recipe.state}, shard.tensors, {*receipt});
+  ASSERT_TRUE(seal.ok() && WriteSeal(fs, temp / "", *seal).ok()) << seal.status().message();
   const auto step = StepReader::Open(fs, temp / "");
   ASSERT_TRUE(step.ok()) << step.status().message();
   for (const Role role : {Role::kWeight, Role::kMaster}) {

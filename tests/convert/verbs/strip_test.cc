@@ -280,8 +280,9 @@ class StripOverflowTest : public StripTest {
     }
     auto receipt = (*writer)->Finish();
     ASSERT_TRUE(receipt.ok());
-    ASSERT_TRUE(SealStep(Fs(), partial, info, tensors, {*receipt}).ok());
-    ASSERT_TRUE(PublishStep(Fs(), dir_ / "run", recipe_.step, "7e57").ok());
+    const auto seal = MakeSeal(info, tensors, {*receipt});
+    Committer committer(Fs(), dir_ / "run", recipe_.step, "7e57");
+    ASSERT_TRUE(seal.ok() && committer.Seal(*seal).ok() && committer.Publish().ok());
   }
   static const StrippedTensor& Find(const StripResult& result, const std::string& name) {
     return *std::ranges::find(result.tensors, name, &StrippedTensor::name);

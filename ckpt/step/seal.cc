@@ -1,26 +1,14 @@
-// Everything is checked and made in memory before the index or the manifest is written: the receipts give one
-// catalog that covers each element exactly once, and that gives the index and the manifest. The manifest is
-// written last, because it makes the directory valid and holds the digest of the index. Publishing is one
-// rename; a step that is already there changes places with the new one, so that its name always has a whole
-// step.
+// Everything is checked and made in memory before a byte is written: the receipts give one catalog that
+// covers each element exactly once, and that gives the index and the manifest. The manifest is written last,
+// because it makes the directory valid and holds the digest of the index.
 
-#include "ckpt/step/commit.h"
+#include "ckpt/step/seal.h"
 
 #include "ckpt/h5/h5_index.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
-namespace {
-
-// `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
-Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
-  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, JoinPath(run_dir, LatestTempName(nonce)),
-                                       JoinPath(run_dir, kLatestName), StepDirName(step) + "\n"));
-  return fs.SyncDir(run_dir);
-}
-
-}  // namespace
 
 Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
                               const std::vector<ShardReceipt>& receipts) {
@@ -77,34 +65,5 @@ Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& s
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), seal.manifest));
   return fs.SyncDir(directory);
 }
-
-Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
-                const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts) {
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, tensors, receipts));
-  return WriteSeal(fs, directory, seal);
-}
-
-Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
-  const std::string partial = JoinPath(run_dir, PartialDirName(step, nonce));
-  const std::string final_name = JoinPath(run_dir, StepDirName(step));
-  if (fs.Stat(final_name).ok()) {
-    // They change places in one move. The old step must not bear the partial name for even a moment: before
-    // the move is durable, a cleaner would remove files from under the name that comes back. So the new one
-    // leaves that name first.
-    const std::string aside = JoinPath(run_dir, SupersededDirName(step, nonce));
-    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, aside));
-    const Status exchanged = fs.Exchange(aside, final_name);
-    if (!exchanged.ok()) (void)fs.Rename(aside, partial);
-    CAIRN_RETURN_IF_ERROR(exchanged);
-  } else {
-    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, final_name));
-  }
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  (void)WriteLatest(fs, run_dir, step,
-                    nonce);  // the step is committed; a missing hint must not make it a failure
-  return OkStatus();
-}
-
-void AbandonPartial(FileSystem& fs, const std::string& directory) { (void)RemoveTree(fs, directory); }
 
 }  // namespace cairn
