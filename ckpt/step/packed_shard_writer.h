@@ -79,9 +79,6 @@ class PackedShardWriter {
   Buffer TakeBuffer();
   void Encode(Job& job, Worker& worker);
   void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
-  void Write(std::span<const std::byte> bytes);
-  void Flush();
-  void WriteExtent(uint64_t offset, std::string_view bytes);
   Result<H5Layout> LayOut(uint64_t catalog_offset, uint64_t catalog_bytes);
 
   WriteRing& ring_;
@@ -94,10 +91,9 @@ class PackedShardWriter {
   std::mutex mutex_;  // all below
   std::condition_variable placed_;
   std::vector<Buffer> free_;
-  uint64_t nonfinite_ = 0;      // values so far
-  uint64_t next_placed_ = 0;    // the job whose turn it is to be written
-  uint64_t at_ = kH5HeadBytes;  // end of the stream so far
-  std::unique_ptr<WriteRing::Buffer> buffer_;
+  uint64_t nonfinite_ = 0;               // values so far
+  uint64_t next_placed_ = 0;             // the job whose turn it is to be written
+  std::optional<SequentialWriter> out_;  // of the stream of chunks
   std::vector<Worker> workers_;
   WorkerPool pool_;  // last: it uses the others
 };

@@ -101,7 +101,9 @@ class Rebuilder {
     for (int i = 0; i < group.code().data(); ++i) sources_.emplace_back(group.block_bytes());
   }
 
-  // Computes the member's block of this stripe where it is of the kind wanted. Nothing: it is not.
+  const ParityGroup& group() const { return group_; }
+
+  // Computes the member's block of this stripe; nullopt if that block is of the other kind.
   Result<std::optional<uint64_t>> Next(uint64_t stripe, std::byte* out) {
     const ParityGroup::Place target = group_.At(stripe, member_);
     if (target.parity != parity_) return std::optional<uint64_t>();
@@ -152,12 +154,12 @@ class Rebuilder {
   std::map<uint64_t, BlockSum> sums_;
 };
 
-// Rebuilds a whole file but for its first `base` bytes; `digests` takes those of the blocks.
-Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int member, bool parity,
-                   const MemberFiles& files, uint64_t base, uint64_t file_bytes,
-                   std::vector<Digest>& digests) {
+// Writes all blocks of `rebuilder`, the first at `base` and none beyond `file_bytes`. Returns their digests.
+Result<std::vector<Digest>> WriteBlocks(FileSystem& fs, File& file, Rebuilder& rebuilder, uint64_t base,
+                                        uint64_t file_bytes) {
+  const ParityGroup& group = rebuilder.group();
   WriteRing ring(fs, {.buffer_bytes = group.block_bytes()});
-  Rebuilder rebuilder(group, member, parity, files);
+  std::vector<Digest> digests;
   for (uint64_t stripe = 0; stripe < group.stripes(); ++stripe) {
     auto buffer = ring.Acquire();
     Result<std::optional<uint64_t>> index = rebuilder.Next(stripe, buffer->data());
@@ -172,7 +174,8 @@ Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int mem
     digests.push_back(BlockDigest({buffer->data(), buffer->size}, digests.size()));
     ring.Submit(&file, offset, std::move(buffer));
   }
-  return ring.Drain();
+  CAIRN_RETURN_IF_ERROR(ring.Drain());
+  return digests;
 }
 
 // The number at the start of `text`, which is then what follows it; -1 where there is none.
@@ -247,15 +250,12 @@ Status WriteParity(FileSystem& fs, const std::string& path, const ParityGroup& g
                    const MemberFiles& files) {
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(path, Direct::kAuto));
   CAIRN_RETURN_IF_ERROR(file->Allocate(group.parity_file_bytes()));
-  std::vector<Digest> digests;
-  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, group, member, true, files, group.header_bytes(),
-                                    group.parity_file_bytes(), digests));
+  Rebuilder rebuilder(group, member, /*parity=*/true, files);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Digest> digests,
+                         WriteBlocks(fs, *file, rebuilder, group.header_bytes(), group.parity_file_bytes()));
   const std::string header = EncodeHeader(group, member, digests);
   WriteRing ring(fs, {.buffer_bytes = header.size(), .in_flight = 1});
-  auto buffer = ring.Acquire();
-  std::memcpy(buffer->data(), header.data(), header.size());
-  buffer->size = header.size();
-  ring.Submit(file.get(), 0, std::move(buffer));
+  WriteExtent(ring, file.get(), 0, header);
   CAIRN_RETURN_IF_ERROR(ring.Drain());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   return file->Close();
@@ -266,8 +266,8 @@ Status RebuildShard(FileSystem& fs, const std::string& path, const ParityGroup& 
   const uint64_t bytes = group.members()[member].bytes;
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(path, Direct::kAuto));
   CAIRN_RETURN_IF_ERROR(file->Allocate(bytes));
-  std::vector<Digest> unused;
-  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, group, member, false, files, 0, bytes, unused));
+  Rebuilder rebuilder(group, member, /*parity=*/false, files);
+  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, rebuilder, 0, bytes).status());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   return file->Close();
 }

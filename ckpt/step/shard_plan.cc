@@ -123,9 +123,8 @@ Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t cat
   return hasher.Finish();
 }
 
-Result<ShardPlan> ShardPlan::Make(const std::string& name, const StepIdentity& identity,
-                                  const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
-  ShardPlan plan(ShardContents(name, identity, tensors, std::move(pieces)));
+Result<ShardPlan> ShardPlan::Make(ShardContents contents) {
+  ShardPlan plan(std::move(contents));
   Catalog& catalog = plan.contents_.catalog();
   std::vector<H5DatasetSpec> datasets;
   for (Piece& piece : catalog.pieces) {

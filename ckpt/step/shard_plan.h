@@ -69,10 +69,11 @@ Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t cat
 
 class ShardPlan {
  public:
-  // Of `pieces`, tensor (into `tensors`), box and range are read; the rest is filled in. Tensors that no
-  // piece names are left out of the shard.
+  static Result<ShardPlan> Make(ShardContents contents);
   static Result<ShardPlan> Make(const std::string& name, const StepIdentity& identity,
-                                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+                                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
+    return Make(ShardContents(name, identity, tensors, std::move(pieces)));
+  }
 
   const ShardContents& contents() const { return contents_; }
   const std::string& name() const { return contents_.name(); }

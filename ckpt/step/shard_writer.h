@@ -20,12 +20,10 @@ enum class Existing {
 
 class ShardWriter {
  public:
-  // Lays out and creates `directory`/`name`. For `pieces` see ShardPlan::Make.
+  // Lays out and creates `directory`/`contents.name()`.
   static Result<std::unique_ptr<ShardWriter>> Create(FileSystem& fs, WriteRing& ring,
-                                                     const std::string& directory, const std::string& name,
-                                                     const StepIdentity& identity,
-                                                     const std::vector<TensorEntry>& tensors,
-                                                     std::vector<Piece> pieces, Direct direct = Direct::kAuto,
+                                                     const std::string& directory, ShardContents contents,
+                                                     Direct direct = Direct::kAuto,
                                                      Existing existing = Existing::kRefuse);
 
   ~ShardWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file
@@ -62,7 +60,6 @@ class ShardWriter {
       : ring_(ring), plan_(std::move(plan)), cursors_(plan_.piece_count()) {}
   void Digest(size_t piece, std::span<const std::byte> bytes);
   void Flush(size_t piece, Cursor& cursor);
-  void WriteExtent(uint64_t offset, std::string_view bytes);
 
   WriteRing& ring_;
   ShardPlan plan_;

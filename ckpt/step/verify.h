@@ -35,17 +35,20 @@ struct VerifyReport {
   Status status() const;
 };
 
-// One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
-// are those of `catalog` that lie in catalog.files[file]. `sink`, where there is one, is given all bytes of
-// the file in order, and ends it by failing. `may_map` false: those are the bytes that were checked, whatever
-// anyone does to the file meanwhile.
-Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report, const std::function<Status(std::span<const std::byte>)>& sink = {},
-                   bool may_map = true);
+// A file of a step that is to be verified, where it is now.
+struct ShardToVerify {
+  std::string directory;
+  const ManifestFile& file;
+  const StepCatalog& catalog;  // with the file's pieces; the index has none
+  StepIdentity identity;
+};
+// Every chunk of every piece against its digest, everything else against the manifest's. `sink`, if there is
+// one, is given all bytes of the file in order, and ends it by failing. If `may_map` is false, those are the
+// bytes that were checked, even if someone changes the file meanwhile.
+Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report,
+                   const std::function<Status(std::span<const std::byte>)>& sink = {}, bool may_map = true);
 
-// A shard that was just written, where it lies now. Errors: Corrupt with the first problem; those of the
-// disk.
+// Verifies a shard that was just written. Errors: Corrupt with the first problem; those of the disk.
 Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
                      const StepIdentity& identity);
 

@@ -28,12 +28,7 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
 
 LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
-    : place_(place),
-      direct_(direct),
-      saver_(saver),
-      control_(std::move(control)),
-      peers_(peers),
-      queue_([this](const auto& save) { Flush(save); }) {}
+    : place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
 
 // What is handed on does not depend on how this rank saw the local save end, so that the saver's order of
 // saves is the same on all ranks whatever happens.

@@ -30,7 +30,9 @@ class LocalSaver {
   LocalSaver(const LocalPlace& place, Direct direct, Saver& saver, std::unique_ptr<ControlPlane> control,
              PeerFiles& peers);
 
-  void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+  void Start(std::shared_ptr<Save> save) {
+    FlushBehind(queue_, [this, save] { Flush(save); });
+  }
 
  private:
   void Flush(const std::shared_ptr<Save>& save);
@@ -51,7 +53,7 @@ class LocalSaver {
   SaidOnce leftovers_{"old local step not removed: "};
   H5Views views_;  // of rank 0's seals
   bool failing_ = false;
-  SaveQueue queue_;  // last: it ends first, and finishes what it was given
+  WorkerPool queue_{/*threads=*/1};  // last: it ends first, and finishes what it was given
 };
 
 }  // namespace cairn

@@ -371,11 +371,9 @@ Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(directory, name)));
   if (info.bytes != file->bytes)
     return Corrupt("{} has {} bytes instead of {}", name, info.bytes, file->bytes);
-  const auto index = std::ranges::find(current_.catalog.files, name) - current_.catalog.files.begin();
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, *file, current_.catalog, static_cast<uint32_t>(index),
-                                    m.run, m.step, report));
-  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems[0]));
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
+  return report.status();
 }
 
 namespace {

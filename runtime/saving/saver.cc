@@ -14,6 +14,7 @@
 #include "ckpt/step/shard_copy.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
+#include "runtime/control/background_thread.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/watchdog.h"
 
@@ -25,6 +26,15 @@ constexpr double kSlowTimesMedian = 4;
 
 }  // namespace
 
+// An exception ends the process: other ranks would wait for the saves that follow.
+void FlushBehind(WorkerPool& queue, std::function<void()> flush) {
+  (void)queue.Push([flush = std::move(flush)](size_t) noexcept {
+    BecomeBackgroundThread();
+    flush();
+    return OkStatus();
+  });
+}
+
 void Save::Finish(Status outcome) {
   status = std::move(outcome);
   done = true;
@@ -34,8 +44,7 @@ void Save::Finish(Status outcome) {
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)),
       control_(std::move(control)),
-      codec_(options_.codec, options_.codec_threads),
-      queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
+      codec_(options_.codec, options_.codec_threads) {}
 
 Committer Saver::CommitterOf(const Save& save) const {
   return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, options_.lock);

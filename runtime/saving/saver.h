@@ -7,15 +7,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/control/said_once.h"
 #include "runtime/saving/save_codec.h"
-#include "runtime/saving/save_queue.h"
 #include "runtime/snapshot/snapshot.h"
 
 namespace cairn {
@@ -74,11 +75,16 @@ std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt)
 // Blobs by rank. Errors: that of a rank, named.
 Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
 
+// Does `flush` on the thread of a queue, beside the training.
+void FlushBehind(WorkerPool& queue, std::function<void()> flush);
+
 class Saver {
  public:
   Saver(SaverOptions options, std::unique_ptr<ControlPlane> control);
 
-  void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+  void Start(std::shared_ptr<Save> save) {
+    FlushBehind(queue_, [this, save] { save->Finish(Flush(*save)); });
+  }
   // Whether local steps can be copied on as they are; else saves are compressed from their snapshots.
   bool copies_local_steps() const { return options_.codec == CodecMode::kNone && !options_.split_master; }
 
@@ -97,8 +103,8 @@ class Saver {
   FileSystem& fs_ = FileSystem::Posix();
   SaveCodec codec_;
   SaidOnce leftovers_{"old step not removed: "};
-  H5Views views_;    // of rank 0's seals
-  SaveQueue queue_;  // last: it ends first, and finishes what it was given
+  H5Views views_;                    // of rank 0's seals
+  WorkerPool queue_{/*threads=*/1};  // last: it ends first, and finishes what it was given
 };
 
 }  // namespace cairn

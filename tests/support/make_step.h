@@ -209,9 +209,10 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
                    : writer->AppendSplit(i, bytes[i - 1], bytes[i]);
       }));
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                             ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
-                                                 pieces, Direct::kOff));
+      CAIRN_ASSIGN_OR_RETURN(
+          const auto writer,
+          ShardWriter::Create(fs, ring, partial, {ShardName(rank), info.identity, tensors, pieces},
+                              Direct::kOff));
       CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) { return writer->Append(i, bytes[i]); }));
     }
   }

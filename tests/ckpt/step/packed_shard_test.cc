@@ -80,9 +80,9 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
     if (expected.empty()) expected = file;
     EXPECT_TRUE(file == expected) << threads;
     VerifyReport report;
-    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, PackCatalog(receipt->catalog),
-                            0, kIdentity.run, kIdentity.step, report)
-                    .ok());
+    const StepCatalog catalog = PackCatalog(receipt->catalog);
+    ASSERT_TRUE(
+        VerifyShard(fs, {temp / std::to_string(threads), receipt->file, catalog, kIdentity}, report).ok());
     EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
     EXPECT_EQ(report.bytes_checked, file.size());
     const auto decoded = ShardReceipt::Decode(receipt->Encode());
@@ -105,9 +105,9 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   ASSERT_TRUE(receipt.ok()) << receipt.status().message();
   EXPECT_GT(waited, plan->catalog_offset() - kPageBytes);
   VerifyReport report;
-  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, PackCatalog(receipt->catalog), 0, kIdentity.run,
-                          kIdentity.step, report)
-                  .ok());
+  ASSERT_TRUE(
+      VerifyShard(fs, {temp / "image", receipt->file, PackCatalog(receipt->catalog), kIdentity}, report)
+          .ok());
   EXPECT_TRUE(report.problems.empty());
   EXPECT_EQ(receipt->catalog.bytes(), plan->contents().catalog().bytes());
 }

@@ -268,7 +268,7 @@ class StripOverflowTest : public StripTest {
     const StepInfo info{{recipe_.run, recipe_.step}, recipe_.topology, recipe_.model, recipe_.state};
     const auto pieces = PiecesOfRank(recipe_, tensors, 0);
     ASSERT_TRUE(pieces.ok());
-    auto writer = ShardWriter::Create(Fs(), ring, partial, ShardName(0), info.identity, tensors, *pieces);
+    auto writer = ShardWriter::Create(Fs(), ring, partial, {ShardName(0), info.identity, tensors, *pieces});
     ASSERT_TRUE(writer.ok());
     for (size_t i = 0; i < pieces->size(); ++i) {
       Bytes bytes = ValuesOf(tensors[(*pieces)[i].tensor], recipe_.seed);
