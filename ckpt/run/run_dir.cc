@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/partial_dir.h"
@@ -23,8 +24,7 @@ constexpr auto kLockPoll = std::chrono::milliseconds(20);
 // "latest.<hex digits>"
 bool IsLatestTempName(std::string_view name) {
   const std::string prefix = LatestTempName("");
-  return name.starts_with(prefix) && name.size() > prefix.size() &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos;
+  return name.starts_with(prefix) && IsHex(name.substr(prefix.size()));
 }
 
 // A refusal is reported and is not a failure; an error of the disk is one.

@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 
-#include "ckpt/base/byte_codec.h"
 #include "ckpt/io/write_ring.h"
 #include "ckpt/model/layout.h"
 
@@ -35,14 +34,8 @@ std::string EncodeFields(const ParityGroup& group, int member, const std::vector
   out.PutText(group.identity().run);
   out.Put(group.identity().step);
   out.Put(static_cast<uint16_t>(member));
-  out.Put(static_cast<uint16_t>(group.size()));
-  out.Put(static_cast<uint16_t>(group.code().parity()));
-  for (const ParityGroup::Member& m : group.members()) {
-    out.PutText(m.shard);
-    out.Put(m.bytes);
-  }
-  for (const Digest& digest : digests)
-    out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  group.EncodeMembers(out);
+  for (const Digest& digest : digests) out.PutDigest(digest);
   return std::move(out).Take();
 }
 
@@ -54,16 +47,9 @@ std::string EncodeHeader(const ParityGroup& group, int member, const std::vector
   out.PutRaw(kParityMagic);
   out.Put(kParityVersion);
   out.Put(group.header_bytes());
-  out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  out.PutDigest(digest);
   out.PutRaw(fields);
   return std::move(out).Take();
-}
-
-Digest GetDigest(ByteReader& in) {
-  Digest digest{};
-  const std::string_view raw = in.GetRaw(digest.size());
-  if (raw.size() == digest.size()) std::memcpy(digest.data(), raw.data(), digest.size());
-  return digest;
 }
 
 // `fields` is behind its digest, so that what does not fit together is a programmer's doing, not damage.
@@ -73,22 +59,12 @@ Result<ParityHeader> DecodeFields(std::string_view fields) {
   identity.run = in.GetText();
   identity.step = in.Get<int64_t>();
   const int member = in.Get<uint16_t>();
-  const int size = in.Get<uint16_t>();
-  const int parity = in.Get<uint16_t>();
-  if (!in.ok() || size > kMaxCodeBlocks || member >= size) return Corrupt("no such group");
-  std::vector<ParityGroup::Member> members(size);
-  for (ParityGroup::Member& m : members) {
-    m.shard = in.GetText();
-    m.bytes = in.Get<uint64_t>();
-    if (!IsPlainFileName(m.shard) || m.bytes > kMaxShardBytes || m.bytes % kPageBytes != 0)
-      return Corrupt("no such shard");
-  }
-  CAIRN_ASSIGN_OR_RETURN(ParityGroup group,
-                         ParityGroup::Make(std::move(identity), std::move(members), parity));
+  CAIRN_ASSIGN_OR_RETURN(ParityGroup group, ParityGroup::DecodeMembers(std::move(identity), in));
+  if (member >= group.size()) return Corrupt("no such group");
   if (group.header_bytes() != kStartBytes + fields.size()) return Corrupt("its header has another length");
   ParityHeader header{std::move(group), member, {}};
   header.digests.resize(header.group.parity_blocks());
-  for (Digest& digest : header.digests) digest = GetDigest(in);
+  for (Digest& digest : header.digests) digest = in.GetDigest();
   if (!in.ok()) return Corrupt("its header is too short");
   return header;
 }
@@ -221,6 +197,29 @@ Result<ParityGroup> ParityGroup::Make(StepIdentity identity, std::vector<Member>
   return ParityGroup(std::move(identity), std::move(members), std::move(code));
 }
 
+void ParityGroup::EncodeMembers(ByteWriter& out) const {
+  out.Put(static_cast<uint16_t>(size()));
+  out.Put(static_cast<uint16_t>(code_.parity()));
+  for (const Member& member : members_) {
+    out.PutText(member.shard);
+    out.Put(member.bytes);
+  }
+}
+
+Result<ParityGroup> ParityGroup::DecodeMembers(StepIdentity identity, ByteReader& in) {
+  const int size = in.Get<uint16_t>();
+  const int parity = in.Get<uint16_t>();
+  if (!in.ok() || size > kMaxCodeBlocks) return Corrupt("no such group");
+  std::vector<Member> members(size);
+  for (Member& member : members) {
+    member.shard = in.GetText();
+    member.bytes = in.Get<uint64_t>();
+    if (!IsPlainFileName(member.shard) || member.bytes > kMaxShardBytes || member.bytes % kPageBytes != 0)
+      return Corrupt("no such shard");
+  }
+  return Make(std::move(identity), std::move(members), parity);
+}
+
 uint64_t ParityGroup::header_bytes() const {
   return PageUp(kStartBytes + EncodeFields(*this, 0, {}).size() + parity_blocks() * sizeof(Digest));
 }
@@ -283,7 +282,7 @@ Result<ParityHeader> ReadParityHeader(FileSystem& fs, const std::string& path) {
     return NotSupported("{}: parity version {}, this program reads version {}", path, version,
                         kParityVersion);
   const auto header_bytes = in.Get<uint64_t>();
-  const Digest digest = GetDigest(in);
+  const Digest digest = in.GetDigest();
   if (header_bytes < kStartBytes || header_bytes > std::min(info.bytes, kMaxHeaderBytes))
     return Corrupt("{} at byte 12: a header of {} bytes in a file of {}", path, header_bytes, info.bytes);
   std::string fields(header_bytes - kStartBytes, '\0');

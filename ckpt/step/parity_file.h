@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/byte_codec.h"
 #include "ckpt/codec/erasure.h"
 #include "ckpt/step/shard_plan.h"
 
@@ -36,6 +37,9 @@ class ParityGroup {
 
   // `parity`: M. Errors: InvalidArgument where ErasureCode::Make has some.
   static Result<ParityGroup> Make(StepIdentity identity, std::vector<Member> members, int parity);
+  // Members and parity, as they are in the header of a parity file. Errors: Corrupt.
+  void EncodeMembers(ByteWriter& out) const;
+  static Result<ParityGroup> DecodeMembers(StepIdentity identity, ByteReader& in);
 
   const StepIdentity& identity() const { return identity_; }
   const std::vector<Member>& members() const { return members_; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 
@@ -49,7 +50,7 @@ constexpr std::string_view kPartialMark = ".partial-";
 bool IsPartialOf(std::string_view name, const std::string& final_name) {
   const std::string prefix = final_name + std::string(kPartialMark);
   return name.starts_with(prefix) && name.size() == prefix.size() + kNonceDigits &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos && !ParseMarkedDirName(name);
+         IsHex(name.substr(prefix.size())) && !ParseMarkedDirName(name);
 }
 
 // A simulated file system has no other process.

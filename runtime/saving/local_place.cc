@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
@@ -120,13 +121,11 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
 }
 
 bool IsRankMark(std::string_view name) {
-  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (!name.starts_with(kMark)) return false;
   name.remove_prefix(kMark.size());
   if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
-  return std::ranges::all_of(name.substr(0, kNonceDigits), is_hex) &&
-         std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
+  return IsHex(name.substr(0, kNonceDigits)) && std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
 }
 
 Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,

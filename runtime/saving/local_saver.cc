@@ -107,21 +107,16 @@ Status LocalSaver::WriteShare(const Save& save, Committer& committer, const Resu
     CAIRN_RETURN_IF_ERROR(seal.status());  // the same on all ranks
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, DecodeManifest(seal->manifest));
     std::vector<ParityGroup::Member> members;
-    for (int member : place_.group)
+    std::map<std::string, int> rank_of;
+    for (int member : place_.group) {
       members.push_back({manifest.files[member].name, manifest.files[member].bytes});
+      rank_of.emplace(members.back().shard, member);
+    }
     CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
-                           ParityGroup::Make(save.info.identity, members, place_.parity));
+                           ParityGroup::Make(save.info.identity, std::move(members), place_.parity));
     const auto own = static_cast<int>(std::ranges::find(place_.group, rank) - place_.group.begin());
-    const MemberFiles files{.has = [](int, bool parity) { return !parity; },
-                            .read =
-                                [&](std::span<const MemberRead> reads) {
-                                  std::vector<PeerFiles::Read> asked;
-                                  for (const MemberRead& read : reads)
-                                    asked.push_back({place_.group[read.member], members[read.member].shard,
-                                                     read.offset, read.out});
-                                  return peers_.ReadAll(asked);
-                                }};
-    return WriteParity(fs_, JoinPath(committer.partial(), ParityName(rank)), group, own, files);
+    return WriteParity(fs_, JoinPath(committer.partial(), ParityName(rank)), group, own,
+                       FilesOf(group, rank_of, peers_));
   };
   const Status shared = peers_.Session({{ShardName(rank), {save.snapshot->image(), ""}}}, work);
   return status.ok() ? shared : status;

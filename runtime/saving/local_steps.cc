@@ -23,31 +23,8 @@ namespace {
 
 constexpr uint64_t kReadBytes = 16 << 20;  // of one message
 
-std::string ParityNameOf(const std::string& shard) { return shard.substr(0, shard.rfind('.')) + ".parity"; }
-
 int NumberOf(const std::string& name) {  // of "shard-00003.h5"
   return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
-}
-
-std::string EncodeGroup(const ParityGroup& group) {
-  ByteWriter out;
-  out.Put(static_cast<uint16_t>(group.code().parity()));
-  out.Put(static_cast<uint16_t>(group.size()));
-  for (const ParityGroup::Member& member : group.members()) {
-    out.PutText(member.shard);
-    out.Put(member.bytes);
-  }
-  return std::move(out).Take();
-}
-
-Result<ParityGroup> DecodeGroup(const StepIdentity& identity, ByteReader& in) {
-  const int parity = in.Get<uint16_t>();
-  std::vector<ParityGroup::Member> members(in.Get<uint16_t>());
-  for (ParityGroup::Member& member : members) {
-    member.shard = in.GetText();
-    member.bytes = in.Get<uint64_t>();
-  }
-  return ParityGroup::Make(identity, std::move(members), parity);
 }
 
 // A file of another rank.
@@ -155,7 +132,7 @@ std::string LocalSteps::FactsOfThisRank() const {
       out.Put(step);
       out.PutText(name);
       out.Put(info->bytes);
-      out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+      out.PutDigest(digest);
       out.PutText(said.dump());
     }
   }
@@ -174,11 +151,9 @@ Status LocalSteps::Survey() {
       const auto step = in.Get<int64_t>();
       const std::string name(in.GetText());
       const Holder holder{rank, in.Get<uint64_t>()};
-      Digest digest{};
-      const std::string_view raw = in.GetRaw(digest.size());
+      const Digest digest = in.GetDigest();
       const std::string text(in.GetText());
       if (!in.ok()) return Corrupt("truncated message between ranks");
-      std::copy_n(reinterpret_cast<const std::byte*>(raw.data()), digest.size(), digest.begin());
       if (name == kManifestName) {
         manifests[step][digest].push_back(holder);
         said[digest] = nlohmann::json::parse(text);
@@ -324,7 +299,7 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
       verified.rank_of.emplace(name, rank);
       if (in.Get<uint8_t>() == 0) continue;
       CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
-                             DecodeGroup({current_.manifest.run, current_.step}, in));
+                             ParityGroup::DecodeMembers({current_.manifest.run, current_.step}, in));
       for (const ParityGroup::Member& member : group.members())
         verified.group_of.emplace(member.shard, group);
     }
@@ -355,7 +330,7 @@ std::string LocalSteps::VerifyHere() const {
       if (!fits || !VerifyParity(fs_, offer.path, *header).ok()) continue;
       good.PutText(name);
       good.Put(uint8_t{1});
-      good.PutRaw(EncodeGroup(header->group));
+      header->group.EncodeMembers(good);
     } else if (number >= 0 && VerifyShardAt(directory, name).ok()) {
       good.PutText(name);
       good.Put(uint8_t{0});
@@ -375,28 +350,6 @@ Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string
   CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
   return report.status();
 }
-
-namespace {
-
-// The files of a group as the verification found them, read from their ranks.
-MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers) {
-  const auto name = [&group](int member, bool parity) {
-    const std::string& shard = group.members()[member].shard;
-    return parity ? ParityNameOf(shard) : shard;
-  };
-  return {.has = [&rank_of, name](int member, bool parity) { return rank_of.contains(name(member, parity)); },
-          .read =
-              [&rank_of, name, &peers](std::span<const MemberRead> reads) {
-                std::vector<PeerFiles::Read> asked;
-                for (const MemberRead& read : reads) {
-                  const std::string file = name(read.member, read.parity);
-                  asked.push_back({rank_of.at(file), file, read.offset, read.out});
-                }
-                return peers.ReadAll(asked);
-              }};
-}
-
-}  // namespace
 
 Status LocalSteps::CheckRebuildable(const Verified& verified) const {
   std::set<std::string> lost;

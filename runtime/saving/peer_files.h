@@ -19,10 +19,14 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/parity_file.h"
 
 namespace cairn {
 
 class Mailbox;
+
+// The name of a shard's parity file.
+std::string ParityNameOf(const std::string& shard);
 
 class PeerFiles {
  public:
@@ -91,5 +95,9 @@ class PeerFiles {
   bool stop_ = false;
   std::thread server_;  // last: it uses the others
 };
+
+// The files of a group, read from the ranks that have them. `rank_of`: of each good file, by name. All must
+// outlive it.
+MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers);
 
 }  // namespace cairn

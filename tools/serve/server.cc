@@ -131,8 +131,8 @@ class Server {
   }
   template <typename Work>
   static void Push(WorkerPool& pool, Work work) {
-    (void)pool.Push([work](size_t) {
-      (void)Caught(work);
+    (void)pool.Push([work = std::move(work)](size_t) {
+      (void)Caught([&] { return work(), OkStatus(); });
       return OkStatus();
     });
   }
@@ -186,7 +186,6 @@ class Server {
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
       Answer(id, save->begun);
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -207,14 +206,13 @@ class Server {
     begun_.erase(begun);
     Push(saves_, [this, id, save, given] {
       const Status saved = Caught([&] { return Flush(id, *save, *given); });
-      if (saved.ok()) return OkStatus();
+      if (saved.ok()) return;
       // Who hears of the failure finds nothing of the save any more. A rank that has no room yet would wait
       // for it.
       const bool entered = save->save.entered();
       if (entered) save->save.Abandon(saved);
       Fail(id, saved);
       if (!entered) save->save.Abandon(saved);
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -244,7 +242,6 @@ class Server {
   void Abandon(const std::shared_ptr<RunningSave>& save, const std::string& why) {
     Push(saves_, [save, why] {
       if (save->begun.ok()) save->save.Abandon(Aborted("{}", why));
-      return OkStatus();
     });
   }
 
@@ -269,7 +266,6 @@ class Server {
     const auto descriptor = std::make_shared<UniqueFd>(std::move(message.descriptor));
     Push(reads_, [this, id, head = message.packet.head, descriptor] {
       Answer(id, Caught([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -288,7 +284,6 @@ class Server {
         return OkStatus();
       });
       if (!status.ok() || what != "open") Answer(id, status);
-      return OkStatus();
     });
     return OkStatus();
   }
