@@ -1,9 +1,9 @@
-// Makes a step out of finished shards, or leaves everything as it was: the only code that makes RUN/step-N.
+// Makes a step of finished shards, or leaves everything as it was. The only code that makes RUN/step-N.
 //
 // The step is written as RUN/step-N.partial-NONCE, by one process or by several that share the nonce. One of
 // them, which holds the run, seals and publishes it.
 //
-// Order of what becomes durable: shards (synced by their writers), files beside them, index, manifest, the
+// Order of durability: shards (synced by their writers), files beside them, index, manifest, the
 // partial directory's entries, the rename that makes it a step, the run directory's entries. Before the
 // rename nothing of it is ever read; after it everything is durable. `latest` follows as a hint. FORMAT.md,
 // "Commit".
@@ -24,7 +24,7 @@ namespace cairn {
 class Committer {
  public:
   // One step of a run that the caller holds for longer (`lock`, which Publish() checks), or that another
-  // process of the same job holds (nullptr). Does nothing yet; MakePartial() is the caller's to call.
+  // process of the same job holds (nullptr). Does nothing yet.
   Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce,
             const RunLock* lock = nullptr);
 
@@ -36,7 +36,7 @@ class Committer {
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left
   };
   // For a command that makes one step: refuses a step that is there, checks the place and the free space,
-  // takes the run's lock, removes leftovers (unless `resume`: all of them could be wanted), makes the partial
+  // takes the run's lock, removes leftovers (not with `resume`: others may want theirs), makes the partial
   // directory. If `resume` finds one, it takes its seal off and keeps its other files.
   // Unless published or kept, the step goes with this object, and so do the directories made above it.
   // Errors: AlreadyExists if the step is there or another process writes into the run; InvalidArgument inside

@@ -101,7 +101,7 @@ PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
   return buffer;
 }
 
-// All or nothing, since a dataset of HDF5 holds either elements or halves: looked through first, then stored.
+// All chunks or none, since a dataset of HDF5 holds either elements or halves: checked first, then stored.
 Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> weight,
                                       std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(master);
@@ -130,7 +130,7 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
   return OkStatus();
 }
 
-// All or nothing here too: a derived piece has no bytes of its own.
+// All chunks or none here, too: a derived piece has no bytes of its own.
 Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte> master,
                                         std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(weight);

@@ -52,7 +52,7 @@ std::string EncodeHeader(const ParityGroup& group, int member, const std::vector
   return std::move(out).Take();
 }
 
-// `fields` is behind its digest, so that what does not fit together is a programmer's doing, not damage.
+// `fields` matched its digest, so fields that do not fit together are a bug, not damage.
 Result<ParityHeader> DecodeFields(std::string_view fields) {
   ByteReader in(fields);
   StepIdentity identity;
@@ -69,7 +69,7 @@ Result<ParityHeader> DecodeFields(std::string_view fields) {
   return header;
 }
 
-// The blocks of one kind of one member, one after the other, each from the others' blocks of its stripe.
+// Computes all blocks of one kind of one member, each from the others' blocks of its stripe.
 class Rebuilder {
  public:
   Rebuilder(const ParityGroup& group, int member, bool parity, const MemberFiles& files)
@@ -102,7 +102,7 @@ class Rebuilder {
   }
 
  private:
-  // What lies beyond the end of a shard counts as zeros.
+  // Bytes beyond the end of a shard count as zeros.
   void AddRead(int m, const ParityGroup::Place& place, std::vector<std::byte>& block,
                std::vector<MemberRead>& reads) const {
     const uint64_t begin = place.index * group_.block_bytes();
@@ -114,7 +114,7 @@ class Rebuilder {
                        std::span(block).first(there)});
   }
 
-  // Places repeat after K stripes, and what is there does not change.
+  // Places repeat after K stripes, and the files that are there stay the same.
   const BlockSum& SumFor(uint64_t stripe, int target, const std::vector<int>& numbers) {
     const uint64_t turn = stripe % group_.size();
     auto found = sums_.find(turn);
@@ -154,7 +154,7 @@ Result<std::vector<Digest>> WriteBlocks(FileSystem& fs, File& file, Rebuilder& r
   return digests;
 }
 
-// The number at the start of `text`, which is then what follows it; -1 where there is none.
+// Takes the number at the start of `text` off; -1 if there is none.
 int TakeNumber(std::string_view& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

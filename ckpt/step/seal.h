@@ -27,7 +27,7 @@ struct StepSeal {
   std::string index;
   std::string manifest;
 };
-// `receipts` are in order of writer. `kept`: what a saver keeps from one seal to the next.
+// `receipts` are in order of writer. `kept`: cache of a saver, from one seal to the next.
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
                           const std::vector<ShardReceipt>& receipts, H5Views* kept = nullptr);
 // The same from a whole catalog. `files`: the catalog's, with sizes and digests; `shards`: their directory,

@@ -1,7 +1,7 @@
 // A file is divided into regions: the chunks of its pieces in order of offset, and between them the envelope.
 // One scan from front to back then puts each byte under exactly one digest. A wrong chunk becomes a problem
 // and the scan continues; only a file that cannot be read ends it. Threads take whole files. Each file has a
-// report of its own, so that the order of problems does not depend on the threads.
+// report of its own: the order of problems does not depend on the threads.
 
 #include "ckpt/step/verify.h"
 
@@ -68,7 +68,7 @@ Status ScanRegion(FileScan& scan, const FileRegion& region, const Sink& sink) {
   return OkStatus();
 }
 
-// Sets `wrong` where a chunk is not what its digest says; fails where it cannot be read. The buffers are
+// Sets `wrong` if a chunk does not match its digest; fails if it cannot be read. The buffers are
 // scratch memory.
 Status CheckChunk(FileScan& scan, const FileRegion& region, uint64_t element_bytes, uint64_t seed,
                   const Sink& sink, std::vector<std::byte>& stored, std::vector<std::byte>& decoded,

@@ -13,7 +13,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// Symbolic links are followed, so that the way from one directory to the other is what the kernel takes.
+// Follows symbolic links: the relative path from one directory to the other must be right for the kernel.
 Result<stdfs::path> Canonical(const std::string& path) {
   std::error_code error;
   const stdfs::path canonical = stdfs::canonical(path, error);
@@ -69,7 +69,7 @@ Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source,
   CAIRN_RETURN_IF_ERROR(CopyBeside(fs, committer.partial(), options.writer.beside, seal));
   CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
   const Status held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
-  // After the hold, so that the shards that are there now stay.
+  // After the hold: shards that are there now stay.
   CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
   return VirtualResult{.directory = committer.step_dir(),

@@ -2,7 +2,7 @@
 // receipts, each directory gets a copy, and each rank writes its parity, which it computes from the others'
 // snapshots in memory rather than from their files. Directories are published only after all ranks agree that
 // everything is written. A save for the run directory then goes to the saver: as a drain, which reads the
-// local step so that the snapshot is free, or as itself.
+// local step and frees the snapshot, or as itself.
 
 #include "runtime/saving/local_saver.h"
 
@@ -30,8 +30,8 @@ LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
     : place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
 
-// What is handed on does not depend on how this rank saw the local save end, so that the saver's order of
-// saves is the same on all ranks whatever happens.
+// The order of saves that the saver gets is the same on all ranks, whatever outcome of the local save a rank
+// has seen.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   const Status status = Commit(*save);
   TellChange(*save, status);
@@ -53,7 +53,7 @@ void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   save->Finish(status);
 }
 
-// Each collective is entered whatever became of those before: ranks stay in step.
+// Enters each collective even if an earlier one failed: ranks stay in step.
 Status LocalSaver::Commit(Save& save) {
   Committer committer(fs_, place_.run_dir, save.info.identity.step, save.nonce);
   const Status made = committer.MakePartial();
@@ -75,7 +75,7 @@ Status LocalSaver::Commit(Save& save) {
   return OkStatus();
 }
 
-// Collective: what rank 0 makes of all receipts, on every rank.
+// Collective: rank 0 makes the seal of all receipts; every rank gets it.
 Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& receipt) {
   const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
   const auto make = [&]() -> Result<std::string> {
@@ -97,7 +97,8 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
   return seal;
 }
 
-// Collective: manifest and index, and this rank's parity. The others read its shard from the snapshot.
+// Collective: writes manifest, index, and this rank's parity. The others read this rank's shard from its
+// snapshot.
 Status LocalSaver::WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal) {
   const int rank = control_->rank();
   Status status = seal.status();
@@ -133,8 +134,8 @@ std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
   return drain;
 }
 
-// Keeps what a drain still reads from, too. A drain ends on all ranks at once, so the leader's knowledge is
-// that of all who share its directory.
+// Also keeps steps that a drain still reads. A drain ends on all ranks at once, so the leader knows for all
+// ranks that share its directory.
 Status LocalSaver::Retire(const Save& save) {
   std::erase_if(drains_, [](const auto& drain) { return drain->done.load(); });
   if (!place_.leader) return OkStatus();
@@ -150,7 +151,7 @@ Status LocalSaver::Retire(const Save& save) {
                           [this](const Status& why) { leftovers_.Add(why); });
 }
 
-// Says when local saves begin to fail and when they work again, not each time.
+// Reports when local saves begin to fail and when they work again, not each time.
 void LocalSaver::TellChange(const Save& save, const Status& status) {
   if (failing_ == !status.ok()) return;
   failing_ = !status.ok();

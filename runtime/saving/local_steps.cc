@@ -1,8 +1,8 @@
-// Survey() shares what the directory of every rank holds. Load() gets manifest and catalog from any good
-// copy, and then loads at once, through a file system that shows the files of other ranks in this rank's
-// directory. So an intact step costs no pass of verification. Only where a file is missing, or a load meets
-// damage, all ranks verify what they hold, rebuild the lost files into a partial directory, install it, and
-// load again. Ranks agree on each outcome before the next collective, because all must take the same branch.
+// Survey() shares the file lists of all ranks. Load() gets manifest and catalog from any good copy, and then
+// loads at once, through a file system that shows the files of other ranks in this rank's directory: an
+// intact step is not verified twice. Only if a file is missing, or a load meets damage, all ranks verify
+// their files, rebuild the lost ones into a partial directory, install it, and load again. Ranks agree on
+// each outcome before the next collective, because all must take the same branch.
 
 #include "runtime/saving/local_steps.h"
 
@@ -56,7 +56,7 @@ class PeerFile final : public File {
   const std::string name_;
 };
 
-// A local step's directory with the files that lie elsewhere. Reads only.
+// A local step's directory, with the files of other ranks. Read-only.
 class StepFiles final : public FileSystem {
  public:
   struct Place {
@@ -139,8 +139,8 @@ std::string LocalSteps::FactsOfThisRank() const {
   return std::move(out).Take();
 }
 
-// Where manifests differ (a training that walked back wrote the step again, but not everywhere), the one that
-// most ranks have counts.
+// If manifests differ (a training that went back wrote the step again, but not everywhere), the one that most
+// ranks have counts.
 Status LocalSteps::Survey() {
   CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(control_, FactsOfThisRank(), "local steps"));
   steps_.clear();
@@ -204,7 +204,7 @@ Status LocalSteps::Load(int64_t step, const Loader& load) {
   return LoadOnce(load);
 }
 
-// Every rank comes to know the manifest and the index.
+// Gives every rank the manifest and the index.
 Status LocalSteps::Open(int64_t step) {
   current_ = {.step = step};
   const auto known = steps_.find(step);
@@ -228,7 +228,7 @@ Status LocalSteps::Open(int64_t step) {
   return Agree(control_, read, "opening a local step");
 }
 
-// A small file that many ranks hold, from the nearest that has it whole.
+// Reads a small file that many ranks have: this rank's copy, or else another's that is whole.
 Result<std::string> LocalSteps::ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes) {
   const auto& files = steps_.at(current_.step).files;
   const auto found = files.find(name);
@@ -289,7 +289,7 @@ Status LocalSteps::Repair() {
   return agreed.ok() ? all_installed : agreed;
 }
 
-// Which files are good, by the word of the ranks that see them.
+// The good files, as reported by the ranks that have them.
 Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
   CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(control_, VerifyHere(), "verifying a local step"));
   Verified verified;
@@ -307,10 +307,10 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
   return verified;
 }
 
-// Good files of this rank's directory: text name, u8, and where that is 1 the group of a parity file. Of
-// ranks that share it each verifies its own, and the leader what belongs to none of them. Parity does not say
-// which shards it was made of, but lies beside the manifest of their step: where that is another one, written
-// before a training walked back, its parity is of that one's shards.
+// Good files of this rank's directory: text name, u8, and if that is 1 the group of a parity file. Each of
+// the ranks that share it verifies its own files, and the leader those of ranks that do not. A parity file
+// does not identify its shards, but it is beside the manifest of their step. If that is another manifest,
+// written before a training went back, the parity belongs to the shards of that one.
 std::string LocalSteps::VerifyHere() const {
   ByteWriter good;
   const std::string directory = Directory(current_.step);
@@ -369,8 +369,8 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
   return OkStatus();
 }
 
-// Makes the lost files that belong to this rank, in a partial directory. Where the ranks are fewer than they
-// were, each takes over those whose number it is modulo their count.
+// Rebuilds the lost files of this rank in a partial directory. If there are fewer ranks than before, each
+// rebuilds the files whose number modulo the count of ranks is its own.
 Status LocalSteps::RebuildHere(const Verified& verified) {
   const std::string partial = CommitterOf(current_.step).partial();
   std::vector<std::function<Status()>> jobs;
@@ -407,8 +407,8 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
   return OkStatus();
 }
 
-// Files come into a step directory that is there one by one, each whole, in place of a damaged one or of
-// none; otherwise the directory comes whole.
+// Moves the files one by one into a step directory that is there, each in place of a damaged or a missing
+// one; otherwise publishes the whole directory.
 Status LocalSteps::Install() const {
   const std::string partial = CommitterOf(current_.step).partial(), directory = Directory(current_.step);
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));

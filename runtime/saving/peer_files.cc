@@ -110,7 +110,8 @@ void PeerFiles::Serve() {
       backoff = Backoff(kPeerSleepNs);
       continue;
     }
-    // Its own work takes as long as it takes; that of others, which it may hear nothing of, almost.
+    // Its own work may take any time. The work of others, without a message, may take long, too, but not
+    // forever.
     const bool asks = [this] {
       const std::lock_guard lock(mutex_);
       return !waiting_.empty();

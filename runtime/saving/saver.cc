@@ -1,7 +1,7 @@
 // One thread takes the saves one by one: shard, receipts to rank 0, commit, outcome to all, reading back,
 // retention. Rank 0 alone commits and deletes. A rank that failed sends its error in place of a receipt and
-// takes part in all that follows, or the others would wait for it. Older steps go only once every rank has
-// read its shard of the new step back.
+// takes part in everything that follows, because the others wait for it. Older steps go only once every rank
+// has read its shard of the new step back.
 
 #include "runtime/saving/saver.h"
 
@@ -50,8 +50,8 @@ Committer Saver::CommitterOf(const Save& save) const {
   return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, options_.lock);
 }
 
-// Every step of the control plane is taken whatever became of the one before: ranks may see different
-// failures, and must be in step again for the next save.
+// Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
+// must be in step for the next save.
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
@@ -155,7 +155,7 @@ Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::strin
   return status;
 }
 
-// One slow disk or node holds up every commit; whoever runs the training wants to know which.
+// One slow disk or node delays every commit, so report which.
 void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) const {
   std::vector<double> sorted = seconds;
   std::ranges::sort(sorted);
@@ -166,7 +166,7 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
                   save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
-// What older steps are deleted for must be more than written: each rank reads its own shard back first.
+// Before older steps are deleted, each rank reads its shard of the new one back.
 void Saver::Retire(const Save& save, bool read) {
   const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
   if (!all_read.ok() || !*all_read || control_->rank() != 0) return;

@@ -1,6 +1,6 @@
-// Files of a team beside rank_team's own: "team-table-DIGEST" and "team-group-DIGEST" hold what ranks have in
-// common, once each; "team-receipt-R" names them for rank R, with the receipt of its shard. A rank is through
-// (LeaveTeam) after its receipt is durable, so that rank 0 reads whole files alone.
+// Files of a team in addition to rank_team's: "team-table-DIGEST" and "team-group-DIGEST" hold contents that
+// ranks share, once each; "team-receipt-R" names those of rank R, with the receipt of its shard. A rank
+// leaves the team (LeaveTeam) after its receipt is durable: rank 0 reads only whole files.
 
 #include "tools/serve/step_save.h"
 
@@ -31,11 +31,12 @@ std::string ContentName(std::string_view kind, std::string_view bytes) {
 
 std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
 
-// A hole or an overlap comes of a tensor that ranks hold otherwise than the rule of who writes it supposes.
+// A hole or an overlap happens when ranks hold a tensor differently from what the ownership rule assumes.
 Status UncoveredTensor(const Status& why) {
   if (why.kind() != StatusKind::kCorrupt) return why;
   return InvalidArgument(
-      "{}; replicas= names the ranks that hold the same, where a plain tensor is on some ranks alone and for "
+      "{}; replicas= names the ranks that hold the same, for a plain tensor that only some ranks have and "
+      "for "
       "HYBRID_SHARD of FSDP1",
       why.message());
 }
@@ -62,7 +63,7 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
   if (const auto held = runs_.find(CanonicalPath(run_dir)); held != runs_.end()) {
     if (held->second.lock.CheckPlace().ok()) return OkStatus();
-    runs_.erase(held);  // removed or moved away between two saves: what is made now is another run
+    runs_.erase(held);  // removed or moved away between two saves: the new directory is another run
   }
   CAIRN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Hold(
                                            fs, run_dir, [](const Status&) {}, patience));
@@ -120,7 +121,8 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options,
   return OkStatus();
 }
 
-// Ranks that have the same bytes leave them once; who comes second finds them there, or being written.
+// Ranks that have the same bytes leave them once; a later rank finds the file, or writes the same bytes
+// again.
 Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_view bytes) {
   const std::string name = ContentName(kind, bytes);
   const std::string path = JoinPath(committer_.partial(), name);
@@ -141,7 +143,7 @@ Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups
   return WriteSmallFile(fs_, JoinPath(committer_.partial(), ReceiptName(team_.rank)), EncodePacket(receipt));
 }
 
-// What older steps are deleted for must be more than written.
+// Before older steps are deleted, the shards of the new one are read back.
 Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const {
   if (!receipt || !options.retention.enabled()) return OkStatus();
   return ReadBackShard(fs_, committer_.partial(), *receipt, identity_);
@@ -159,7 +161,7 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
   return ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes);
 }
 
-// What ranks have in common is read once, of the first that names it.
+// Contents that ranks share are read once, for the first rank that names them.
 Status StepSave::Gather(const SavePlan& plan, StateDict& state_dict,
                         std::vector<ShardReceipt>& receipts) const {
   std::set<std::string> seen;
@@ -199,7 +201,7 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
   return info;
 }
 
-// In two shards: of values, which each step has and whose sizes change, and of small tensors, if any, which
+// Writes two shards: values, which every step has and whose sizes change; and small tensors, if any, which
 // are laid out once.
 Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
                                std::vector<ShardReceipt>& receipts) const {
@@ -215,7 +217,7 @@ Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, cons
 
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, committer_.partial(), team_).status());
-  runs_.RemoveFailed();  // every rank is here, so that none reads there any more
+  runs_.RemoveFailed();  // every rank is here: none reads there any more
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
@@ -251,12 +253,12 @@ bool StepSave::IsCommitted() const {
   return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
 }
 
-// Rank 0 has the same patience for the slowest rank, and commits after that.
+// Rank 0 waits as long for the slowest rank, and commits after that.
 Status StepSave::AwaitCommit() const {
   const auto deadline = std::chrono::steady_clock::now() + 2 * request_.patience;
   while (std::chrono::steady_clock::now() < deadline) {
     const Status team = CheckTeam(fs_, committer_.partial());
-    // A save that failed leaves its room where it is; a step of this number may be there from before.
+    // A failed save keeps its room. A step of this number may be an older one.
     if (!team.ok()) return !fs_.Stat(committer_.partial()).ok() && IsCommitted() ? OkStatus() : team;
     std::this_thread::sleep_for(kPoll);
   }
@@ -270,7 +272,7 @@ void StepSave::Abandon(const Status& why) {
   if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
   DismissTeam(fs_, committer_.partial(), team_);
   if (team_.alone()) return committer_.Abandon();
-  // A rank that waits for the commit, or comes only now, must find the room, and what is said there.
+  // A rank that waits for the commit, or comes only now, must find the room and the reason in it.
   (void)committer_.RemoveFiles([](std::string_view name) { return !IsTeamFileName(name); });
   runs_.KeepFailed({fs_, request_.run_dir, request_.step, request_.nonce});
 }
