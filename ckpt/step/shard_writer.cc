@@ -15,7 +15,7 @@ Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(FileSystem& fs, WriteRi
   if (!plan.ok()) return plan.status().WithContext(path);
   std::unique_ptr<ShardWriter> writer(new ShardWriter(ring, std::move(plan).value()));
   Result<std::unique_ptr<File>> file = fs.Create(path, direct);
-  if (existing == Existing::kGoOn && file.status().kind() == StatusKind::kAlreadyExists)
+  if (existing == Existing::kResume && file.status().kind() == StatusKind::kAlreadyExists)
     file = fs.OpenForWrite(path, direct);
   if (!file.ok()) return file.status();
   writer->file_ = std::move(file).value();

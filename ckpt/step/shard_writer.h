@@ -15,7 +15,7 @@ namespace cairn {
 // What to do if the shard's file is there already.
 enum class Existing {
   kRefuse,
-  kGoOn,  // keep its bytes: it is an unfinished file of the same plan
+  kResume,  // keep its bytes: it is an unfinished file of the same plan
 };
 
 class ShardWriter {

@@ -162,7 +162,7 @@ class ReshapeRun {
     stage->index = index;
     CAIRN_ASSIGN_OR_RETURN(stage->writer,
                            StageWriter::Create(fs_, *ring_, directory_, info_.identity, plan_, index,
-                                               options_.writer.direct, Existing::kGoOn));
+                                               options_.writer.direct, Existing::kResume));
     stage->units = UnitsOf(source_.catalog(), stage->writer->tensors(), unit_bytes_);
     return stage;
   }

@@ -295,7 +295,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
-  if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
+  if (resumed.weights_only) return LoadParts(*step, buffers, /*weights_alone=*/true).WithContext(directory);
   // Fields that only cairn train writes are missing in steps of other programs; that is not damage.
   const nlohmann::json& state = step->manifest().state;
   Result<TrainState> loaded =
@@ -305,8 +305,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
   const bool no_optimizer = places_.no_optimizer && !resumed.continues;
-  CAIRN_RETURN_IF_ERROR(
-      (no_optimizer ? LoadWeights(*step, buffers) : LoadParts(*step, buffers)).WithContext(directory));
+  CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers, no_optimizer).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = no_optimizer ? WithoutOptimizer(*std::move(loaded)) : *std::move(loaded);
   resumed.step_run = step->manifest().run;
@@ -334,26 +333,17 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
   return OkStatus();
 }
 
-// Loads weights and masters, both from the masters of the step if it has them and they are wanted, else from
-// its weights.
-Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
-  const TensorLookup lookup(step.catalog());
-  for (const StateBuffers::Part& part : buffers.parts) {
-    if (part.role != Role::kWeight && part.role != Role::kMaster) continue;
-    for (const LocalParameter& local : buffers.layout.parameters) {
-      const ParameterSpec& spec = buffers.specs[local.index];
-      const Role first = places_.weights_as_stored ? Role::kWeight : Role::kMaster;
-      Result<uint32_t> tensor = lookup.Find(spec.name, first);
-      if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
-      if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
-      const TensorEntry& entry = step.catalog().tensors[*tensor];
-      if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
-        return DoesNotFit(entry, part, spec, "");
-      for (const auto& [box, target] : StretchesOf(part, local))
-        CAIRN_RETURN_IF_ERROR(LoadAs(step, *tensor, box, part.dtype, part.on_gpu, target));
-    }
-  }
-  return OkStatus();
+// For weights alone: weights and masters both come from the masters of the step if it has them and they are
+// wanted, else from its weights.
+Result<uint32_t> Resumer::WeightOf(const StepReader& step, const TensorLookup& lookup,
+                                   const ParameterSpec& spec, const StateBuffers::Part& part) const {
+  Result<uint32_t> tensor = lookup.Find(spec.name, places_.weights_as_stored ? Role::kWeight : Role::kMaster);
+  if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+  if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
+  const TensorEntry& entry = step.catalog().tensors[*tensor];
+  if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
+    return DoesNotFit(entry, part, spec, "");
+  return tensor;
 }
 
 // The tensor that a part is read from. A step of another program may have no weights but fp32 masters
@@ -394,14 +384,16 @@ Status Resumer::CheckStates(const StepReader& step, const StateBuffers& buffers)
   return OkStatus();
 }
 
-Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
-  CAIRN_RETURN_IF_ERROR(CheckStates(step, buffers));
+Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers, bool weights_alone) {
+  if (!weights_alone) CAIRN_RETURN_IF_ERROR(CheckStates(step, buffers));
   const TensorLookup lookup(step.catalog());
   std::vector<ReadRequest> requests, for_gpu;
   for (const StateBuffers::Part& part : buffers.parts) {
+    if (weights_alone && part.role != Role::kWeight && part.role != Role::kMaster) continue;
     for (const LocalParameter& local : buffers.layout.parameters) {
       const ParameterSpec& spec = buffers.specs[local.index];
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, TensorOf(step, lookup, spec, part));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, weights_alone ? WeightOf(step, lookup, spec, part)
+                                                                  : TensorOf(step, lookup, spec, part));
       for (const auto& [box, target] : StretchesOf(part, local)) {
         if (step.catalog().tensors[tensor].dtype != part.dtype) {
           CAIRN_RETURN_IF_ERROR(LoadAs(step, tensor, box, part.dtype, part.on_gpu, target));

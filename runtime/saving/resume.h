@@ -73,12 +73,13 @@ class Resumer {
   Result<Candidate> Agreed(const Result<Candidate>& proposal);
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  Result<uint32_t> WeightOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
+                            const StateBuffers::Part& part) const;
   Result<uint32_t> TensorOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
                             const StateBuffers::Part& part) const;
   Status CheckStates(const StepReader& step, const StateBuffers& buffers) const;
-  Status LoadParts(StepReader& step, StateBuffers& buffers);
+  Status LoadParts(StepReader& step, StateBuffers& buffers, bool weights_alone);
   Status LoadToGpu(StepReader& step, std::span<const ReadRequest> requests) const;
-  Status LoadWeights(StepReader& step, StateBuffers& buffers);
   Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
                 std::byte* target);
   void LoadRng(StepReader& step, StateBuffers& buffers);
