@@ -203,8 +203,8 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
 
 // ---- Archive ----
 
-// Wholly verified members of the store; a complaint where one pretends to be and is not. Of the step `going`
-// parts may be left.
+// Counts wholly verified members of the store; returns a complaint if one claims to be verified and is not.
+// Of the step `going` parts may be left.
 std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven, int64_t going = -1) {
   proven = 0;
   const auto members = ListStore({fs, store});

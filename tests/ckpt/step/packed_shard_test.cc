@@ -51,7 +51,7 @@ ShardContents ContentsOf(const PackedShard& shard, const std::string& name) {
 
 std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::Posix(), path, 1 << 30); }
 
-// The same pieces give the same file: by any number of threads, also where the system gives none; by appends
+// The same pieces give the same file: by any number of threads, even if the system gives none; by appends
 // of any size, copied or from an image, in any size of writes.
 TEST(PackedShard, DependsOnItsPiecesOnly) {
   FileSystem& fs = FileSystem::Posix();
