@@ -134,12 +134,6 @@ void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t
   names_.try_emplace({fate, std::move(name)}, true);
 }
 
-void Account::LeaveStorage(Fate fate, const std::string& name) {
-  for (auto& [file, ledger] : ledgers_)
-    for (const Storage& storage : ledger.storages)
-      if (storage.name == name) Leave(fate, file, storage.begin, storage.end - storage.begin, name);
-}
-
 void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {
   names_.try_emplace({fate, array.name}, true);
   for (const StoredExtent& extent : array.extents)

@@ -42,38 +42,25 @@ Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t fil
 
 }  // namespace
 
-Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name) {
   if (!tensor.type->dtype)
     return NotSupported("{} is of type {}, which has no place here", name, tensor.type->name);
   Result<uint64_t> storage = file.Locate(tensor);
   if (!storage.ok()) return storage.status().WithContext(name);
-  TensorArray found;
-  found.array = {.name = std::move(name), .dtype = *tensor.type->dtype, .shape = tensor.shape, .extents = {}};
+  StoredArray found{std::move(name), *tensor.type->dtype, tensor.shape};
   if (!CheckedBytes(tensor.shape, tensor.type->bytes))
-    return Corrupt("{} has a size that cannot be", found.array.name);
+    return Corrupt("{} has a size that cannot be", found.name);
   found.transposed = !tensor.contiguous() && IsTransposed(tensor);
-  if (found.transposed) found.array.shape = {tensor.shape[1], tensor.shape[0]};
+  if (found.transposed) found.shape = {tensor.shape[1], tensor.shape[0]};
   if (found.transposed || tensor.contiguous()) {
     if (tensor.shape.Volume() > 0)
-      found.array.extents.push_back(
+      found.extents.push_back(
           {{0, tensor.shape.Volume()}, file_index, *storage + tensor.offset * tensor.type->bytes});
     return found;
   }
-  CAIRN_RETURN_IF_ERROR(AddExtents(tensor, *storage, file_index, found.array));
+  CAIRN_RETURN_IF_ERROR(AddExtents(tensor, *storage, file_index, found));
   return found;
-}
-
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
-  StoredArray slice{array.name, array.dtype, shape, {}};
-  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
-  for (const StoredExtent& extent : array.extents) {
-    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
-    if (from < to)
-      slice.extents.push_back(
-          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
-  }
-  return slice;
 }
 
 uint32_t StoredBuilder::AddFile(const std::string& name) {
@@ -100,9 +87,9 @@ Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dty
   return at->second;
 }
 
-void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& array) {
-  const Box in_array = Box::Whole(array.array.shape);
-  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array.array)});
+void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const StoredArray& array) {
+  const Box in_array = Box::Whole(array.shape);
+  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array)});
 }
 
 std::vector<uint32_t> StoredBuilder::SortByParameter() {

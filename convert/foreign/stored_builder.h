@@ -10,20 +10,10 @@
 
 namespace cairn {
 
-// A tensor of a file as an array: its shape, or that of its transpose where its columns lie one behind the
-// other, and the stretches of the file that hold it.
-struct TensorArray {
-  StoredArray array;
-  bool transposed = false;
-};
-
-// Errors: NotSupported where its elements are of a type without a Dtype, on no device, or so scattered that
-// no two lie together; Corrupt where it leaves its storage.
-Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+// A tensor of a file of torch as an array. Errors: NotSupported where its elements are of a type without a
+// Dtype, on no device, or so scattered that no two lie together; Corrupt where it leaves its storage.
+Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name);
-
-// Elements [begin, begin + shape's volume) of an array in row-major order, as an array of that shape.
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
 
 class StoredBuilder {
  public:
@@ -38,7 +28,7 @@ class StoredBuilder {
   Result<uint32_t> Tensor(const ParameterSpec& spec, Role role, Dtype dtype);
 
   // `box` of the tensor is all of the array.
-  void AddPart(uint32_t tensor, const Box& box, const TensorArray& array);
+  void AddPart(uint32_t tensor, const Box& box, const StoredArray& array);
 
   // Puts the roles of each parameter one behind the other, parameters in order of first appearance, and gives
   // where each tensor went. To be called last.

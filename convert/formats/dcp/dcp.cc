@@ -172,13 +172,13 @@ class DcpReader {
       const Box box = Box::Whole(tensor.shape);
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                              builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
-      builder_.AddPart(entry, box, {{tensor.name, *tensor.dtype, tensor.shape, {}}, false});
+      builder_.AddPart(entry, box, {tensor.name, *tensor.dtype, tensor.shape});
     }
     for (const DcpChunk& chunk : tensor.chunks) {
       const uint32_t file = builder_.AddFile(chunk.item.file);
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, items_.Array(tensor, chunk, file));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
-                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.array.dtype));
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.dtype));
       builder_.AddPart(entry, chunk.box, array);
     }
     return OkStatus();

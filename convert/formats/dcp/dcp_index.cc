@@ -221,7 +221,7 @@ Status DcpItems::ListAll(const DcpIndex& index) {
   return OkStatus();
 }
 
-Result<TensorArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
+Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(tensor.name, chunk.item));
   const std::string path = JoinPath(files_.directory(), chunk.item.file);
   const PyValue& root = torch.root();

@@ -57,7 +57,7 @@ class DcpItems {
   // Lists all items of an index that were not opened yet.
   Status ListAll(const DcpIndex& index);
   // The chunk's tensor as an array; of the chunk's shape.
-  Result<TensorArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
+  Result<StoredArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
   // The number that a small tensor or a plain value is.
   Result<double> Number(const std::string& name, const DcpItem& item);
 

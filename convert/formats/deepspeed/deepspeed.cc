@@ -37,7 +37,7 @@ struct ModelFile {
 struct RankSlice {
   MegatronName place;  // of Megatron's; the name alone for other models
   Role role = Role::kWeight;
-  TensorArray tensor;
+  StoredArray tensor;
 };
 
 class DeepSpeedOpener {
@@ -236,7 +236,7 @@ class DeepSpeedOpener {
       const PyValue* module = Find(model.contents.root(), "module");
       if (!module || module->is(PyKind::kNone)) return Fail(model.name, NotFound("there is no module in it"));
       const uint32_t file_index = builder_.AddFile(model.name);
-      std::vector<std::pair<std::string, TensorArray>> found;
+      std::vector<std::pair<std::string, StoredArray>> found;
       std::vector<std::string> names;
       CAIRN_RETURN_IF_ERROR(
           ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
@@ -271,9 +271,9 @@ class DeepSpeedOpener {
     });
   }
 
-  Status Take(const std::string& name, int tp, Role role, TensorArray array, const std::string& file) {
+  Status Take(const std::string& name, int tp, Role role, StoredArray array, const std::string& file) {
     if (megatron_ && IsMegatronBuffer(name)) {
-      builder_.account.Leave(Fate::kBuffer, builder_.catalog, array.array);
+      builder_.account.Leave(Fate::kBuffer, builder_.catalog, array);
       return OkStatus();
     }
     MegatronName place{kBeforeLayers, name};
@@ -283,7 +283,7 @@ class DeepSpeedOpener {
       place = *found;
       tied_ = tied_ && place.name != "lm_head.weight" && place.name != "output_layer.weight";
       if (place.name == "word_embeddings.weight" && role == Role::kWeight)
-        padded_vocab_ = array.array.shape[0] * static_cast<uint64_t>(tp_);
+        padded_vocab_ = array.shape[0] * static_cast<uint64_t>(tp_);
     }
     slices_.push_back({tp, {std::move(place), role, std::move(array)}});
     return OkStatus();
@@ -349,7 +349,7 @@ class DeepSpeedOpener {
     bool any = false;
     for (const auto& [tp, slice] : slices_) {
       if (slice.role != Role::kWeight) continue;
-      if (slice.tensor.array.dtype != Dtype::kF32) return false;
+      if (slice.tensor.dtype != Dtype::kF32) return false;
       any = true;
     }
     return any;
@@ -394,16 +394,15 @@ class DeepSpeedOpener {
   // States of one number for a whole parameter have no place among Megatron's; masters stay.
   Status LeaveNumbers() {
     const auto number = std::ranges::find_if(slices_, [](const auto& slice) {
-      return IsOptimizerState(slice.second.role) && slice.second.tensor.array.shape.rank() == 0;
+      return IsOptimizerState(slice.second.role) && slice.second.tensor.shape.rank() == 0;
     });
     if (!megatron_ || number == slices_.end()) return OkStatus();
     const RankSlice& found = number->second;
     CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
-        options_, manifest_,
-        NumberHasNoPlace(found.tensor.array.name, found.role).WithContext(files_.directory)));
+        options_, manifest_, NumberHasNoPlace(found.tensor.name, found.role).WithContext(files_.directory)));
     std::erase_if(slices_, [&](const auto& slice) {
       if (!IsOptimizerState(slice.second.role) || slice.second.role == Role::kMaster) return false;
-      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.second.tensor.array);
+      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.second.tensor);
       return true;
     });
     manifest_.state.erase("param_groups");
@@ -442,11 +441,10 @@ class DeepSpeedOpener {
     if (const PyValue* names = Find(model.contents.root(), "buffer_names"))
       for (const PyValue* name : names->items) buffers.insert(KeyText(*name));
     std::vector<size_t> trained;  // into slices_
-    std::vector<const TensorArray*> weights;
+    std::vector<const StoredArray*> weights;
     for (size_t i = 0; i < slices_.size(); ++i) {
       const auto& [tp, slice] = slices_[i];
-      if (tp != rank % tp_ || slice.role != Role::kWeight || buffers.contains(slice.tensor.array.name))
-        continue;
+      if (tp != rank % tp_ || slice.role != Role::kWeight || buffers.contains(slice.tensor.name)) continue;
       trained.push_back(i);
       weights.push_back(&slice.tensor);
     }
@@ -500,7 +498,7 @@ class DeepSpeedOpener {
       }
       auto array = ArrayOf(other.contents, tensor, builder_.AddFile(other.name), key);
       if (!array.ok()) return Fail(other.name, array.status());
-      copies_.emplace_back(models_[rank].name, std::move(array->array));
+      copies_.emplace_back(models_[rank].name, *std::move(array));
       return OkStatus();
     });
   }
@@ -554,9 +552,9 @@ class DeepSpeedOpener {
   // The module has it too, as a rule, where it is not cut.
   Status TakeFrozen(int rank, const std::string& name, StoredArray array, const std::string& file) {
     const auto known = std::ranges::find_if(slices_, [&](const auto& slice) {
-      return slice.first == rank % tp_ && IsWeight(slice) && slice.second.tensor.array.name == name;
+      return slice.first == rank % tp_ && IsWeight(slice) && slice.second.tensor.name == name;
     });
-    if (known == slices_.end()) return Take(name, rank % tp_, Role::kWeight, {std::move(array), false}, file);
+    if (known == slices_.end()) return Take(name, rank % tp_, Role::kWeight, std::move(array), file);
     builder_.account.Leave(Fate::kReplica, builder_.catalog, array);
     return OkStatus();
   }
@@ -572,18 +570,18 @@ class DeepSpeedOpener {
       const PyValue* fragments = Find(file.contents.root(), "frozen_param_fragments");
       const PyValue* value = fragments ? FindKind(*fragments, name, PyKind::kTensor) : nullptr;
       if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file.name);
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray part,
                              ArrayOf(file.contents, *value->tensor, builder_.AddFile(file.name), name));
-      if (part.transposed || (d > 0 && part.array.dtype != joined.dtype))
+      if (part.transposed || (d > 0 && part.dtype != joined.dtype))
         return NotSupported("a fragment of {} is stored transposed or in a type of its own", name);
-      joined.dtype = part.array.dtype;
-      const uint64_t all = part.array.shape.Volume(), count = std::min(all, volume - end);
-      for (StoredExtent extent : SliceOf(part.array, 0, {count}).extents) {
+      joined.dtype = part.dtype;
+      const uint64_t all = part.shape.Volume(), count = std::min(all, volume - end);
+      for (StoredExtent extent : SliceOf(part, 0, {count}).extents) {
         extent.range = {extent.range.begin + end, extent.range.end + end};
         joined.extents.push_back(extent);
       }
       if (count < all)
-        builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(part.array, count, {all - count}));
+        builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(part, count, {all - count}));
       end += count;
     }
     if (end != volume) return Corrupt("{} has {} elements in its fragments, its shape {}", name, end, volume);
@@ -595,7 +593,7 @@ class DeepSpeedOpener {
   Status CheckNames() const {
     std::set<std::string> there;
     for (const auto& rank_slice : slices_)
-      if (files_.models.empty() || IsWeight(rank_slice)) there.insert(rank_slice.second.tensor.array.name);
+      if (files_.models.empty() || IsWeight(rank_slice)) there.insert(rank_slice.second.tensor.name);
     for (const ModelFile& model : models_) {
       const PyValue* groups = Find(model.contents.root(), "param_shapes");
       const bool own_names = files_.layers.empty() || !megatron_;
@@ -669,7 +667,7 @@ class DeepSpeedOpener {
         }
       }
     }
-    return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);
+    return Take(name, rank % tp_, tensor.role, std::move(tensor.array), file);
   }
 
   // ---- All ranks together.
@@ -696,7 +694,7 @@ class DeepSpeedOpener {
       const bool alone =
           slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name});
       const Role role = alone ? Role::kWeight : slice.role;
-      const Dims shape = slice.tensor.array.shape;
+      const Dims shape = slice.tensor.shape;
       CAIRN_RETURN_IF_ERROR(
           assembler
               .Add({slice.place.name, slice.place.layer, tp, role, slice.tensor, shape, Box::Whole(shape)})
@@ -709,8 +707,8 @@ class DeepSpeedOpener {
   MegatronShapes ShapesOfFirstRank() const {
     MegatronShapes shapes;
     for (const auto& [tp, slice] : slices_)
-      if (tp == 0 && slice.tensor.array.shape.rank() > 0)
-        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.array.shape);
+      if (tp == 0 && slice.tensor.shape.rank() > 0)
+        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.shape);
     return shapes;
   }
 
@@ -741,15 +739,14 @@ class DeepSpeedOpener {
     for (auto& [tp, slice] : slices_) {
       const auto first = shared.find(slice.place.name);
       if (first != shared.end() && weights.contains(first->get<std::string>())) {
-        again.emplace_back(first->get<std::string>(), &slice.tensor.array);
+        again.emplace_back(first->get<std::string>(), &slice.tensor);
         continue;
       }
       // A master without a weight is what the training would round to one.
       const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
       const Role role = alone ? Role::kWeight : slice.role;
-      const StoredArray& array = slice.tensor.array;
-      Dims shape = array.shape;
-      if (slice.tensor.transposed) shape = {array.shape[1], array.shape[0]};
+      const StoredArray& array = slice.tensor;
+      const Dims shape = array.tensor_shape();
       const size_t known = builder_.catalog.tensors.size();
       CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
                              builder_.Tensor({.name = slice.place.name, .shape = shape}, role, array.dtype));

@@ -189,9 +189,8 @@ Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) co
 }
 
 Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buffer,
-                           const TensorArray& slice) {
-  Dims shape = slice.array.shape;
-  if (slice.transposed) shape = {shape[1], shape[0]};
+                           const StoredArray& slice) {
+  const Dims shape = slice.tensor_shape();
   const auto ranks = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(tp);
   SliceRule rule = SliceRule::kReplicated;
   if (ranks > 1 && !patterns_.any())
@@ -212,15 +211,15 @@ Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buff
   Dims whole = shape;
   if (rule != SliceRule::kReplicated) whole[dim] *= ranks;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                         builder_.Tensor({.name = name, .shape = whole}, role, slice.array.dtype));
-  const uint32_t array = builder_.AddArray(slice.array);
+                         builder_.Tensor({.name = name, .shape = whole}, role, slice.dtype));
+  const uint32_t array = builder_.AddArray(slice);
   for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
     Box in_slice = Box::Whole(shape);
     if (two) in_slice.extent[0] = shape[0] / 2;
     if (two) in_slice.offset[0] = half * in_slice.extent[0];
     Box box = in_slice;
     if (rule != SliceRule::kReplicated) box.offset[dim] = (half * ranks + rank) * in_slice.extent[dim];
-    const Box in_array = slice.transposed ? Box::Whole(slice.array.shape) : in_slice;
+    const Box in_array = slice.transposed ? Box::Whole(slice.shape) : in_slice;
     const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
     if (fresh) {
       builder_.catalog.parts.push_back({{box, in_array, slice.transposed}, tensor, array});

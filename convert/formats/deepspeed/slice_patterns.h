@@ -57,7 +57,7 @@ class SliceAssembler {
       : patterns_(std::move(patterns)), tp_size_(tp_size), builder_(builder) {}
 
   // Errors: NotSupported where nothing says how the parameter is cut; Corrupt where slices do not fit.
-  Status Add(int tp, const std::string& name, Role role, bool buffer, const TensorArray& slice);
+  Status Add(int tp, const std::string& name, Role role, bool buffer, const StoredArray& slice);
 
   const std::vector<StoredReplica>& replicas() const { return replicas_; }
 

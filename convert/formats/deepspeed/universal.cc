@@ -261,9 +261,9 @@ class UniversalOpener {
         builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, name, file, tensor, key);
         return OkStatus();
       }
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = key, .shape = tensor.shape},
-                                                                   Role::kWeight, array.array.dtype));
+                                                                   Role::kWeight, array.dtype));
       builder_.AddPart(entry, Box::Whole(tensor.shape), array);
       return OkStatus();
     });
@@ -280,18 +280,17 @@ class UniversalOpener {
     auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
     if (!array.ok()) return array.status().WithContext(path);
     const auto known = shapes_.find(name);
-    const bool flat = array->array.shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
-    if (flat && known->second.Volume() != array->array.shape[0])
-      return Corrupt("{}: {} elements are not a tensor of shape {}", path, array->array.shape[0],
+    const bool flat = array->shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
+    if (flat && known->second.Volume() != array->shape[0])
+      return Corrupt("{}: {} elements are not a tensor of shape {}", path, array->shape[0],
                      ToString(known->second));
-    if (flat) array->array.shape = known->second;
-    const Dims shape =
-        array->transposed ? Dims{array->array.shape[1], array->array.shape[0]} : array->array.shape;
+    if (flat) array->shape = known->second;
+    const Dims shape = array->tensor_shape();
     if (place)
       return assembler.Add({place->name, place->layer, 0, role, *array, shape, Box::Whole(shape)})
           .WithContext(path);
     CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                           builder_.Tensor({.name = name, .shape = shape}, role, array->array.dtype));
+                           builder_.Tensor({.name = name, .shape = shape}, role, array->dtype));
     builder_.AddPart(tensor, Box::Whole(shape), *array);
     return OkStatus();
   }

@@ -28,11 +28,11 @@ class FlatVector {
     if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
     auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
     if (!array.ok()) return array.status().WithContext(shard.path);
-    if (dtype_ && dtype_ != array->array.dtype)
-      return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->array.dtype),
+    if (dtype_ && dtype_ != array->dtype)
+      return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->dtype),
                      Name(*dtype_));
-    dtype_ = array->array.dtype;
-    for (const StoredExtent& extent : array->array.extents) {
+    dtype_ = array->dtype;
+    for (const StoredExtent& extent : array->extents) {
       extents_.push_back({{size_, size_ + extent.range.size()}, extent.file, extent.file_offset});
       size_ += extent.range.size();
     }
@@ -144,7 +144,7 @@ class ZeroReader {
   Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
     auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
     if (!array.ok()) return array.status().WithContext(shards_[0].path);
-    contents_.tensors.push_back({parameter.name, role, std::move(array->array)});
+    contents_.tensors.push_back({parameter.name, role, *std::move(array)});
     return OkStatus();
   }
 

@@ -67,7 +67,7 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
   const std::vector<std::vector<size_t>> cut = CutIntoFiles(sizes, max_file_bytes);
   StoredTarget target;
   for (size_t file = 0; file < cut.size(); ++file) {
-    std::vector<SafetensorsEntry> entries;
+    std::vector<StoredArray> entries;
     for (const size_t index : cut[file]) {
       const ForeignTensor& tensor = model.tensors[index];
       const Dtype dtype = weights[numbers.at(tensor.parts[0].parameter)].entry.dtype;

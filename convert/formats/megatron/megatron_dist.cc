@@ -225,12 +225,11 @@ class MegatronDistOpener {
   Status Add(const DcpTensor& tensor, const DistName& name, MegatronAssembler& assembler) {
     if (const auto cut = cut_.find(tensor.name); cut != cut_.end()) {
       for (MegatronCell& cell : cut->second.cells)
-        CAIRN_RETURN_IF_ERROR(
-            Add(name, cut->second.weight, cell.box, {std::move(cell.array), false}, assembler));
+        CAIRN_RETURN_IF_ERROR(Add(name, cut->second.weight, cell.box, std::move(cell.array), assembler));
       return OkStatus();
     }
     for (const DcpChunk& chunk : tensor.chunks) {
-      CAIRN_ASSIGN_OR_RETURN(TensorArray array,
+      CAIRN_ASSIGN_OR_RETURN(StoredArray array,
                              items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
       if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
       CAIRN_RETURN_IF_ERROR(Add(name, tensor.shape, chunk.box, std::move(array), assembler));
@@ -239,19 +238,19 @@ class MegatronDistOpener {
   }
 
   // `array` holds `box` of a tensor of `shape`.
-  Status Add(const DistName& name, const Dims& shape, const Box& box, TensorArray array,
+  Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
     MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || shape[0] != args_.layers)
-      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.array.name, ToString(shape),
+      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
                      args_.layers);
-    const StoredArray all = std::move(slice.tensor.array);
+    const StoredArray all = std::move(slice.tensor);
     slice.shape = WithoutFirst(shape);
     slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
     for (uint64_t i = 0; i < box.extent[0]; ++i) {
       slice.layer = static_cast<int>(box.offset[0] + i);
-      slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
+      slice.tensor = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
       CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
     }
     return OkStatus();
@@ -260,7 +259,7 @@ class MegatronDistOpener {
   Status AddSlice(const MegatronSlice& slice, MegatronAssembler& assembler) {
     if (bucketed_ && buckets_.ok() && slice.role == Role::kWeight) {
       const Status status =
-          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor.array);
+          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor);
       if (!status.ok()) buckets_ = status;
     }
     return assembler.Add(slice);

@@ -221,7 +221,7 @@ class MegatronOpener {
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
           if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
             chunk.layers = std::max(chunk.layers, name->layer + 1);
-          CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, tensor, file_index, key));
+          CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, tensor, file_index, key));
           chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
         }));
@@ -244,12 +244,12 @@ class MegatronOpener {
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
-                            stored.weight.array.shape,
-                            Box::Whole(stored.weight.array.shape)};
+                            stored.weight.shape,
+                            Box::Whole(stored.weight.shape)};
         CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
         for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
           slice.role = stored.states[i].first;
-          slice.tensor = {stored.states[i].second, false};
+          slice.tensor = stored.states[i].second;
           const size_t before = builder_.catalog.parts.size();
           CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
           for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)

@@ -45,7 +45,7 @@ struct MegatronSlice {
   int layer = kBeforeLayers;
   int tp = 0;
   Role role = Role::kWeight;
-  TensorArray tensor;
+  StoredArray tensor;
   Dims shape;  // of the slice
   Box box;     // of the slice: what `tensor` is
 };

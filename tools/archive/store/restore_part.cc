@@ -49,7 +49,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
                               const std::string& destination, const ByteProgress& progress) {
   const TensorTable& catalog = step.catalog();
   StoredTarget target;
-  std::vector<SafetensorsEntry> entries;
+  std::vector<StoredArray> entries;
   std::vector<bool> used(globs.size());
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     bool fits = false;
