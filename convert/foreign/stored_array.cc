@@ -25,10 +25,9 @@ StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape)
   return slice;
 }
 
-void Append(StoredArray& array, const StoredArray& next) {
-  const uint64_t end = array.extents.empty() ? 0 : array.extents.back().range.end;
+void Append(StoredArray& array, const StoredArray& next, uint64_t begin) {
   for (StoredExtent extent : next.extents) {
-    extent.range = {extent.range.begin + end, extent.range.end + end};
+    extent.range = {extent.range.begin + begin, extent.range.end + begin};
     array.extents.push_back(extent);
   }
 }

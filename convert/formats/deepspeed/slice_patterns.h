@@ -4,11 +4,9 @@
 // Source: deepspeed 0.19 checkpoint/ds_to_universal.py (merge_tp_slices) and checkpoint/constants.py.
 #pragma once
 
-#include <regex.h>
-
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +40,7 @@ class SlicePatterns {
  private:
   struct Pattern {
     std::string key;  // of the info: "tp_replicated_parameter_patterns"
-    std::shared_ptr<const regex_t> regex;
+    std::regex regex;
   };
   Status Add(const std::string& key, const PyValue& pattern);
 
