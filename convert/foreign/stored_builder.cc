@@ -92,7 +92,20 @@ void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const StoredArray& 
   catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array)});
 }
 
-std::vector<uint32_t> StoredBuilder::SortByParameter() {
+void StoredBuilder::AddSlice(const ArrayPart& part, bool first) {
+  const auto [read, fresh] = slices_.try_emplace({part.tensor, ToString(part.box)}, part.array);
+  if (fresh)
+    catalog.parts.push_back(part);
+  else if (first)
+    AddReplica(part.tensor, part.array, read->second);
+}
+
+void StoredBuilder::AddReplica(uint32_t tensor, uint32_t array, uint32_t read) {
+  account.Replica(array);
+  replicas_.push_back({tensor, array, read});
+}
+
+void StoredBuilder::SortByParameter() {
   std::map<std::string_view, size_t> first;
   for (const TensorEntry& tensor : catalog.tensors) first.try_emplace(tensor.spec.name, first.size());
   std::vector<uint32_t> order(catalog.tensors.size()), place(order.size());
@@ -107,24 +120,18 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
   }
   catalog.tensors = std::move(tensors);
   for (ArrayPart& part : catalog.parts) part.tensor = place[part.tensor];
-  return place;
-}
-
-Status StoredBuilder::Settle(const std::string& directory, Manifest& manifest) const {
-  auto settled = account.Close(catalog);
-  if (!settled.ok()) return settled.status().WithContext(directory);
-  manifest.state[kAccountKey] = *std::move(settled);
-  return OkStatus();
+  for (StoredReplica& replica : replicas_) replica.tensor = place[replica.tensor];
 }
 
 Result<std::unique_ptr<ForeignSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
-                                                           Manifest manifest) {
+                                                           Manifest manifest, Replicas how,
+                                                           std::string_view about) {
   SortByParameter();
-  CAIRN_RETURN_IF_ERROR(Settle(directory, manifest));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  auto settled = account.Close(catalog);
+  if (!settled.ok()) return settled.status().WithContext(directory);
+  manifest.state[kAccountKey] = *std::move(settled);
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog, about));
+  return OpenWithReplicas(fs, directory, std::move(manifest), std::move(catalog), replicas_, how);
 }
 
 }  // namespace cairn

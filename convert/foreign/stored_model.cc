@@ -15,7 +15,7 @@
 #include "ckpt/base/glob.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
-#include "convert/foreign/foreign_identity.h"
+#include "convert/foreign/stored_builder.h"
 #include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
@@ -172,12 +172,19 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
     model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
-Status Settle(const MappedModel& mapped, Account& account, Manifest& manifest) {
+// Declares what has no place in the catalog, and opens the rest.
+Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, const std::string& directory,
+                                                  MappedModel mapped, Account account, Manifest manifest,
+                                                  const std::string& about) {
   for (const StoredArray& tensor : mapped.buffers) account.Leave(Fate::kBuffer, mapped.catalog, tensor);
   for (const StoredArray& tensor : mapped.allowed) account.Leave(Fate::kAllowed, mapped.catalog, tensor);
   for (const StoredTwin& twin : mapped.twins) account.Leave(Fate::kReplica, mapped.catalog, twin.copy);
-  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], account.Close(mapped.catalog));
-  return OkStatus();
+  for (const std::string& name : mapped.left_out)
+    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
+  StoredBuilder builder;
+  builder.catalog = std::move(mapped.catalog);
+  builder.account = std::move(account);
+  return builder.Open(fs, directory, std::move(manifest), Replicas::kStrict, about);
 }
 
 }  // namespace
@@ -197,11 +204,10 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const json
   return mapped;
 }
 
-Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const json& model,
-                          const StoredCatalog& catalog) {
+std::string RunTextOf(const json& model) {
   json fields = model;
   fields.erase("hugging_face");
-  return RunIdentity(fs, directory, catalog, fields.dump());
+  return fields.dump();
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
@@ -224,17 +230,12 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
   if (!mapped.ok()) return mapped.status().WithContext(directory);
   for (const StoredTwin& twin : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
-  Manifest manifest;
-  CAIRN_RETURN_IF_ERROR(Settle(*mapped, account, manifest).WithContext(directory));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
+  const std::string about = RunTextOf(model);
   NoteDtype(mapped->catalog, model);
+  Manifest manifest;
   manifest.history = LeaveOutFields(options.allow, model);
   manifest.model = std::move(model);
-  for (const std::string& name : mapped->left_out)
-    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(mapped->catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  return OpenMapped(fs, directory, *std::move(mapped), std::move(account), std::move(manifest), about);
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
@@ -268,15 +269,10 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
     catalog.parts.push_back({{box, Box::Whole(tensor.shape), tensor.transposed}, index, index});
   }
   if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
-  CAIRN_RETURN_IF_ERROR(Settle(mapped, account, manifest).WithContext(directory));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, catalog));
+  const std::string about = RunTextOf(model);
   if (model.contains("config")) NoteDtype(catalog, model);
   manifest.model = std::move(model);
-  for (const std::string& name : mapped.left_out)
-    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  return OpenMapped(fs, directory, std::move(mapped), std::move(account), std::move(manifest), about);
 }
 
 }  // namespace cairn

@@ -55,8 +55,7 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
                                                          Account account, nlohmann::json model,
                                                          const OpenOptions& options);
 
-// 32 hex digits for the Manifest::run of a model that has none: the same for the same model and tensors.
-Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const nlohmann::json& model,
-                          const StoredCatalog& catalog);
+// What the run of a model that has none is made from, beside its tensors: the same for the same model.
+std::string RunTextOf(const nlohmann::json& model);
 
 }  // namespace cairn

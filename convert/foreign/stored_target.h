@@ -7,14 +7,15 @@
 // several ranks hold has several parts. What no part fills is zero: padding.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/io/file_copies.h"
 #include "ckpt/model/region.h"
-#include "convert/foreign/storage_layout.h"
 #include "convert/stream/tensor_stream.h"
+#include "convert/torch/storage_layout.h"
 
 namespace cairn {
 

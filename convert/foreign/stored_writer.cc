@@ -11,7 +11,6 @@
 #include <set>
 
 #include "ckpt/step/partial_dir.h"
-#include "convert/foreign/transpose.h"
 
 namespace cairn {
 namespace {
@@ -81,29 +80,13 @@ Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const B
   const TargetArray& array = target_.arrays[part.array];
   const uint64_t size = SizeOf(array.dtype);
   std::span<const std::byte> bytes = block.bytes;
-  if (part.transpose) bytes = Columns(common, block, size);
+  if (part.transpose) bytes = transposer_.Transposed(common, block.box, block.bytes, size);
   const Box place = part.ToArray(common), from = part.transpose ? place : part.ToArray(block.box);
   Status status;
   ForEachRun(place, from, Box::Whole(array.shape), [&](uint64_t at, uint64_t to, uint64_t count) {
     if (status.ok()) status = WriteRun(part.array, to, bytes.subspan(at * size, count * size));
   });
   return status;
-}
-
-// `common` of the block, its columns as rows.
-std::span<const std::byte> StoredWriter::Columns(const Box& common, const Block& block, uint64_t size) {
-  const uint64_t bytes = common.Volume() * size;
-  const std::byte* rows = block.bytes.data();
-  if (!(common == block.box)) {
-    if (gathered_.size() < bytes) gathered_.resize(bytes);
-    ForEachRun(common, block.box, common, [&](uint64_t from, uint64_t to, uint64_t count) {
-      std::memcpy(gathered_.data() + to * size, block.bytes.data() + from * size, count * size);
-    });
-    rows = gathered_.data();
-  }
-  if (transposed_.size() < bytes) transposed_.resize(bytes);
-  Transpose(rows, common.extent[0], common.extent[1], size, transposed_.data());
-  return std::span(transposed_).first(bytes);
 }
 
 // Writes elements of an array, from `element` on, to their storages. Elements outside every extent are

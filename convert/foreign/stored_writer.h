@@ -9,6 +9,7 @@
 
 #include "ckpt/io/paged_file.h"
 #include "convert/foreign/stored_target.h"
+#include "convert/foreign/transpose.h"
 #include "convert/torch/crc32_sum.h"
 
 namespace cairn {
@@ -47,7 +48,6 @@ class StoredWriter final : public BlockTarget {
   Status Put(Stream& stream, const TargetExtent& extent, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
   Status WriteFile(const TargetFile& file);
-  std::span<const std::byte> Columns(const Box& common, const Block& block, uint64_t size);
   uint64_t StorageOffset(uint32_t container, uint32_t storage) const {
     const TargetContainer& there = target_.containers[container];
     return there.offset + there.layout->storage_offset(storage);
@@ -64,7 +64,7 @@ class StoredWriter final : public BlockTarget {
   std::vector<std::unique_ptr<Stream>> streams_;   // of each array that is being written
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;
-  std::vector<std::byte> gathered_, transposed_;
+  BoxTransposer transposer_;
   Digest source_{};
 };
 

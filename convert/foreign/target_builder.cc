@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "convert/torch/zip_layout.h"
+
 namespace cairn {
 
 uint32_t TargetBuilder::AddFile(const std::string& name) {
@@ -56,7 +58,7 @@ uint32_t TargetBuilder::AddArray(TargetArray array) {
 void TargetBuilder::Place() {
   for (Draft& draft : drafts_)
     target.containers.push_back(
-        {draft.file, 0, MakeZipStorages({draft.archive, draft.pickle.Finish(), draft.storages})});
+        {draft.file, 0, std::make_shared<ZipLayout>(draft.archive, draft.pickle.Finish(), draft.storages)});
   drafts_.clear();
   PlaceContainers(target);
 }

@@ -11,7 +11,6 @@
 #include <functional>
 #include <set>
 
-#include "convert/foreign/foreign_identity.h"
 #include "convert/formats/deepspeed/frozen_parameters.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/deepspeed/slice_patterns.h"
@@ -22,7 +21,6 @@
 #include "convert/formats/megatron/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
-#include "convert/formats/training/replicas.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/master_proof.h"
 #include "convert/torch/tensor_walk.h"
@@ -80,13 +78,8 @@ class DeepSpeedOpener {
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     manifest_.step = IntField(manifest_.state, "iteration");
-    const std::vector<uint32_t> place = builder_.SortByParameter();
-    for (StoredReplica& replica : replicas_) replica.tensor = place[replica.tensor];
-    CAIRN_RETURN_IF_ERROR(builder_.Settle(files_.directory, manifest_));
-    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
-                           OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
-                                            std::move(builder_.catalog), replicas_, options_.replicas));
+                           builder_.Open(fs_, files_.directory, std::move(manifest_), options_.replicas));
     if (!doubts_.empty() || by_value_)
       CAIRN_RETURN_IF_ERROR(ProveMasters(*source, kDefaultMaxMemory)
                                 .status()
@@ -467,8 +460,7 @@ class DeepSpeedOpener {
       const std::string& own = builder_.catalog.files[array.extents[0].file];
       if (first == firsts.end()) return Fail(own, Corrupt("{} is in it, but not in {}", array.name, file));
       const uint32_t copy = builder_.AddArray(std::move(array));
-      builder_.account.Replica(copy);
-      replicas_.push_back({tensors.at(first->second), copy, first->second});
+      builder_.AddReplica(tensors.at(first->second), copy, first->second);
     }
     return OkStatus();
   }
@@ -531,7 +523,6 @@ class DeepSpeedOpener {
                                       shape, Box::Whole(shape)})
                                 .WithContext(files_.directory));
     }
-    replicas_ = assembler.replicas();
     return OkStatus();
   }
 
@@ -573,7 +564,6 @@ class DeepSpeedOpener {
       CAIRN_RETURN_IF_ERROR(assembler.Add(slice.tp, name, slice.role, buffers.contains(name), slice.tensor)
                                 .WithContext(files_.directory));
     }
-    replicas_ = assembler.replicas();
     for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
     return OkStatus();
   }
@@ -597,8 +587,7 @@ class DeepSpeedOpener {
     };
     if (array.extents.empty() || place(array) == place(same)) return OkStatus();
     const uint32_t copy = builder_.AddArray(array);
-    builder_.account.Replica(copy);
-    replicas_.push_back({part->tensor, copy, part->array});
+    builder_.AddReplica(part->tensor, copy, part->array);
     return OkStatus();
   }
 
@@ -613,7 +602,6 @@ class DeepSpeedOpener {
   MegatronArgs args_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<StoredReplica> replicas_;
   std::vector<std::pair<std::string, StoredArray>> copies_;  // of ZeRO-3, with the file that is read
   std::vector<std::string> doubts_;
   std::vector<std::vector<std::string>> groups_;  // stored names in each group of the optimizer

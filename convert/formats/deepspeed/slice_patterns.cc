@@ -160,13 +160,7 @@ Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buff
     Box box = in_slice;
     if (rule != SliceRule::kReplicated) box.offset[dim] = (half * ranks + rank) * in_slice.extent[dim];
     const Box in_array = slice.transposed ? Box::Whole(slice.shape) : in_slice;
-    const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
-    if (fresh) {
-      builder_.catalog.parts.push_back({{box, in_array, slice.transposed}, tensor, array});
-    } else if (half == 0) {
-      builder_.account.Replica(array);
-      replicas_.push_back({tensor, array, taken->second});
-    }
+    builder_.AddSlice({{box, in_array, slice.transposed}, tensor, array}, half == 0);
   }
   return OkStatus();
 }

@@ -57,14 +57,10 @@ class SliceAssembler {
   // Errors: NotSupported where nothing says how the parameter is cut; Corrupt where slices do not fit.
   Status Add(int tp, const std::string& name, Role role, bool buffer, const StoredArray& slice);
 
-  const std::vector<StoredReplica>& replicas() const { return replicas_; }
-
  private:
   const SlicePatterns patterns_;
   const int tp_size_;
   StoredBuilder& builder_;
-  std::vector<StoredReplica> replicas_;
-  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
 };
 
 }  // namespace cairn

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/storage_layout.h"
+#include "convert/torch/storage_layout.h"
 #include "convert/foreign/stored_array.h"
 
 namespace cairn {

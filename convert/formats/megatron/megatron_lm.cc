@@ -11,14 +11,12 @@
 #include <set>
 
 #include "ckpt/model/layout.h"
-#include "convert/foreign/foreign_identity.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/formats/megatron/megatron_optimizer.h"
 #include "convert/formats/megatron/megatron_state.h"
 #include "convert/formats/training/group_members.h"
-#include "convert/formats/training/replicas.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -74,13 +72,7 @@ class MegatronOpener {
     for (const Rank& rank : ranks_)
       if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
     CAIRN_RETURN_IF_ERROR(Assemble());
-    CAIRN_RETURN_IF_ERROR(builder_.Settle(directory_, manifest_));
-    const std::vector<uint32_t> place = builder_.SortByParameter();
-    std::vector<StoredReplica> replicas = std::move(replicas_);
-    for (StoredReplica& replica : replicas) replica.tensor = place[replica.tensor];
-    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, directory_, builder_.catalog));
-    return OpenWithReplicas(fs_, directory_, std::move(manifest_), std::move(builder_.catalog), replicas,
-                            options_.replicas);
+    return builder_.Open(fs_, directory_, std::move(manifest_), options_.replicas);
   }
 
  private:
@@ -261,7 +253,6 @@ class MegatronOpener {
     }
     if (first_layer != static_cast<int>(args_.layers))
       return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.layers);
-    replicas_ = assembler.replicas();
     PutMembers();
     return OkStatus();
   }
@@ -288,7 +279,6 @@ class MegatronOpener {
   std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<StoredReplica> replicas_;
 };
 
 // The directory of the iteration that the tracker names, or `path` itself.

@@ -240,13 +240,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
     target_box.offset[i] = box.offset[i] + common->offset[i] - in_slice.offset[i];
     in_array.offset[i] -= slice.box.offset[i];
   }
-  const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
-  if (fresh)
-    builder_.catalog.parts.push_back({{target_box, in_array}, tensor, array});
-  else if (first) {
-    builder_.account.Replica(array);
-    replicas_.push_back({tensor, array, taken->second});
-  }
+  builder_.AddSlice({{target_box, in_array}, tensor, array}, first);
   return OkStatus();
 }
 
