@@ -67,13 +67,9 @@ Ranges BytesOf(const TensorRef& tensor) {
   const auto [outer, run, count] = RunsOf(tensor);
   if (count > kMaxRuns) return {{0, UINT64_MAX}};
   Ranges ranges;
-  Dims at = Dims::Filled(outer, 0);
-  for (uint64_t i = 0; i < count; ++i) {
-    uint64_t element = tensor.offset;
-    for (int d = 0; d < outer; ++d) element += at[d] * tensor.stride[d];
+  ForEachTensorRun(tensor, [&, run = run](uint64_t element) {
     ranges.emplace_back(element * size, (element + run) * size);
-    for (int d = outer - 1; d >= 0 && ++at[d] == tensor.shape[d]; --d) at[d] = 0;
-  }
+  });
   return ranges;
 }
 

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "convert/foreign/foreign_identity.h"
+#include "ckpt/base/digest.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -23,21 +23,54 @@ bool IsTransposed(const TensorRef& tensor) {
 
 // One extent for each of the longest runs of elements that lie together.
 Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t file, StoredArray& array) {
-  const uint64_t volume = tensor.shape.Volume(), size = tensor.type->bytes;
+  const uint64_t size = tensor.type->bytes;
   const auto [outer, run, count] = RunsOf(tensor);
   // A small storage does not make a large catalog.
   const uint64_t apart = std::max(kMaxRepeats, tensor.storage->elements / run);
   if (count > std::min(kMaxExtents, apart))
     return NotSupported("{} is a view whose elements lie scattered (strides {}); save its .contiguous()",
                         array.name, ToString(tensor.stride));
-  Dims at = Dims::Filled(outer, 0);
-  for (uint64_t begin = 0; begin < volume; begin += run) {
-    uint64_t element = tensor.offset;
-    for (int i = 0; i < outer; ++i) element += at[i] * tensor.stride[i];
+  uint64_t begin = 0;
+  ForEachTensorRun(tensor, [&](uint64_t element) {
     array.extents.push_back({{begin, begin + run}, file, storage_offset + element * size});
-    for (int i = outer - 1; i >= 0 && ++at[i] == tensor.shape[i]; --i) at[i] = 0;
-  }
+    begin += run;
+  });
   return OkStatus();
+}
+
+constexpr uint64_t kSampleBytes = 256;
+constexpr size_t kSampledArrays = 256;  // or opening a large checkpoint would read from each of its files
+
+Status AddSample(OpenFiles& files, const StoredCatalog& catalog, const StoredArray& array, Hasher& hasher) {
+  if (array.extents.empty()) return OkStatus();
+  const StoredExtent& extent = array.extents[0];
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
+  std::byte sample[kSampleBytes];
+  const auto bytes =
+      std::span(sample).first(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, bytes));
+  hasher.Update(bytes);
+  return OkStatus();
+}
+
+// A run for files that name none: 32 hex digits of the arrays' names, dtypes and shapes, the first bytes of
+// some of them, and `about`. It does not depend on where the files lie.
+Result<std::string> RunIdentity(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
+                                std::string_view about) {
+  std::vector<std::pair<std::string, const StoredArray*>> arrays;
+  for (const StoredArray& array : catalog.arrays)
+    arrays.emplace_back(fmt::format("{}|{}|{}\n", array.name, Name(array.dtype), ToString(array.shape)),
+                        &array);
+  std::ranges::stable_sort(arrays, {}, &std::pair<std::string, const StoredArray*>::first);
+  Hasher hasher;
+  hasher.Update(std::as_bytes(std::span(about)));
+  OpenFiles files(fs, directory);
+  const size_t every = (arrays.size() + kSampledArrays - 1) / kSampledArrays;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    hasher.Update(std::as_bytes(std::span(arrays[i].first)));
+    if (i % every == 0) CAIRN_RETURN_IF_ERROR(AddSample(files, catalog, *arrays[i].second, hasher));
+  }
+  return ToHex(hasher.Finish());
 }
 
 }  // namespace

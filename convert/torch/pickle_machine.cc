@@ -180,11 +180,7 @@ class Machine {
   size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
   static Status Short() { return Corrupt("the stack is too short for it; the file is damaged"); }
 
-  PyValue* New(PyKind kind) {
-    PyValue& value = pickle_.values.emplace_back();
-    value.kind = kind;
-    return &value;
-  }
+  PyValue* New(PyKind kind) { return pickle_.New(kind); }
   Status Push(PyValue* value) {
     stack_.push_back(value);
     return OkStatus();

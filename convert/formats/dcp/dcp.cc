@@ -130,17 +130,6 @@ class DcpReader {
     return OkStatus();
   }
 
-  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
-    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
-    return OkStatus();
-  }
-  Status Leave(Fate fate, const DcpTensor& tensor) {
-    for (const DcpChunk& chunk : tensor.chunks)
-      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
-    return OkStatus();
-  }
-
   // Numbers are kept under their names; what is more is left out, and said so.
   Status AddTrainingState(const DcpTensor& tensor) {
     if (IsNumber(tensor)) {
@@ -149,15 +138,15 @@ class DcpReader {
     } else {
       left_.insert(tensor.name);
     }
-    return Leave(Fate::kTrainingState, tensor);
+    return items_.Leave(Fate::kTrainingState, tensor);
   }
 
   Status Add(const DcpTensor& tensor, const DcpPlace& place) {
     if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
-      return Leave(Fate::kAllowed, tensor);
+      return items_.Leave(Fate::kAllowed, tensor);
     if (IsAllowed(options_, tensor.name)) {
       manifest_.history.push_back("left out " + tensor.name);
-      return Leave(Fate::kAllowed, tensor);
+      return items_.Leave(Fate::kAllowed, tensor);
     }
     if (place.training) return AddTrainingState(tensor);
     if (!place.role)
@@ -166,7 +155,7 @@ class DcpReader {
           "optimizer",
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
-      return Leave(Fate::kTrainingState, tensor);
+      return items_.Leave(Fate::kTrainingState, tensor);
     if (tensor.chunks.empty()) {
       if (!tensor.dtype) return NotSupported("{}: {} is empty and has an unknown type", path_, tensor.name);
       const Box box = Box::Whole(tensor.shape);
@@ -271,7 +260,7 @@ class DcpReader {
     if (plain && plain->is_null()) return OkStatus();
     if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {
       manifest_.history.push_back("left out " + bytes.name);
-      return LeaveItem(Fate::kAllowed, bytes.name, bytes.item);
+      return items_.Leave(Fate::kAllowed, bytes.name, bytes.item);
     }
     if (place.role == Role::kStep && plain && plain->is_number()) {
       const double step = plain->get<double>();

@@ -221,6 +221,17 @@ Status DcpItems::ListAll(const DcpIndex& index) {
   return OkStatus();
 }
 
+Status DcpItems::Leave(Fate fate, const std::string& name, const DcpItem& item) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, Open(name, item));
+  account_.LeaveBelow(fate, item.file, file, file.root(), name);
+  return OkStatus();
+}
+
+Status DcpItems::Leave(Fate fate, const DcpTensor& tensor) {
+  for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(Leave(fate, tensor.name, chunk.item));
+  return OkStatus();
+}
+
 Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(tensor.name, chunk.item));
   const std::string path = JoinPath(files_.directory(), chunk.item.file);

@@ -74,11 +74,9 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
       for (const ForeignPart& part : tensor.parts)
         target.parts.push_back(
             {part, numbers.at(part.parameter), static_cast<uint32_t>(target.arrays.size())});
-      target.arrays.push_back({dtype,
-                               tensor.shape,
-                               {{.range = {0, tensor.shape.Volume()},
-                                 .container = static_cast<uint32_t>(file),
-                                 .storage = static_cast<uint32_t>(entries.size())}}});
+      const auto storage = static_cast<uint32_t>(target.storages.size());
+      target.arrays.push_back({tensor.name, dtype, tensor.shape, {{{0, tensor.shape.Volume()}, storage, 0}}});
+      target.storages.push_back({static_cast<uint32_t>(file), static_cast<uint32_t>(entries.size())});
       entries.push_back({tensor.name, dtype, tensor.shape});
     }
     CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), metadata));

@@ -88,10 +88,10 @@ class MegatronDistOpener {
       const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
       if (IsMegatronBuffer(tensor.name) || step || left_out) {
-        CAIRN_RETURN_IF_ERROR(Leave(left_out ? Fate::kAllowed
-                                    : step   ? Fate::kTrainingState
-                                             : Fate::kBuffer,
-                                    tensor));
+        CAIRN_RETURN_IF_ERROR(items_.Leave(left_out ? Fate::kAllowed
+                                           : step   ? Fate::kTrainingState
+                                                    : Fate::kBuffer,
+                                           tensor));
         continue;
       }
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
@@ -105,16 +105,6 @@ class MegatronDistOpener {
   }
 
  private:
-  Status Leave(Fate fate, const DcpTensor& tensor) {
-    for (const DcpChunk& chunk : tensor.chunks)
-      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
-    return OkStatus();
-  }
-  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
-    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
-    return OkStatus();
-  }
   // What is not a tensor: states of modules, random states, and what all ranks have in common.
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
@@ -122,8 +112,8 @@ class MegatronDistOpener {
       const bool state =
           std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
       if (!state && !IsMegatronBuffer(name)) continue;
-      CAIRN_RETURN_IF_ERROR(
-          LeaveItem(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState, bytes.name, bytes.item));
+      CAIRN_RETURN_IF_ERROR(items_.Leave(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState,
+                                         bytes.name, bytes.item));
     }
     return items_.ListAll(index);
   }
@@ -134,7 +124,7 @@ class MegatronDistOpener {
     if (status.ok()) status = ReadGroups(index);
     if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
     for (const DcpTensor& tensor : index.tensors)
-      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(Leave(Fate::kAllowed, tensor));
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
