@@ -121,8 +121,9 @@ class DcpReader {
     for (size_t i = 0; i < places.size(); ++i) {
       const DcpTensor& tensor = index_.tensors[i];
       if (places[i].role != Role::kStep || !IsNumber(tensor) || IsAllowed(options_, tensor.name)) continue;
-      CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
-      steps.insert(step);
+      CAIRN_ASSIGN_OR_RETURN(const auto step, items_.Number(tensor.name, tensor.chunks[0].item));
+      if (!step) return NotSupported("{}: {} is not a number", path_, tensor.name);
+      steps.insert(*step);
     }
     one_step_ = steps.size() == 1;
     if (one_step_) manifest_.state["optimizer_step"] = *steps.begin();
@@ -132,12 +133,14 @@ class DcpReader {
 
   // Numbers are kept under their names; what is more is left out, and said so.
   Status AddTrainingState(const DcpTensor& tensor) {
+    std::optional<double> number;
     if (IsNumber(tensor)) {
-      CAIRN_ASSIGN_OR_RETURN(const double number, items_.Number(tensor.name, tensor.chunks[0].item));
-      TakeNumber(tensor.name, tensor.path, number);
-    } else {
-      left_.insert(tensor.name);
+      CAIRN_ASSIGN_OR_RETURN(number, items_.Number(tensor.name, tensor.chunks[0].item));
     }
+    if (number)
+      TakeNumber(tensor.name, tensor.path, *number);
+    else
+      left_.insert(tensor.name);
     return items_.Leave(Fate::kTrainingState, tensor);
   }
 

@@ -61,8 +61,8 @@ class DcpItems {
   Status Leave(Fate fate, const DcpTensor& tensor);
   // The chunk's tensor as an array; of the chunk's shape.
   Result<StoredArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
-  // The number that a small tensor or a plain value is.
-  Result<double> Number(const std::string& name, const DcpItem& item);
+  // The number that a tensor of one element or a plain value is; nothing for others.
+  Result<std::optional<double>> Number(const std::string& name, const DcpItem& item);
 
  private:
   OpenFiles files_;

@@ -51,4 +51,11 @@ uint64_t OriginalVocabulary(const PyValue& root) {
   return static_cast<uint64_t>(vocabulary);
 }
 
+void PutLossScale(const PyValue& optimizer, const PyValue* scaler, nlohmann::json& state) {
+  const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt;
+  if (!scale) return;
+  state["loss_scale"] = *scale;
+  state["dynamic_loss_scale"] = AsInt(Find(optimizer, "dynamic_loss_scale")).value_or(0) != 0;
+}
+
 }  // namespace cairn

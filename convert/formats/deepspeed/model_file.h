@@ -1,6 +1,7 @@
 // A file of model states: what each model parallel rank says of the training and of its parameters.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,5 +34,8 @@ std::set<std::string> PlaceholdersOf(const PyValue& root);
 std::set<std::string> BufferNamesOf(const PyValue& root);
 // The size of the vocabulary without padding; 0: the file does not say it.
 uint64_t OriginalVocabulary(const PyValue& root);
+
+// Puts the loss scale of an optimizer's state into a manifest's; `scaler`, which may be null, has cur_scale.
+void PutLossScale(const PyValue& optimizer, const PyValue* scaler, nlohmann::json& state);
 
 }  // namespace cairn

@@ -137,11 +137,7 @@ class UniversalOpener {
     const PyValue* groups = Find(root, "param_groups");
     if (auto plain = ParamGroupsOf(groups || !base ? groups : Find(*base, "param_groups")); !plain.empty())
       manifest_.state["param_groups"] = std::move(plain);
-    if (const PyValue* scaler = Find(root, "loss_scaler"))
-      if (const auto scale = AsNumber(Find(*scaler, "cur_scale"))) {
-        manifest_.state["loss_scale"] = *scale;
-        manifest_.state["dynamic_loss_scale"] = AsInt(Find(root, "dynamic_loss_scale")).value_or(0) != 0;
-      }
+    PutLossScale(root, Find(root, "loss_scaler"), manifest_.state);
     return ReadSteps();
   }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/megatron/megatron_optimizer.h"
 #include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
@@ -44,10 +45,7 @@ class UnshardedReader {
     if (!states_ || !groups) return NotSupported("its optimizer has no state and param_groups of torch's");
     found_.state["param_groups"] = ParamGroupsOf(groups);
     found_.groups.resize(groups->items.size());
-    if (const auto scale = AsNumber(Find(optimizer, "cur_scale"))) {
-      found_.state["loss_scale"] = *scale;
-      found_.state["dynamic_loss_scale"] = AsInt(Find(optimizer, "dynamic_loss_scale")).value_or(0) != 0;
-    }
+    PutLossScale(optimizer, &optimizer, found_.state);
     CAIRN_RETURN_IF_ERROR(ReadSteps());
     const PyValue* flat = FindKind(optimizer, "fp32_groups_flat", PyKind::kList);
     const PyValue* masters = FindKind(optimizer, "fp32_groups", PyKind::kList);

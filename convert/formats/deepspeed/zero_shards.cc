@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
@@ -46,11 +47,9 @@ struct Parameter {
 
 Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
   std::vector<Parameter> parameters;
-  for (size_t i = 0; i + 1 < group.items.size(); i += 2) {
-    const auto shape = AsDims(group.items[i + 1]);
-    if (!shape || !CheckedBytes(*shape, 4))
-      return Corrupt("param_shapes: {} has no shape", KeyText(*group.items[i]));
-    parameters.push_back({KeyText(*group.items[i]), *shape});
+  for (const auto& [name, shape] : ShapesIn(&group)) {
+    if (!shape || !CheckedBytes(*shape, 4)) return Corrupt("param_shapes: {} has no shape", name);
+    parameters.push_back({name, *shape});
   }
   return parameters;
 }
@@ -366,20 +365,14 @@ int ZeroStageOf(const PyValue& optimizer) {
   return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
 }
 
-Status ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
+void ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
   const PyValue& optimizer = *OptimizerOf(shard);
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
     state["param_groups"] = std::move(groups);
   // DeepSpeed takes it for its own again, whatever its configuration says.
   if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
-  const PyValue* scaler = Find(optimizer, "loss_scaler");
-  const auto dynamic = AsInt(Find(optimizer, "dynamic_loss_scale"));
-  if (const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt) {
-    state["loss_scale"] = *scale;
-    state["dynamic_loss_scale"] = dynamic.value_or(0) != 0;
-  }
-  return OkStatus();
+  PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
 }
 
 // Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
@@ -388,7 +381,7 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
   for (const PyValue* group : param_shapes.items) {
     std::vector<std::string> names;
-    for (size_t i = 0; i + 1 < group->items.size(); i += 2) names.push_back(KeyText(*group->items[i]));
+    for (const NamedShape& parameter : ShapesIn(group)) names.push_back(parameter.name);
     if (round_robin && contents.stage < 3) names = WithoutRoundRobin(names, ranks);
     if (known == 1 && !contents.groups.empty())
       contents.groups[0].insert(contents.groups[0].end(), names.begin(), names.end());
@@ -455,7 +448,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = ZeroStageOf(optimizer);
-  CAIRN_RETURN_IF_ERROR(ReadState(shards[0], contents.stage, contents.state));
+  ReadState(shards[0], contents.stage, contents.state);
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);
