@@ -12,7 +12,6 @@
 
 #include "convert/foreign/format.h"
 #include "convert/foreign/stored_builder.h"
-#include "convert/formats/training/replicas.h"
 
 namespace cairn {
 
@@ -45,7 +44,7 @@ struct MegatronSlice {
   int layer = kBeforeLayers;
   int tp = 0;
   Role role = Role::kWeight;
-  TensorArray tensor;
+  StoredArray tensor;
   Dims shape;  // of the slice
   Box box;     // of the slice: what `tensor` is
 };
@@ -66,8 +65,6 @@ class MegatronAssembler {
   // say.
   Status Add(const MegatronSlice& slice);
 
-  const std::vector<StoredReplica>& replicas() const { return replicas_; }
-
  private:
   struct Target;
   Status AddQkv(const MegatronSlice& slice, const Target& target);
@@ -78,8 +75,6 @@ class MegatronAssembler {
   const MegatronArgs& args_;
   const int tp_size_;
   StoredBuilder& builder_;
-  std::vector<StoredReplica> replicas_;
-  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
 };
 
 }  // namespace cairn
