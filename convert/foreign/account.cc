@@ -67,13 +67,9 @@ Ranges BytesOf(const TensorRef& tensor) {
   const auto [outer, run, count] = RunsOf(tensor);
   if (count > kMaxRuns) return {{0, UINT64_MAX}};
   Ranges ranges;
-  Dims at = Dims::Filled(outer, 0);
-  for (uint64_t i = 0; i < count; ++i) {
-    uint64_t element = tensor.offset;
-    for (int d = 0; d < outer; ++d) element += at[d] * tensor.stride[d];
+  ForEachTensorRun(tensor, [&, run = run](uint64_t element) {
     ranges.emplace_back(element * size, (element + run) * size);
-    for (int d = outer - 1; d >= 0 && ++at[d] == tensor.shape[d]; --d) at[d] = 0;
-  }
+  });
   return ranges;
 }
 
@@ -132,12 +128,6 @@ void Account::AddFile(const std::string& file, const TorchFile& contents) {
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
   ledgers_[file].claims.push_back({begin, begin + bytes, kFates + static_cast<int>(fate)});
   names_.try_emplace({fate, std::move(name)}, true);
-}
-
-void Account::LeaveStorage(Fate fate, const std::string& name) {
-  for (auto& [file, ledger] : ledgers_)
-    for (const Storage& storage : ledger.storages)
-      if (storage.name == name) Leave(fate, file, storage.begin, storage.end - storage.begin, name);
 }
 
 void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {

@@ -44,9 +44,7 @@ class Account {
   void AddFile(const std::string& file, const TorchFile& contents);
 
   void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
-  // All storages of this name.
-  void LeaveStorage(Fate fate, const std::string& name);
-  // The stretches of a catalog's array, which no part reads.
+  // The stretches of an array, which no part reads.
   void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
   void Leave(Fate fate, const std::string& file, const TorchFile& contents, const TensorRef& tensor,
              const std::string& name);

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "convert/foreign/foreign_identity.h"
+#include "ckpt/base/digest.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -23,57 +23,77 @@ bool IsTransposed(const TensorRef& tensor) {
 
 // One extent for each of the longest runs of elements that lie together.
 Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t file, StoredArray& array) {
-  const uint64_t volume = tensor.shape.Volume(), size = tensor.type->bytes;
+  const uint64_t size = tensor.type->bytes;
   const auto [outer, run, count] = RunsOf(tensor);
   // A small storage does not make a large catalog.
   const uint64_t apart = std::max(kMaxRepeats, tensor.storage->elements / run);
   if (count > std::min(kMaxExtents, apart))
     return NotSupported("{} is a view whose elements lie scattered (strides {}); save its .contiguous()",
                         array.name, ToString(tensor.stride));
-  Dims at = Dims::Filled(outer, 0);
-  for (uint64_t begin = 0; begin < volume; begin += run) {
-    uint64_t element = tensor.offset;
-    for (int i = 0; i < outer; ++i) element += at[i] * tensor.stride[i];
+  uint64_t begin = 0;
+  ForEachTensorRun(tensor, [&](uint64_t element) {
     array.extents.push_back({{begin, begin + run}, file, storage_offset + element * size});
-    for (int i = outer - 1; i >= 0 && ++at[i] == tensor.shape[i]; --i) at[i] = 0;
-  }
+    begin += run;
+  });
   return OkStatus();
+}
+
+constexpr uint64_t kSampleBytes = 256;
+constexpr size_t kSampledArrays = 256;  // or opening a large checkpoint would read from each of its files
+
+Status AddSample(OpenFiles& files, const StoredCatalog& catalog, const StoredArray& array, Hasher& hasher) {
+  if (array.extents.empty()) return OkStatus();
+  const StoredExtent& extent = array.extents[0];
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
+  std::byte sample[kSampleBytes];
+  const auto bytes =
+      std::span(sample).first(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, bytes));
+  hasher.Update(bytes);
+  return OkStatus();
+}
+
+// A run for files that name none: 32 hex digits of the arrays' names, dtypes and shapes, the first bytes of
+// some of them, and `about`. It does not depend on where the files lie.
+Result<std::string> RunIdentity(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
+                                std::string_view about) {
+  std::vector<std::pair<std::string, const StoredArray*>> arrays;
+  for (const StoredArray& array : catalog.arrays)
+    arrays.emplace_back(fmt::format("{}|{}|{}\n", array.name, Name(array.dtype), ToString(array.shape)),
+                        &array);
+  std::ranges::stable_sort(arrays, {}, &std::pair<std::string, const StoredArray*>::first);
+  Hasher hasher;
+  hasher.Update(std::as_bytes(std::span(about)));
+  OpenFiles files(fs, directory);
+  const size_t every = (arrays.size() + kSampledArrays - 1) / kSampledArrays;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    hasher.Update(std::as_bytes(std::span(arrays[i].first)));
+    if (i % every == 0) CAIRN_RETURN_IF_ERROR(AddSample(files, catalog, *arrays[i].second, hasher));
+  }
+  return ToHex(hasher.Finish());
 }
 
 }  // namespace
 
-Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name) {
   if (!tensor.type->dtype)
     return NotSupported("{} is of type {}, which has no place here", name, tensor.type->name);
   Result<uint64_t> storage = file.Locate(tensor);
   if (!storage.ok()) return storage.status().WithContext(name);
-  TensorArray found;
-  found.array = {.name = std::move(name), .dtype = *tensor.type->dtype, .shape = tensor.shape, .extents = {}};
+  StoredArray found{std::move(name), *tensor.type->dtype, tensor.shape};
   if (!CheckedBytes(tensor.shape, tensor.type->bytes))
-    return Corrupt("{} has a size that cannot be", found.array.name);
+    return Corrupt("{} has a size that cannot be", found.name);
   found.transposed = !tensor.contiguous() && IsTransposed(tensor);
-  if (found.transposed) found.array.shape = {tensor.shape[1], tensor.shape[0]};
+  if (found.transposed) found.shape = {tensor.shape[1], tensor.shape[0]};
   if (found.transposed || tensor.contiguous()) {
     if (tensor.shape.Volume() > 0)
-      found.array.extents.push_back(
+      found.extents.push_back(
           {{0, tensor.shape.Volume()}, file_index, *storage + tensor.offset * tensor.type->bytes});
     return found;
   }
-  CAIRN_RETURN_IF_ERROR(AddExtents(tensor, *storage, file_index, found.array));
+  CAIRN_RETURN_IF_ERROR(AddExtents(tensor, *storage, file_index, found));
   return found;
-}
-
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
-  StoredArray slice{array.name, array.dtype, shape, {}};
-  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
-  for (const StoredExtent& extent : array.extents) {
-    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
-    if (from < to)
-      slice.extents.push_back(
-          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
-  }
-  return slice;
 }
 
 uint32_t StoredBuilder::AddFile(const std::string& name) {
@@ -100,12 +120,25 @@ Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dty
   return at->second;
 }
 
-void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& array) {
-  const Box in_array = Box::Whole(array.array.shape);
-  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array.array)});
+void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const StoredArray& array) {
+  const Box in_array = Box::Whole(array.shape);
+  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array)});
 }
 
-std::vector<uint32_t> StoredBuilder::SortByParameter() {
+void StoredBuilder::AddSlice(const ArrayPart& part, bool first) {
+  const auto [read, fresh] = slices_.try_emplace({part.tensor, ToString(part.box)}, part.array);
+  if (fresh)
+    catalog.parts.push_back(part);
+  else if (first)
+    AddReplica(part.tensor, part.array, read->second);
+}
+
+void StoredBuilder::AddReplica(uint32_t tensor, uint32_t array, uint32_t read) {
+  account.Replica(array);
+  replicas_.push_back({tensor, array, read});
+}
+
+void StoredBuilder::SortByParameter() {
   std::map<std::string_view, size_t> first;
   for (const TensorEntry& tensor : catalog.tensors) first.try_emplace(tensor.spec.name, first.size());
   std::vector<uint32_t> order(catalog.tensors.size()), place(order.size());
@@ -120,24 +153,18 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
   }
   catalog.tensors = std::move(tensors);
   for (ArrayPart& part : catalog.parts) part.tensor = place[part.tensor];
-  return place;
-}
-
-Status StoredBuilder::Settle(const std::string& directory, Manifest& manifest) const {
-  auto settled = account.Close(catalog);
-  if (!settled.ok()) return settled.status().WithContext(directory);
-  manifest.state[kAccountKey] = *std::move(settled);
-  return OkStatus();
+  for (StoredReplica& replica : replicas_) replica.tensor = place[replica.tensor];
 }
 
 Result<std::unique_ptr<ForeignSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
-                                                           Manifest manifest) {
+                                                           Manifest manifest, Replicas how,
+                                                           std::string_view about) {
   SortByParameter();
-  CAIRN_RETURN_IF_ERROR(Settle(directory, manifest));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  auto settled = account.Close(catalog);
+  if (!settled.ok()) return settled.status().WithContext(directory);
+  manifest.state[kAccountKey] = *std::move(settled);
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog, about));
+  return OpenWithReplicas(fs, directory, std::move(manifest), std::move(catalog), replicas_, how);
 }
 
 }  // namespace cairn

@@ -5,25 +5,16 @@
 #include <string>
 
 #include "convert/foreign/account.h"
+#include "convert/foreign/replicas.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
 
-// A tensor of a file as an array: its shape, or that of its transpose where its columns lie one behind the
-// other, and the stretches of the file that hold it.
-struct TensorArray {
-  StoredArray array;
-  bool transposed = false;
-};
-
-// Errors: NotSupported where its elements are of a type without a Dtype, on no device, or so scattered that
-// no two lie together; Corrupt where it leaves its storage.
-Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+// A tensor of a file of torch as an array. Errors: NotSupported where its elements are of a type without a
+// Dtype, on no device, or so scattered that no two lie together; Corrupt where it leaves its storage.
+Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name);
-
-// Elements [begin, begin + shape's volume) of an array in row-major order, as an array of that shape.
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
 
 class StoredBuilder {
  public:
@@ -38,24 +29,29 @@ class StoredBuilder {
   Result<uint32_t> Tensor(const ParameterSpec& spec, Role role, Dtype dtype);
 
   // `box` of the tensor is all of the array.
-  void AddPart(uint32_t tensor, const Box& box, const TensorArray& array);
+  void AddPart(uint32_t tensor, const Box& box, const StoredArray& array);
 
-  // Puts the roles of each parameter one behind the other, parameters in order of first appearance, and gives
-  // where each tensor went. To be called last.
-  std::vector<uint32_t> SortByParameter();
+  // The part of a tensor in an array of one of several ranks. The first array with a box is read, others are
+  // its replicas. `first`: it is the first part of its array.
+  void AddSlice(const ArrayPart& part, bool first);
 
-  // Holds the account against the catalog, and puts it into the manifest's state. Errors: those of
-  // Account::Close.
-  Status Settle(const std::string& directory, Manifest& manifest) const;
+  // An array that must hold the same as the one that is read.
+  void AddReplica(uint32_t tensor, uint32_t array, uint32_t read);
 
-  // Sorts, settles, gives the manifest a run, and opens what was built. To be called once, last. Errors:
-  // those of StoredSource::Make.
-  Result<std::unique_ptr<ForeignSource>> Open(FileSystem& fs, const std::string& directory,
-                                              Manifest manifest);
+  // Puts the roles of each parameter one behind the other, parameters in order of first appearance. Settles
+  // the account, and opens what was built; replicas that differ are treated as `how` says. The manifest gets
+  // a run, made from the arrays and from `about`. To be called once, last. Errors: those of Account::Close,
+  // OpenWithReplicas and StoredSource::Make.
+  Result<std::unique_ptr<ForeignSource>> Open(FileSystem& fs, const std::string& directory, Manifest manifest,
+                                              Replicas how = Replicas::kStrict, std::string_view about = "");
 
  private:
+  void SortByParameter();
+
   std::map<std::string, uint32_t, std::less<>> files_;
   std::map<std::pair<std::string, Role>, uint32_t, std::less<>> tensors_;
+  std::map<std::pair<uint32_t, std::string>, uint32_t> slices_;  // tensor and box: the array that is read
+  std::vector<StoredReplica> replicas_;
 };
 
 }  // namespace cairn

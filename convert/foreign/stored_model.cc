@@ -15,7 +15,7 @@
 #include "ckpt/base/glob.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
-#include "convert/foreign/foreign_identity.h"
+#include "convert/foreign/stored_builder.h"
 #include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
@@ -24,13 +24,6 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kCompareBytes = 4 << 20;
-
-// Requires a dtype.
-StoredArray ArrayOf(const ListedTensor& tensor) {
-  StoredArray array{tensor.name, *tensor.dtype, tensor.shape, tensor.extents};
-  if (tensor.transposed) array.shape = {tensor.shape[1], tensor.shape[0]};
-  return array;
-}
 
 class Mapper {
  public:
@@ -47,7 +40,7 @@ class Mapper {
     }
   }
 
-  Status Add(const ListedTensor& tensor) {
+  Status Add(const StoredArray& tensor) {
     const auto place = places_.Find(tensor.name);
     if (place) return Take(tensor, *place);
     if (places_.IsBuffer(tensor.name)) {
@@ -82,22 +75,22 @@ class Mapper {
   }
 
  private:
-  Status Take(const ListedTensor& tensor, uint32_t place) {
+  Status Take(const StoredArray& tensor, uint32_t place) {
     const ForeignTensor& wanted = expanded_.tensors[place];
     if (found_[place])
       return Corrupt("tensor {} is there twice, with and without {}", wanted.name, architecture_.base_prefix);
     found_[place] = true;
-    if (!(tensor.shape == wanted.shape))
-      return Corrupt("tensor {} has shape {}, config.json makes it {}", tensor.name, ToString(tensor.shape),
-                     ToString(wanted.shape));
-    if (!tensor.dtype)
-      return NotSupported("tensor {} is {}, which no weight here can be", tensor.name, tensor.dtype_name);
+    if (!(tensor.tensor_shape() == wanted.shape))
+      return Corrupt("tensor {} has shape {}, config.json makes it {}", tensor.name,
+                     ToString(tensor.tensor_shape()), ToString(wanted.shape));
+    if (!tensor.unknown_type.empty())
+      return NotSupported("tensor {} is {}, which no weight here can be", tensor.name, tensor.unknown_type);
     StoredCatalog& catalog = mapped_.catalog;
     const auto array = static_cast<uint32_t>(catalog.arrays.size());
-    catalog.arrays.push_back(ArrayOf(tensor));
+    catalog.arrays.push_back(tensor);
     for (const ForeignPart& part : wanted.parts) {
       const uint32_t parameter = parameter_of_.at(part.parameter);
-      catalog.tensors[parameter].dtype = *tensor.dtype;
+      catalog.tensors[parameter].dtype = tensor.dtype;
       const Box in_array = tensor.transposed ? Transposed(part.in_array) : part.in_array;
       catalog.parts.push_back({{part.box, in_array, part.transpose != tensor.transposed}, parameter, array});
     }
@@ -109,14 +102,14 @@ class Mapper {
     const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &ArrayPart::tensor);
     twin.array = part->array;
     const StoredArray& original = mapped_.catalog.arrays[twin.array];
-    const bool alike = twin.copy.dtype == original.dtype && !twin.copy.transposed &&
-                       twin.copy.shape == original.shape && twin.copy.extents.size() == 1 &&
-                       original.extents.size() == 1;
+    const bool alike = twin.copy.unknown_type.empty() && twin.copy.dtype == original.dtype &&
+                       !twin.copy.transposed && !original.transposed && twin.copy.shape == original.shape &&
+                       twin.copy.extents.size() == 1 && original.extents.size() == 1;
     if (alike) return OkStatus();
     return Corrupt(
         "{} is {} of shape {}, {} which it is tied to is {} of shape {}; --allow '{}' leaves it out",
-        twin.copy.name, twin.copy.dtype_name, ToString(twin.copy.shape), original.name, Name(original.dtype),
-        ToString(original.shape), twin.copy.name);
+        twin.copy.name, twin.copy.type_name(), ToString(twin.copy.tensor_shape()), original.name,
+        Name(original.dtype), ToString(original.shape), twin.copy.name);
   }
 
   const Architecture& architecture_;
@@ -155,15 +148,16 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
 // A class of the family without its output matrix, or with another head (LlamaModel,
 // LlamaForSequenceClassification): all other tensors are there.
 bool IsOfAnotherHead(const Architecture& architecture, const json& model,
-                     const std::vector<ListedTensor>& tensors) {
+                     const std::vector<StoredArray>& tensors) {
   const json classes = KeptOfHuggingFace(model, "config").value("architectures", json());
   if (!classes.is_array() || classes.empty() || classes[0] == architecture.class_name) return false;
   const Result<ExpandedModel> expanded = Expand(architecture, model);
   if (!expanded.ok()) return false;
   const ModelPlaces places(architecture, *expanded);
   std::set<uint32_t> found;
-  for (const ListedTensor& tensor : tensors)
-    if (const auto place = places.Find(tensor.name); place && tensor.shape == expanded->tensors[*place].shape)
+  for (const StoredArray& tensor : tensors)
+    if (const auto place = places.Find(tensor.name);
+        place && tensor.tensor_shape() == expanded->tensors[*place].shape)
       found.insert(*place);
   for (uint32_t i = 0; i < expanded->tensors.size(); ++i)
     if (!found.contains(i) && !places.IsHead(expanded->tensors[i].name)) return false;
@@ -178,26 +172,25 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
     model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
-void Leave(Account& account, Fate fate, const ListedTensor& tensor, const std::vector<std::string>& files) {
-  if (!tensor.dtype) return account.LeaveStorage(fate, tensor.name);
-  for (const StoredExtent& extent : tensor.extents)
-    account.Leave(fate, files[extent.file], extent.file_offset, extent.range.size() * SizeOf(*tensor.dtype),
-                  tensor.name);
-}
-
-Status Settle(const MappedModel& mapped, Account& account, Manifest& manifest) {
-  const auto& files = mapped.catalog.files;
-  for (const ListedTensor& tensor : mapped.buffers) Leave(account, Fate::kBuffer, tensor, files);
-  for (const ListedTensor& tensor : mapped.allowed) Leave(account, Fate::kAllowed, tensor, files);
-  for (const StoredTwin& twin : mapped.twins) Leave(account, Fate::kReplica, twin.copy, files);
-  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], account.Close(mapped.catalog));
-  return OkStatus();
+// Declares what has no place in the catalog, and opens the rest.
+Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, const std::string& directory,
+                                                  MappedModel mapped, Account account, Manifest manifest,
+                                                  const std::string& about) {
+  for (const StoredArray& tensor : mapped.buffers) account.Leave(Fate::kBuffer, mapped.catalog, tensor);
+  for (const StoredArray& tensor : mapped.allowed) account.Leave(Fate::kAllowed, mapped.catalog, tensor);
+  for (const StoredTwin& twin : mapped.twins) account.Leave(Fate::kReplica, mapped.catalog, twin.copy);
+  for (const std::string& name : mapped.left_out)
+    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
+  StoredBuilder builder;
+  builder.catalog = std::move(mapped.catalog);
+  builder.account = std::move(account);
+  return builder.Open(fs, directory, std::move(manifest), Replicas::kStrict, about);
 }
 
 }  // namespace
 
 Result<MappedModel> MapToParameters(const Architecture& architecture, const json& model,
-                                    const std::vector<ListedTensor>& tensors, std::vector<std::string> files,
+                                    const std::vector<StoredArray>& tensors, std::vector<std::string> files,
                                     const std::vector<std::string>& allow) {
   CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(model));
   if (std::cmp_greater(shape.layers, tensors.size()))
@@ -205,22 +198,21 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const json
                     tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
   Mapper mapper(architecture, expanded, allow);
-  for (const ListedTensor& tensor : tensors) CAIRN_RETURN_IF_ERROR(mapper.Add(tensor));
+  for (const StoredArray& tensor : tensors) CAIRN_RETURN_IF_ERROR(mapper.Add(tensor));
   CAIRN_ASSIGN_OR_RETURN(MappedModel mapped, mapper.Finish());
   mapped.catalog.files = std::move(files);
   return mapped;
 }
 
-Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const json& model,
-                          const StoredCatalog& catalog) {
+std::string RunTextOf(const json& model) {
   json fields = model;
   fields.erase("hugging_face");
-  return RunIdentity(fs, directory, catalog, fields.dump());
+  return fields.dump();
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
                                                        std::vector<std::string> files,
-                                                       const std::vector<ListedTensor>& tensors,
+                                                       const std::vector<StoredArray>& tensors,
                                                        Account account, const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(directory, "config.json")));
   json& model = config.model;
@@ -238,58 +230,49 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
   if (!mapped.ok()) return mapped.status().WithContext(directory);
   for (const StoredTwin& twin : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
-  Manifest manifest;
-  CAIRN_RETURN_IF_ERROR(Settle(*mapped, account, manifest).WithContext(directory));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
+  const std::string about = RunTextOf(model);
   NoteDtype(mapped->catalog, model);
+  Manifest manifest;
   manifest.history = LeaveOutFields(options.allow, model);
   manifest.model = std::move(model);
-  for (const std::string& name : mapped->left_out)
-    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(mapped->catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  return OpenMapped(fs, directory, *std::move(mapped), std::move(account), std::move(manifest), about);
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
                                                          std::vector<std::string> files,
-                                                         const std::vector<ListedTensor>& tensors,
+                                                         const std::vector<StoredArray>& tensors,
                                                          Account account, json model,
                                                          const OpenOptions& options) {
   MappedModel mapped;
   Manifest manifest;
   mapped.catalog.files = std::move(files);
   StoredCatalog& catalog = mapped.catalog;
-  for (const ListedTensor& tensor : tensors) {
+  for (const StoredArray& tensor : tensors) {
     if (FitsAnyGlob(tensor.name, options.allow)) {
       mapped.left_out.push_back(tensor.name);
       mapped.allowed.push_back(tensor);
       continue;
     }
-    if (!tensor.dtype && options.skip_types) {
-      manifest.state[kTypesNotHeld][tensor.name] = tensor.dtype_name;
+    if (!tensor.unknown_type.empty() && options.skip_types) {
+      manifest.state[kTypesNotHeld][tensor.name] = tensor.unknown_type;
       mapped.allowed.push_back(tensor);
       continue;
     }
-    if (!tensor.dtype)
+    if (!tensor.unknown_type.empty())
       return NotSupported("{}: tensor {} is {}, which is not held here; --allow '{}' leaves it out",
-                          directory, tensor.name, tensor.dtype_name, tensor.name);
+                          directory, tensor.name, tensor.unknown_type, tensor.name);
     const auto index = static_cast<uint32_t>(catalog.tensors.size());
-    catalog.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, *tensor.dtype});
-    catalog.arrays.push_back(ArrayOf(tensor));
-    const Box in_array = Box::Whole(catalog.arrays.back().shape);
-    catalog.parts.push_back({{Box::Whole(tensor.shape), in_array, tensor.transposed}, index, index});
+    catalog.tensors.push_back(
+        {{.name = tensor.name, .shape = tensor.tensor_shape()}, Role::kWeight, tensor.dtype});
+    catalog.arrays.push_back(tensor);
+    const Box box = Box::Whole(tensor.tensor_shape());
+    catalog.parts.push_back({{box, Box::Whole(tensor.shape), tensor.transposed}, index, index});
   }
   if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
-  CAIRN_RETURN_IF_ERROR(Settle(mapped, account, manifest).WithContext(directory));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, catalog));
+  const std::string about = RunTextOf(model);
   if (model.contains("config")) NoteDtype(catalog, model);
   manifest.model = std::move(model);
-  for (const std::string& name : mapped.left_out)
-    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  return OpenMapped(fs, directory, std::move(mapped), std::move(account), std::move(manifest), about);
 }
 
 }  // namespace cairn

@@ -16,35 +16,25 @@
 
 namespace cairn {
 
-// One tensor of some files.
-struct ListedTensor {
-  std::string name;
-  std::string dtype_name;      // as the file spells it
-  std::optional<Dtype> dtype;  // nothing where it is one that this program does not hold
-  Dims shape;
-  std::vector<StoredExtent> extents;  // of the array that holds it; files: into the list of files
-  bool transposed = false;            // the array is the tensor's transpose
-};
-
 // A second copy of tied embeddings: must hold the same bytes.
 struct StoredTwin {
   uint32_t array = 0;  // of the catalog
-  ListedTensor copy;
+  StoredArray copy;
 };
 
 struct MappedModel {
   StoredCatalog catalog;
   std::vector<StoredTwin> twins;
   std::vector<std::string> left_out;  // names without a place that were allowed
-  std::vector<ListedTensor> allowed;  // the same
-  std::vector<ListedTensor> buffers;  // that the model computes again
+  std::vector<StoredArray> allowed;   // the same
+  std::vector<StoredArray> buffers;   // that the model computes again
 };
 
 // Pure. `allow`: globs of names that may have no place. Errors: InvalidArgument naming tensors without a
 // place; NotFound naming missing ones; Corrupt naming one whose shape or dtype is not the model's, or that is
 // there twice.
 Result<MappedModel> MapToParameters(const Architecture& architecture, const nlohmann::json& model,
-                                    const std::vector<ListedTensor>& tensors, std::vector<std::string> files,
+                                    const std::vector<StoredArray>& tensors, std::vector<std::string> files,
                                     const std::vector<std::string>& allow);
 
 // A Hugging Face directory (of a family without a table: under its own names) whose weights are `tensors` in
@@ -54,19 +44,18 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const nloh
 // InvalidArgument of config.json; Corrupt where copies of tied embeddings differ.
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
                                                        std::vector<std::string> files,
-                                                       const std::vector<ListedTensor>& tensors,
+                                                       const std::vector<StoredArray>& tensors,
                                                        Account account, const OpenOptions& options);
 
 // The same of a model that nobody knows (an adapter, another family): every tensor under its own name, cut
 // nowhere. `model` goes into the manifest. Errors: NotSupported naming a tensor of a type that is not held.
 Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
                                                          std::vector<std::string> files,
-                                                         const std::vector<ListedTensor>& tensors,
+                                                         const std::vector<StoredArray>& tensors,
                                                          Account account, nlohmann::json model,
                                                          const OpenOptions& options);
 
-// 32 hex digits for the Manifest::run of a model that has none: the same for the same model and tensors.
-Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const nlohmann::json& model,
-                          const StoredCatalog& catalog);
+// What the run of a model that has none is made from, beside its tensors: the same for the same model.
+std::string RunTextOf(const nlohmann::json& model);
 
 }  // namespace cairn

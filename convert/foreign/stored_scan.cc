@@ -109,7 +109,7 @@ class Scanner {
     const Box box = from_array.ToArray(common);
     Box from = from_array.ToArray(have);
     if (part.transpose) {
-      bytes = Turned(common, have, bytes, size);
+      bytes = transposer_.Transposed(common, have, bytes, size);
       from = box;
     }
     const Box whole = Box::Whole(catalog_.tensors[part.tensor].spec.shape);
@@ -118,26 +118,13 @@ class Scanner {
     });
   }
 
-  // The transpose of `common`.
-  std::span<const std::byte> Turned(const Box& common, const Box& have, std::span<const std::byte> bytes,
-                                    uint64_t size) {
-    const uint64_t count = common.Volume() * size;
-    gathered_.resize(std::max(gathered_.size(), count));
-    turned_.resize(std::max(turned_.size(), count));
-    ForEachRun(common, have, common, [&](uint64_t from, uint64_t to, uint64_t run) {
-      std::memcpy(gathered_.data() + to * size, bytes.data() + from * size, run * size);
-    });
-    Transpose(gathered_.data(), common.extent[0], common.extent[1], size, turned_.data());
-    return std::span(turned_).first(count);
-  }
-
   const StoredCatalog& catalog_;
   const StoredScan& scan_;
   std::vector<std::vector<uint32_t>> parts_;  // of each array
   std::vector<PlacedExtent> extents_;
   Extents first_;  // that may meet the next window
   std::array<std::byte, kMaxElementBytes> tail_{};
-  std::vector<std::byte> gathered_, turned_;
+  BoxTransposer transposer_;
 };
 
 }  // namespace

@@ -15,21 +15,9 @@
 #include "ckpt/io/open_files.h"
 #include "convert/foreign/foreign_source.h"
 #include "convert/foreign/runs_ahead.h"
+#include "convert/foreign/stored_array.h"
 
 namespace cairn {
-
-struct StoredExtent {
-  FlatRange range;           // elements of the array's row-major order
-  uint32_t file = 0;         // into the catalog's files
-  uint64_t file_offset = 0;  // bytes, of the range's first element; any alignment
-};
-
-struct StoredArray {
-  std::string name;  // for messages
-  Dtype dtype = Dtype::kF32;
-  Dims shape;
-  std::vector<StoredExtent> extents;  // in order, without gaps or overlaps
-};
 
 struct StoredCatalog : TensorTable {
   std::vector<StoredArray> arrays;

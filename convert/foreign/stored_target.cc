@@ -13,9 +13,9 @@ uint64_t StoredTarget::bytes() const {
 RegionList StoredTarget::Wanted() const {
   std::vector<Region> regions;
   for (const ArrayPart& part : parts) {
-    const std::vector<TargetExtent>& extents = arrays[part.array].extents;
+    const std::vector<StoredExtent>& extents = arrays[part.array].extents;
     if (extents.empty()) continue;
-    const uint32_t file = containers[extents[0].container].file;
+    const uint32_t file = containers[storages[extents[0].file].container].file;
     regions.push_back(Region::Whole(tensors[part.tensor].source, file, part.box));
   }
   return RegionList(std::move(regions));

@@ -2,19 +2,20 @@
 // stored_source.h.
 //
 // Files are made of containers (one as a rule, many zips in a .distcp file), of text, or are copies. An array
-// is a tensor in the containers' storages: a dtype, a shape, and the stretches of storages that hold its
-// row-major order. A part says which box of which written tensor is which box of which array; a box that
-// several ranks hold has several parts. What no part fills is zero: padding.
+// is a tensor in the containers' storages. A part says which box of which written tensor is which box of
+// which array; a box that several ranks hold has several parts. What no part fills is zero: padding.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/io/file_copies.h"
 #include "ckpt/model/region.h"
-#include "convert/foreign/storage_layout.h"
+#include "convert/foreign/stored_array.h"
 #include "convert/stream/tensor_stream.h"
+#include "convert/torch/storage_layout.h"
 
 namespace cairn {
 
@@ -31,31 +32,24 @@ struct TargetFile {
   FileToCopy copy = {};   // of a file that is copied
 };
 
-struct TargetExtent {
-  FlatRange range;         // elements of the array's row-major order
+struct TargetStorage {
   uint32_t container = 0;  // into the target's containers
-  uint32_t storage = 0;    // of the container
-  uint64_t element = 0;    // of the storage: where the range begins
+  uint32_t index = 0;      // in the container's layout
 };
 
-struct TargetArray {
-  Dtype dtype = Dtype::kF32;
-  Dims shape;
-  std::vector<TargetExtent> extents;  // in order; elements between them are in no file
-};
-
-// Of a storage whose bytes are known beforehand: numbers that are stored as tensors.
+// The bytes of a storage that are known beforehand: a number that is stored as a tensor.
 struct TargetConstant {
-  uint32_t container = 0;
-  uint32_t storage = 0;
+  uint32_t storage = 0;  // into the target's storages
   std::string bytes;
 };
 
 struct StoredTarget {
   std::vector<TargetFile> files;
   std::vector<TargetContainer> containers;
+  std::vector<TargetStorage> storages;
   std::vector<WrittenTensor> tensors;
-  std::vector<TargetArray> arrays;
+  // The `file` of an extent is a storage, its offset is in that; elements between extents are in no file.
+  std::vector<StoredArray> arrays;
   std::vector<ArrayPart> parts;
   std::vector<TargetConstant> constants;
 

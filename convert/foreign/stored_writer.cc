@@ -11,7 +11,6 @@
 #include <set>
 
 #include "ckpt/step/partial_dir.h"
-#include "convert/foreign/transpose.h"
 
 namespace cairn {
 namespace {
@@ -46,10 +45,9 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
   }
   for (uint32_t i = 0; i < target_.constants.size(); ++i) {
     const TargetConstant& constant = target_.constants[i];
-    constants_[constant.container].push_back(i);
-    std::vector<Crc32Sum>& crcs = crcs_[constant.container];
+    constants_[target_.storages[constant.storage].container].push_back(i);
     const auto bytes = std::as_bytes(std::span(constant.bytes));
-    if (!crcs.empty()) crcs[constant.storage].Add(bytes.size(), Crc32Sum::Extend(0, bytes));
+    if (Crc32Sum* crc = CrcOf(constant.storage)) crc->Add(bytes.size(), Crc32Sum::Extend(0, bytes));
   }
   const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::transpose);
   std::set<std::string> made;
@@ -78,10 +76,10 @@ Status StoredWriter::Write(const Block& block) {
 }
 
 Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const Block& block) {
-  const TargetArray& array = target_.arrays[part.array];
+  const StoredArray& array = target_.arrays[part.array];
   const uint64_t size = SizeOf(array.dtype);
   std::span<const std::byte> bytes = block.bytes;
-  if (part.transpose) bytes = Columns(common, block, size);
+  if (part.transpose) bytes = transposer_.Transposed(common, block.box, block.bytes, size);
   const Box place = part.ToArray(common), from = part.transpose ? place : part.ToArray(block.box);
   Status status;
   ForEachRun(place, from, Box::Whole(array.shape), [&](uint64_t at, uint64_t to, uint64_t count) {
@@ -90,26 +88,10 @@ Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const B
   return status;
 }
 
-// `common` of the block, its columns as rows.
-std::span<const std::byte> StoredWriter::Columns(const Box& common, const Block& block, uint64_t size) {
-  const uint64_t bytes = common.Volume() * size;
-  const std::byte* rows = block.bytes.data();
-  if (!(common == block.box)) {
-    if (gathered_.size() < bytes) gathered_.resize(bytes);
-    ForEachRun(common, block.box, common, [&](uint64_t from, uint64_t to, uint64_t count) {
-      std::memcpy(gathered_.data() + to * size, block.bytes.data() + from * size, count * size);
-    });
-    rows = gathered_.data();
-  }
-  if (transposed_.size() < bytes) transposed_.resize(bytes);
-  Transpose(rows, common.extent[0], common.extent[1], size, transposed_.data());
-  return std::span(transposed_).first(bytes);
-}
-
 // Writes elements of an array, from `element` on, to their storages. Elements outside every extent are
 // dropped.
 Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const std::byte> bytes) {
-  const TargetArray& array = target_.arrays[index];
+  const StoredArray& array = target_.arrays[index];
   const uint64_t size = SizeOf(array.dtype);
   if (!streams_[index]) {
     if (idle_.empty()) idle_.push_back(std::make_unique<Stream>());
@@ -118,7 +100,7 @@ Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const 
     active_.push_back(index);
   }
   auto extent =
-      std::ranges::upper_bound(array.extents, element, {}, [](const TargetExtent& e) { return e.range.end; });
+      std::ranges::upper_bound(array.extents, element, {}, [](const StoredExtent& e) { return e.range.end; });
   while (!bytes.empty() && extent != array.extents.end()) {
     if (element < extent->range.begin) {
       const uint64_t gap = std::min<uint64_t>(extent->range.begin - element, bytes.size() / size);
@@ -127,8 +109,8 @@ Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const 
       continue;
     }
     const uint64_t count = std::min<uint64_t>(extent->range.end - element, bytes.size() / size);
-    const uint64_t at = (extent->element + element - extent->range.begin) * size;
-    CAIRN_RETURN_IF_ERROR(Put(*streams_[index], *extent, at, bytes.first(count * size)));
+    const uint64_t at = extent->file_offset + (element - extent->range.begin) * size;
+    CAIRN_RETURN_IF_ERROR(Put(*streams_[index], extent->file, at, bytes.first(count * size)));
     element += count;
     bytes = bytes.subspan(count * size);
     ++extent;
@@ -137,30 +119,26 @@ Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const 
 }
 
 // `offset`: in the storage.
-Status StoredWriter::Put(Stream& stream, const TargetExtent& extent, uint64_t offset,
+Status StoredWriter::Put(Stream& stream, uint32_t storage, uint64_t offset,
                          std::span<const std::byte> bytes) {
-  const uint64_t place = StorageOffset(extent.container, extent.storage) + offset;
-  const bool same = stream.open && stream.container == extent.container && stream.storage == extent.storage &&
-                    stream.cursor.next == place;
-  if (!same) {
+  const uint64_t place = StorageOffset(storage) + offset;
+  if (!stream.open || stream.storage != storage || stream.cursor.next != place) {
     CAIRN_RETURN_IF_ERROR(End(stream));
     stream.open = true;
-    stream.container = extent.container;
-    stream.storage = extent.storage;
+    stream.storage = storage;
     stream.crc = 0;
     stream.cursor.next = place;
   }
-  if (!crcs_[extent.container].empty()) stream.crc = Crc32Sum::Extend(stream.crc, bytes);
-  return files_[target_.containers[extent.container].file]->Append(stream.cursor, bytes);
+  if (CrcOf(storage)) stream.crc = Crc32Sum::Extend(stream.crc, bytes);
+  return files_[ContainerOf(storage).file]->Append(stream.cursor, bytes);
 }
 
 Status StoredWriter::End(Stream& stream) {
   if (!stream.open) return OkStatus();
   stream.open = false;
-  const uint64_t end = stream.cursor.next - StorageOffset(stream.container, stream.storage);
-  std::vector<Crc32Sum>& crcs = crcs_[stream.container];
-  if (!crcs.empty()) crcs[stream.storage].Add(end, stream.crc);
-  return files_[target_.containers[stream.container].file]->Flush(stream.cursor);
+  if (Crc32Sum* crc = CrcOf(stream.storage))
+    crc->Add(stream.cursor.next - StorageOffset(stream.storage), stream.crc);
+  return files_[ContainerOf(stream.storage).file]->Flush(stream.cursor);
 }
 
 Status StoredWriter::EndTensors() {
@@ -183,7 +161,7 @@ std::vector<PlacedBytes> StoredWriter::Frame(uint32_t file) const {
       frame.push_back({container.offset + placed.offset, std::move(placed.bytes)});
     for (const uint32_t number : constants_[i]) {
       const TargetConstant& constant = target_.constants[number];
-      frame.push_back({StorageOffset(i, constant.storage), constant.bytes});
+      frame.push_back({StorageOffset(constant.storage), constant.bytes});
     }
   }
   std::ranges::sort(frame, {}, &PlacedBytes::offset);

@@ -9,6 +9,7 @@
 
 #include "ckpt/io/paged_file.h"
 #include "convert/foreign/stored_target.h"
+#include "convert/foreign/transpose.h"
 #include "convert/torch/crc32_sum.h"
 
 namespace cairn {
@@ -33,7 +34,6 @@ class StoredWriter final : public BlockTarget {
   // A run of bytes that goes on in one storage.
   struct Stream {
     bool open = false;
-    uint32_t container = 0;
     uint32_t storage = 0;
     uint32_t crc = 0;  // linear, of the run
     PagedFile::Cursor cursor;
@@ -44,13 +44,20 @@ class StoredWriter final : public BlockTarget {
   Status Open(WriteRing& ring, Direct direct);
   Status WritePart(const ArrayPart& part, const Box& common, const Block& block);
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
-  Status Put(Stream& stream, const TargetExtent& extent, uint64_t offset, std::span<const std::byte> bytes);
+  Status Put(Stream& stream, uint32_t storage, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
   Status WriteFile(const TargetFile& file);
-  std::span<const std::byte> Columns(const Box& common, const Block& block, uint64_t size);
-  uint64_t StorageOffset(uint32_t container, uint32_t storage) const {
-    const TargetContainer& there = target_.containers[container];
-    return there.offset + there.layout->storage_offset(storage);
+  const TargetContainer& ContainerOf(uint32_t storage) const {
+    return target_.containers[target_.storages[storage].container];
+  }
+  uint64_t StorageOffset(uint32_t storage) const {
+    const TargetContainer& there = ContainerOf(storage);
+    return there.offset + there.layout->storage_offset(target_.storages[storage].index);
+  }
+  // Null if the container wants none.
+  Crc32Sum* CrcOf(uint32_t storage) {
+    const auto [container, index] = target_.storages[storage];
+    return crcs_[container].empty() ? nullptr : &crcs_[container][index];
   }
 
   FileSystem& fs_;
@@ -64,7 +71,7 @@ class StoredWriter final : public BlockTarget {
   std::vector<std::unique_ptr<Stream>> streams_;   // of each array that is being written
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;
-  std::vector<std::byte> gathered_, transposed_;
+  BoxTransposer transposer_;
   Digest source_{};
 };
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "convert/torch/zip_layout.h"
+
 namespace cairn {
 
 uint32_t TargetBuilder::AddFile(const std::string& name) {
@@ -25,30 +27,27 @@ uint32_t TargetBuilder::BeginTorchFile(const std::string& name) {
   return BeginZip(AddFile(name), plain.substr(0, plain.rfind('.')));
 }
 
-uint32_t TargetBuilder::AddStorage(uint32_t zip, uint64_t bytes) {
-  drafts_[zip].storages.push_back(bytes);
-  return static_cast<uint32_t>(drafts_[zip].storages.size() - 1);
-}
-
 uint32_t TargetBuilder::EmitTensor(uint32_t zip, Dtype dtype, const Dims& shape) {
   const uint64_t volume = shape.Volume();
-  const uint32_t storage = AddStorage(zip, volume * SizeOf(dtype));
-  pickle(zip).Tensor(dtype, {std::to_string(storage), volume}, 0, shape);
-  return storage;
+  std::vector<uint64_t>& storages = drafts_[zip].storages;
+  const auto index = static_cast<uint32_t>(storages.size());
+  storages.push_back(volume * SizeOf(dtype));
+  pickle(zip).Tensor(dtype, {std::to_string(index), volume}, 0, shape);
+  target.storages.push_back({zip, index});
+  return static_cast<uint32_t>(target.storages.size() - 1);
 }
 
 uint32_t TargetBuilder::EmitArray(uint32_t zip, Dtype dtype, const Dims& shape) {
-  const uint32_t storage = EmitTensor(zip, dtype, shape);
-  return AddArray({dtype, shape, {{{0, shape.Volume()}, zip, storage, 0}}});
+  return AddArray({"", dtype, shape, {{{0, shape.Volume()}, EmitTensor(zip, dtype, shape), 0}}});
 }
 
 void TargetBuilder::EmitScalar(uint32_t zip, float value, const Dims& shape) {
-  TargetConstant constant{zip, EmitTensor(zip, Dtype::kF32, shape), std::string(sizeof(value), '\0')};
+  TargetConstant constant{EmitTensor(zip, Dtype::kF32, shape), std::string(sizeof(value), '\0')};
   std::memcpy(constant.bytes.data(), &value, sizeof(value));
   target.constants.push_back(std::move(constant));
 }
 
-uint32_t TargetBuilder::AddArray(TargetArray array) {
+uint32_t TargetBuilder::AddArray(StoredArray array) {
   target.arrays.push_back(std::move(array));
   return static_cast<uint32_t>(target.arrays.size() - 1);
 }
@@ -56,7 +55,7 @@ uint32_t TargetBuilder::AddArray(TargetArray array) {
 void TargetBuilder::Place() {
   for (Draft& draft : drafts_)
     target.containers.push_back(
-        {draft.file, 0, MakeZipStorages({draft.archive, draft.pickle.Finish(), draft.storages})});
+        {draft.file, 0, std::make_shared<ZipLayout>(draft.archive, draft.pickle.Finish(), draft.storages)});
   drafts_.clear();
   PlaceContainers(target);
 }

@@ -27,14 +27,13 @@ class TargetBuilder {
   uint32_t BeginTorchFile(const std::string& name);
   PickleEmitter& pickle(uint32_t zip) { return drafts_[zip].pickle; }
 
-  uint32_t AddStorage(uint32_t zip, uint64_t bytes);
-  // Emits a contiguous tensor that is all of its storage; its number.
+  // Emits a contiguous tensor that is all of its storage; the number of that in the target.
   uint32_t EmitTensor(uint32_t zip, Dtype dtype, const Dims& shape);
   // The same, and an array of it.
   uint32_t EmitArray(uint32_t zip, Dtype dtype, const Dims& shape);
   // A tensor of one known value, in fp32 as torch's optimizers count their steps.
   void EmitScalar(uint32_t zip, float value, const Dims& shape = {});
-  uint32_t AddArray(TargetArray array);
+  uint32_t AddArray(StoredArray array);
 
   // Lays the zips out in their files. Nothing may be emitted after it, text files may be added.
   void Place();

@@ -32,4 +32,20 @@ void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t si
   }
 }
 
+std::span<const std::byte> BoxTransposer::Transposed(const Box& common, const Box& have,
+                                                     std::span<const std::byte> bytes, uint64_t size) {
+  const uint64_t count = common.Volume() * size;
+  const std::byte* rows = bytes.data();
+  if (!(common == have)) {
+    if (gathered_.size() < count) gathered_.resize(count);
+    ForEachRun(common, have, common, [&](uint64_t from, uint64_t to, uint64_t run) {
+      std::memcpy(gathered_.data() + to * size, bytes.data() + from * size, run * size);
+    });
+    rows = gathered_.data();
+  }
+  if (transposed_.size() < count) transposed_.resize(count);
+  Transpose(rows, common.extent[0], common.extent[1], size, transposed_.data());
+  return std::span(transposed_).first(count);
+}
+
 }  // namespace cairn

@@ -3,11 +3,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ckpt/base/box.h"
 
 namespace cairn {
 
 // `out` becomes the columns of `in`, one behind the other: rows x columns elements of `size` bytes (1, 2, 4
 // or 8). The two do not overlap.
 void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out);
+
+// Transposes boxes, one after another, in memory of its own.
+class BoxTransposer {
+ public:
+  // The transpose of `common`, a part of the box `have` whose elements of `size` bytes are `bytes`. Valid
+  // until the next call.
+  std::span<const std::byte> Transposed(const Box& common, const Box& have, std::span<const std::byte> bytes,
+                                        uint64_t size);
+
+ private:
+  std::vector<std::byte> gathered_, transposed_;
+};
 
 }  // namespace cairn

@@ -24,21 +24,8 @@ constexpr auto kDangerousBuiltins =
 
 bool IsBuiltin(std::string_view module) { return module == "__builtin__" || module == "builtins"; }
 
-PyValue* New(Pickle& pickle, PyKind kind) {
-  PyValue& value = pickle.values.emplace_back();
-  value.kind = kind;
-  return &value;
-}
-
-PyValue* NewObject(Pickle& pickle, const PyValue& callable) {
-  PyValue* value = New(pickle, PyKind::kObject);
-  value->module = callable.module;
-  value->text = callable.text;
-  return value;
-}
-
 PyValue* NewTensor(Pickle& pickle, const TensorRef& tensor) {
-  PyValue* value = New(pickle, PyKind::kTensor);
+  PyValue* value = pickle.New(PyKind::kTensor);
   value->tensor = &pickle.tensors.emplace_back(tensor);
   return value;
 }
@@ -103,7 +90,7 @@ PyValue* NumpyScalar(Pickle& pickle, const Values& args) {
   uint64_t bits = 0;
   std::memcpy(&bits, bytes->data(), bytes->size());
   const int unused = 64 - 8 * static_cast<int>(bytes->size());
-  PyValue* value = New(pickle, PyKind::kInt);
+  PyValue* value = pickle.New(PyKind::kInt);
   if (*code == "f8" || *code == "f4") {
     value->kind = PyKind::kFloat;
     value->real =
@@ -125,7 +112,7 @@ PyValue* EncodedBytes(Pickle& pickle, const Values& args) {
   const auto encoding = AsText(args.size() == 2 ? args[1] : nullptr);
   if (!encoding || !args[0]->is(PyKind::kStr) || !(*encoding == "latin1" || *encoding == "latin-1"))
     return nullptr;
-  PyValue* value = New(pickle, PyKind::kBytes);
+  PyValue* value = pickle.New(PyKind::kBytes);
   value->text = args[0]->text;
   value->latin1 = true;
   return value;
@@ -164,16 +151,16 @@ Result<PyValue*> Container(Pickle& pickle, const PyValue& callable, const Values
   if (kind == PyKind::kBytes) {  // bytes(), bytearray(b'...'), bytearray('...', 'latin-1')
     if (args.size() == 2) return EncodedBytes(pickle, args);
     if (!args.empty()) return args[0]->is(PyKind::kBytes) ? args[0] : nullptr;
-    return New(pickle, kind);
+    return pickle.New(kind);
   }
   const bool bare = args.empty() || callable.text == "defaultdict";
   if (!bare && args.size() != 1) return nullptr;
-  if (bare) return New(pickle, kind);
+  if (bare) return pickle.New(kind);
   const Values& from = args[0]->items;
   CAIRN_RETURN_IF_ERROR(Charge(copies, from.size()));
   if (kind == PyKind::kDict) {
     if (!args[0]->is(PyKind::kDict) && !(IsSequence(*args[0]) && ArePairs(from))) return nullptr;
-    PyValue* dict = New(pickle, kind);
+    PyValue* dict = pickle.New(kind);
     for (PyValue* item : from) {
       if (args[0]->is(PyKind::kDict))
         dict->items.push_back(item);
@@ -183,7 +170,7 @@ Result<PyValue*> Container(Pickle& pickle, const PyValue& callable, const Values
     return dict;
   }
   if (!IsSequence(*args[0]) && !args[0]->is(PyKind::kSet)) return nullptr;
-  PyValue* value = New(pickle, kind);
+  PyValue* value = pickle.New(kind);
   value->items = from;
   return value;
 }
@@ -211,8 +198,10 @@ Result<PyValue*> CallKnown(Pickle& pickle, const PyValue& callable, const PyValu
     if (!value) value = Known(pickle, callable, args.items);
     if (value) return value;
   }
-  PyValue* object = NewObject(pickle, callable);
   CAIRN_RETURN_IF_ERROR(Charge(copies, args.items.size()));
+  PyValue* object = pickle.New(PyKind::kObject);
+  object->module = callable.module;
+  object->text = callable.text;
   object->items = args.items;
   return object;
 }
@@ -236,7 +225,7 @@ Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id) {
         "a newer torch",
         *key);
   const auto count = static_cast<uint64_t>(*elements);
-  PyValue* value = New(pickle, PyKind::kStorage);
+  PyValue* value = pickle.New(PyKind::kStorage);
   value->storage = &pickle.storages.emplace_back(
       StorageRef{type, *key, AsText(id.items[3]).value_or(""), count, count * type->bytes});
   return value;

@@ -15,62 +15,6 @@
 namespace cairn {
 namespace {
 
-enum Opcode : uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kPopMark = '1',
-  kDup = '2',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kDict = 'd',
-  kEmptyDict = '}',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kList = 'l',
-  kEmptyList = ']',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kEmptyTuple = ')',
-  kSetItems = 'u',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kEmptySet = 0x8f,
-  kAddItems = 0x90,
-  kFrozenSet = 0x91,
-  kNewObjEx = 0x92,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-  kByteArray8 = 0x96,
-};
-
 constexpr int kHighestProtocol = 5;
 
 class Machine {
@@ -121,110 +65,110 @@ class Machine {
 
   Status Step(uint8_t opcode) {
     switch (opcode) {
-      case kProto:
+      case 0x80:  // PROTO
         return Protocol();
-      case kFrame:
+      case 0x95:  // FRAME
         Take(8);
         return OkStatus();
-      case kStop:
+      case '.':  // STOP
         return Stop();
-      case kMark:
+      case '(':  // MARK
         marks_.push_back(stack_.size());
         return OkStatus();
-      case kPop:
+      case '0':  // POP
         return Pop();
-      case kPopMark:
+      case '1':  // POP_MARK
         return ToMark([](auto) { return OkStatus(); });
-      case kDup:
+      case '2':  // DUP
         return Top(1) ? Push(stack_.back()) : Short();
-      case kNone:
+      case 'N':  // NONE
         return Push(New(PyKind::kNone));
-      case kNewTrue:
+      case 0x88:  // NEWTRUE
         return PushInt(PyKind::kBool, 1);
-      case kNewFalse:
+      case 0x89:  // NEWFALSE
         return PushInt(PyKind::kBool, 0);
-      case kBinInt:
+      case 'J':  // BININT
         return PushInt(PyKind::kInt, static_cast<int32_t>(Take(4)));
-      case kBinInt1:
+      case 'K':  // BININT1
         return PushInt(PyKind::kInt, static_cast<int64_t>(Take(1)));
-      case kBinInt2:
+      case 'M':  // BININT2
         return PushInt(PyKind::kInt, static_cast<int64_t>(Take(2)));
-      case kLong1:
+      case 0x8a:  // LONG1
         return PushLong(TakeText(Take(1)));
-      case kLong4:
+      case 0x8b:  // LONG4
         return PushLong(TakeText(Take(4)));
-      case kBinFloat:
+      case 'G':  // BINFLOAT
         return PushFloat();
-      case kBinUnicode:
-      case kBinString:
+      case 'X':  // BINUNICODE
+      case 'T':  // BINSTRING
         return PushText(PyKind::kStr, 4);
-      case kShortBinUnicode:
-      case kShortBinString:
+      case 0x8c:  // SHORT_BINUNICODE
+      case 'U':   // SHORT_BINSTRING
         return PushText(PyKind::kStr, 1);
-      case kBinUnicode8:
+      case 0x8d:  // BINUNICODE8
         return PushText(PyKind::kStr, 8);
-      case kBinBytes:
+      case 'B':  // BINBYTES
         return PushText(PyKind::kBytes, 4);
-      case kShortBinBytes:
+      case 'C':  // SHORT_BINBYTES
         return PushText(PyKind::kBytes, 1);
-      case kBinBytes8:
-      case kByteArray8:
+      case 0x8e:  // BINBYTES8
+      case 0x96:  // BYTEARRAY8
         return PushText(PyKind::kBytes, 8);
-      case kEmptyList:
+      case ']':  // EMPTY_LIST
         return Push(New(PyKind::kList));
-      case kEmptyTuple:
+      case ')':  // EMPTY_TUPLE
         return Push(New(PyKind::kTuple));
-      case kEmptyDict:
+      case '}':  // EMPTY_DICT
         return Push(New(PyKind::kDict));
-      case kEmptySet:
+      case 0x8f:  // EMPTY_SET
         return Push(New(PyKind::kSet));
-      case kTuple1:
+      case 0x85:  // TUPLE1
         return Collect(PyKind::kTuple, 1);
-      case kTuple2:
+      case 0x86:  // TUPLE2
         return Collect(PyKind::kTuple, 2);
-      case kTuple3:
+      case 0x87:  // TUPLE3
         return Collect(PyKind::kTuple, 3);
-      case kTuple:
+      case 't':  // TUPLE
         return CollectToMark(PyKind::kTuple);
-      case kList:
+      case 'l':  // LIST
         return CollectToMark(PyKind::kList);
-      case kDict:
+      case 'd':  // DICT
         return CollectToMark(PyKind::kDict);
-      case kFrozenSet:
+      case 0x91:  // FROZENSET
         return CollectToMark(PyKind::kSet);
-      case kAppend:
+      case 'a':  // APPEND
         return Extend(PyKind::kList, 1);
-      case kSetItem:
+      case 's':  // SETITEM
         return Extend(PyKind::kDict, 2);
-      case kAppends:
+      case 'e':  // APPENDS
         return ExtendToMark(PyKind::kList);
-      case kSetItems:
+      case 'u':  // SETITEMS
         return ExtendToMark(PyKind::kDict);
-      case kAddItems:
+      case 0x90:  // ADDITEMS
         return ExtendToMark(PyKind::kSet);
-      case kBinPut:
+      case 'q':  // BINPUT
         return Remember(Take(1));
-      case kLongBinPut:
+      case 'r':  // LONG_BINPUT
         return Remember(Take(4));
-      case kMemoize:
+      case 0x94:  // MEMOIZE
         return Remember(memo_.size());
-      case kBinGet:
+      case 'h':  // BINGET
         return Recall(Take(1));
-      case kLongBinGet:
+      case 'j':  // LONG_BINGET
         return Recall(Take(4));
-      case kGlobal:
+      case 'c':  // GLOBAL
         return GlobalLines();
-      case kStackGlobal:
+      case 0x93:  // STACK_GLOBAL
         return GlobalFromStack();
-      case kReduce:
+      case 'R':  // REDUCE
         return Call(2);
-      case kNewObj:
+      case 0x81:  // NEWOBJ
         return Call(2);
-      case kNewObjEx:
+      case 0x92:  // NEWOBJ_EX
         return Call(3);
-      case kBuild:
+      case 'b':  // BUILD
         return Build();
-      case kBinPersId:
+      case 'Q':  // BINPERSID
         return PersistentId();
       default:
         return NotSupported(
@@ -236,11 +180,7 @@ class Machine {
   size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
   static Status Short() { return Corrupt("the stack is too short for it; the file is damaged"); }
 
-  PyValue* New(PyKind kind) {
-    PyValue& value = pickle_.values.emplace_back();
-    value.kind = kind;
-    return &value;
-  }
+  PyValue* New(PyKind kind) { return pickle_.New(kind); }
   Status Push(PyValue* value) {
     stack_.push_back(value);
     return OkStatus();

@@ -32,6 +32,12 @@ struct Pickle {
   std::vector<SuspiciousGlobal> suspicious;
   const PyValue* root = nullptr;
   uint64_t end = 0;  // behind its STOP
+
+  PyValue* New(PyKind kind) {
+    PyValue& value = values.emplace_back();
+    value.kind = kind;
+    return &value;
+  }
 };
 
 // The pickle that begins at `begin`. `ran_out`, where given, says whether more bytes could have helped.

@@ -94,6 +94,17 @@ TensorRuns RunsOf(const TensorRef& tensor) {
   return runs;
 }
 
+void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t element)>& visit) {
+  const TensorRuns runs = RunsOf(tensor);
+  Dims at = Dims::Filled(runs.outer, 0);
+  for (uint64_t run = 0; run < runs.count; ++run) {
+    uint64_t element = tensor.offset;
+    for (int i = 0; i < runs.outer; ++i) element += at[i] * tensor.stride[i];
+    visit(element);
+    for (int i = runs.outer - 1; i >= 0 && ++at[i] == tensor.shape[i]; --i) at[i] = 0;
+  }
+}
+
 Status ForEachTensor(const PyValue& root,
                      const std::function<Status(const std::string&, const TensorRef&)>& visit) {
   std::string path;

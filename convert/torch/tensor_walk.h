@@ -19,6 +19,8 @@ struct TensorRuns {
   uint64_t count = 0;     // UINT64_MAX: as many at least
 };
 TensorRuns RunsOf(const TensorRef& tensor);
+// Calls `visit(element)` for each of them, in the tensor's order: where it begins in the storage.
+void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t element)>& visit);
 
 // Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
 // path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited

@@ -7,7 +7,6 @@
 #include "convert/torch/torch_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace cairn {
@@ -21,22 +20,8 @@ constexpr uint64_t kSniffBytes = 262;
 constexpr uint64_t kStreamWindowBytes = 1 << 20;
 
 Result<std::string> Head(File& file, Stretch where, uint64_t bytes) {
-  std::string head(std::min(bytes, where.size()), '\0');
-  CAIRN_RETURN_IF_ERROR(file.ReadAt(where.begin, std::as_writable_bytes(std::span(head))));
-  return head;
+  return ReadBytes(file, where.begin, std::min(bytes, where.size()));
 }
-
-// The first bytes, zeros behind a file that is shorter.
-struct FirstBytes {
-  std::array<char, kSniffBytes> bytes{};
-  uint64_t size = 0;
-  std::string_view text() const { return {bytes.data(), size}; }
-
-  Status Read(File& file, Stretch where) {
-    size = std::min<uint64_t>(kSniffBytes, where.size());
-    return file.ReadAt(where.begin, std::as_writable_bytes(std::span(bytes).first(size)));
-  }
-};
 
 bool IsPickle(std::string_view head) {
   return head.size() > 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5;
@@ -89,9 +74,8 @@ bool TorchFile::Matches(FileSystem& fs, const std::string& path) {
   if (!info.ok() || info->is_directory() || info->bytes < kStreamMagic.size()) return false;
   const auto file = fs.OpenForRead(path);
   if (!file.ok()) return false;
-  FirstBytes head;
-  return head.Read(**file, {0, info->bytes}).ok() &&
-         (head.text().starts_with(kZipMagic) || IsPickle(head.text()));
+  const auto head = Head(**file, {0, info->bytes}, kSniffBytes);
+  return head.ok() && (head->starts_with(kZipMagic) || IsPickle(*head));
 }
 
 Result<TorchFile> TorchFile::Open(FileSystem& fs, const std::string& path) {
@@ -103,13 +87,11 @@ Result<TorchFile> TorchFile::Open(FileSystem& fs, const std::string& path) {
 }
 
 Result<TorchFile> TorchFile::Read(File& file, Stretch where) {
-  FirstBytes head;
-  CAIRN_RETURN_IF_ERROR(head.Read(file, where));
-  if (head.text().starts_with(kZipMagic)) return ReadZip(file, where);
-  if (IsPickle(head.text()) && head.text().find(kStreamMagic) <= kMaxBeforeMagic)
-    return ReadStream(file, where);
-  if (IsPickle(head.text())) return ReadPickle(file, where);
-  return Explain(head.text());
+  CAIRN_ASSIGN_OR_RETURN(const std::string head, Head(file, where, kSniffBytes));
+  if (head.starts_with(kZipMagic)) return ReadZip(file, where);
+  if (IsPickle(head) && head.find(kStreamMagic) <= kMaxBeforeMagic) return ReadStream(file, where);
+  if (IsPickle(head)) return ReadPickle(file, where);
+  return Explain(head);
 }
 
 Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {

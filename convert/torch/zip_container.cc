@@ -29,12 +29,6 @@ Integer Load(std::string_view bytes, size_t at) {
   return value;
 }
 
-Result<std::string> ReadBytes(File& file, uint64_t offset, uint64_t bytes) {
-  std::string text(bytes, '\0');
-  CAIRN_RETURN_IF_ERROR(file.ReadAt(offset, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
 struct Directory {
   uint64_t offset = 0;  // from the container's start
   uint64_t bytes = 0;
@@ -175,6 +169,12 @@ Status PlaceRecords(File& file, Stretch where, uint64_t directory_offset, std::v
 }
 
 }  // namespace
+
+Result<std::string> ReadBytes(File& file, uint64_t offset, uint64_t bytes) {
+  std::string text(bytes, '\0');
+  CAIRN_RETURN_IF_ERROR(file.ReadAt(offset, std::as_writable_bytes(std::span(text))));
+  return text;
+}
 
 Result<ZipContainer> ZipContainer::Read(File& file, Stretch where) {
   CAIRN_ASSIGN_OR_RETURN(const Directory directory, FindDirectory(file, where));

@@ -28,6 +28,8 @@ struct Stretch {
   uint64_t size() const { return end - begin; }
 };
 
+Result<std::string> ReadBytes(File& file, uint64_t offset, uint64_t bytes);
+
 class ZipContainer {
  public:
   // Errors: Corrupt naming record and offset; NotSupported where a record is compressed or encrypted.

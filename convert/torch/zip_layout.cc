@@ -100,19 +100,19 @@ std::string ZipLayout::Directory(const std::vector<uint32_t>& crcs) const {
   return directory;
 }
 
-std::vector<PlacedBytes> ZipLayout::Around(const std::vector<uint32_t>& crcs) const {
+std::vector<PlacedBytes> ZipLayout::Around(const StorageSums& sums) const {
   std::vector<PlacedBytes> around;
   for (size_t i = 0; i < records_.size(); ++i) {
     const Record& record = records_[i];
     const bool storage = i >= first_storage_ && i < first_storage_ + storage_count_;
-    const uint32_t crc = storage ? crcs[i - first_storage_] : CrcOf(record.data);
+    const uint32_t crc = storage ? sums.crcs[i - first_storage_] : CrcOf(record.data);
     const int width = record.zip64 ? 8 : 4;
     around.push_back({record.header_offset, LocalHeader(record) + record.data});
     around.push_back(
         {record.data_offset + record.bytes,
          "PK\7\10" + Little(crc, 4) + Little(record.bytes, width) + Little(record.bytes, width)});
   }
-  around.push_back({directory_offset_, Directory(crcs)});
+  around.push_back({directory_offset_, Directory(sums.crcs)});
   return around;
 }
 

@@ -9,29 +9,24 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/base/status.h"
+#include "convert/torch/storage_layout.h"
 
 namespace cairn {
 
-// Bytes at their place in the container.
-struct PlacedBytes {
-  uint64_t offset = 0;
-  std::string bytes;
-};
-
-class ZipLayout {
+class ZipLayout final : public StorageLayout {
  public:
   // `archive`: the directory that torch puts its records in, the stem of the file's name. `pickle`: data.pkl.
   // `storages`: bytes of data/0, data/1, ... Pure; sizes up to 2^62.
   ZipLayout(const std::string& archive, std::string pickle, const std::vector<uint64_t>& storages);
 
-  uint64_t bytes() const { return bytes_; }
-  uint64_t storage_offset(size_t storage) const { return records_[first_storage_ + storage].data_offset; }
-  uint64_t storage_bytes(size_t storage) const { return records_[first_storage_ + storage].bytes; }
-  size_t storage_count() const { return storage_count_; }
-
-  // Everything but the storages' bytes, by offset. `crcs`: of the storages.
-  std::vector<PlacedBytes> Around(const std::vector<uint32_t>& crcs) const;
+  uint64_t bytes() const override { return bytes_; }
+  size_t storage_count() const override { return storage_count_; }
+  uint64_t storage_offset(size_t storage) const override {
+    return records_[first_storage_ + storage].data_offset;
+  }
+  uint64_t storage_bytes(size_t storage) const override { return records_[first_storage_ + storage].bytes; }
+  bool wants_crcs() const override { return true; }
+  std::vector<PlacedBytes> Around(const StorageSums& sums) const override;
 
  private:
   struct Record {

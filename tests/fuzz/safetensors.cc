@@ -21,8 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes = fs.files["x.safetensors"] = TextOf(data, size);
   const auto check = [&](const Result<SafetensorsHeader>& header, uint64_t file_bytes) {
     if (!header.ok()) return FuzzCheck(!header.status().message().empty());
-    for (const SafetensorsTensor& tensor : header->tensors)
-      FuzzCheck(tensor.file_offset <= file_bytes && tensor.bytes <= file_bytes - tensor.file_offset);
+    for (const StoredArray& tensor : header->tensors) {
+      const uint64_t offset = tensor.extents[0].file_offset;
+      FuzzCheck(offset <= file_bytes && tensor.bytes() <= file_bytes - offset);
+    }
   };
   check(ReadSafetensorsHeader(fs, "x.safetensors"), size);
   // Its header as if the length were right: up to the last brace, the rest is data.

@@ -32,12 +32,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FuzzCheck(storage.file_offset <= size && storage.bytes <= size - storage.file_offset);
   uint64_t left = 1 << 12;  // of the tensors' extents: there may be 2^20 of each
   (void)ForEachTensor(opened->root(), [&](const std::string& name, const TensorRef& tensor) -> Status {
-    CAIRN_ASSIGN_OR_RETURN(const TensorArray found, ArrayOf(*opened, tensor, 0, name));
-    const uint64_t bytes = SizeOf(found.array.dtype);
-    for (const StoredExtent& extent : found.array.extents)
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray found, ArrayOf(*opened, tensor, 0, name));
+    const uint64_t bytes = SizeOf(found.dtype);
+    for (const StoredExtent& extent : found.extents)
       FuzzCheck(extent.file_offset <= size && extent.range.size() <= (size - extent.file_offset) / bytes);
-    if (found.array.extents.size() >= left) return Corrupt("enough");
-    left -= found.array.extents.size();
+    if (found.extents.size() >= left) return Corrupt("enough");
+    left -= found.extents.size();
     return OkStatus();
   });
   return 0;

@@ -204,7 +204,7 @@ class EditedTorch {
     if (change.beside && !change.word) sizes.push_back(kSecretElements * sizeof(float));
     const ZipLayout zip("edited", out_, sizes);
     std::string bytes(zip.bytes(), '\0');
-    for (const PlacedBytes& around : zip.Around(std::vector<uint32_t>(sizes.size())))
+    for (const PlacedBytes& around : zip.Around({.crcs = std::vector<uint32_t>(sizes.size())}))
       bytes.replace(around.offset, around.bytes.size(), around.bytes);
     for (size_t i = 0; i < file_->storages().size(); ++i)
       bytes.replace(zip.storage_offset(i), sizes[i], bytes_,

@@ -244,7 +244,7 @@ class PartsChecker {
     for (const std::string& file : index.files) {
       const auto header = ReadSafetensorsHeader(fs_, PathOf(folder + file));
       if (!header.ok()) return;  // CheckFile has said it, where it is called so
-      for (const SafetensorsTensor& tensor : header->tensors)
+      for (const StoredArray& tensor : header->tensors)
         if (const Status status = check.Add(tensor.name, file); !status.ok())
           return AddProblem(name, status.message());
     }

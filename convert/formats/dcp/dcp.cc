@@ -121,8 +121,9 @@ class DcpReader {
     for (size_t i = 0; i < places.size(); ++i) {
       const DcpTensor& tensor = index_.tensors[i];
       if (places[i].role != Role::kStep || !IsNumber(tensor) || IsAllowed(options_, tensor.name)) continue;
-      CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
-      steps.insert(step);
+      CAIRN_ASSIGN_OR_RETURN(const auto step, items_.Number(tensor.name, tensor.chunks[0].item));
+      if (!step) return NotSupported("{}: {} is not a number", path_, tensor.name);
+      steps.insert(*step);
     }
     one_step_ = steps.size() == 1;
     if (one_step_) manifest_.state["optimizer_step"] = *steps.begin();
@@ -130,34 +131,25 @@ class DcpReader {
     return OkStatus();
   }
 
-  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
-    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
-    return OkStatus();
-  }
-  Status Leave(Fate fate, const DcpTensor& tensor) {
-    for (const DcpChunk& chunk : tensor.chunks)
-      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
-    return OkStatus();
-  }
-
   // Numbers are kept under their names; what is more is left out, and said so.
   Status AddTrainingState(const DcpTensor& tensor) {
+    std::optional<double> number;
     if (IsNumber(tensor)) {
-      CAIRN_ASSIGN_OR_RETURN(const double number, items_.Number(tensor.name, tensor.chunks[0].item));
-      TakeNumber(tensor.name, tensor.path, number);
-    } else {
-      left_.insert(tensor.name);
+      CAIRN_ASSIGN_OR_RETURN(number, items_.Number(tensor.name, tensor.chunks[0].item));
     }
-    return Leave(Fate::kTrainingState, tensor);
+    if (number)
+      TakeNumber(tensor.name, tensor.path, *number);
+    else
+      left_.insert(tensor.name);
+    return items_.Leave(Fate::kTrainingState, tensor);
   }
 
   Status Add(const DcpTensor& tensor, const DcpPlace& place) {
     if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
-      return Leave(Fate::kAllowed, tensor);
+      return items_.Leave(Fate::kAllowed, tensor);
     if (IsAllowed(options_, tensor.name)) {
       manifest_.history.push_back("left out " + tensor.name);
-      return Leave(Fate::kAllowed, tensor);
+      return items_.Leave(Fate::kAllowed, tensor);
     }
     if (place.training) return AddTrainingState(tensor);
     if (!place.role)
@@ -166,19 +158,19 @@ class DcpReader {
           "optimizer",
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
-      return Leave(Fate::kTrainingState, tensor);
+      return items_.Leave(Fate::kTrainingState, tensor);
     if (tensor.chunks.empty()) {
       if (!tensor.dtype) return NotSupported("{}: {} is empty and has an unknown type", path_, tensor.name);
       const Box box = Box::Whole(tensor.shape);
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                              builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
-      builder_.AddPart(entry, box, {{tensor.name, *tensor.dtype, tensor.shape, {}}, false});
+      builder_.AddPart(entry, box, {tensor.name, *tensor.dtype, tensor.shape});
     }
     for (const DcpChunk& chunk : tensor.chunks) {
       const uint32_t file = builder_.AddFile(chunk.item.file);
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, items_.Array(tensor, chunk, file));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
-                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.array.dtype));
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.dtype));
       builder_.AddPart(entry, chunk.box, array);
     }
     return OkStatus();
@@ -271,7 +263,7 @@ class DcpReader {
     if (plain && plain->is_null()) return OkStatus();
     if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {
       manifest_.history.push_back("left out " + bytes.name);
-      return LeaveItem(Fate::kAllowed, bytes.name, bytes.item);
+      return items_.Leave(Fate::kAllowed, bytes.name, bytes.item);
     }
     if (place.role == Role::kStep && plain && plain->is_number()) {
       const double step = plain->get<double>();

@@ -6,12 +6,11 @@
 #include "convert/formats/dcp/dcp_index.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <map>
 #include <set>
 
 #include "ckpt/model/layout.h"
+#include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -149,17 +148,6 @@ Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector
   return OkStatus();
 }
 
-double NumberAt(const TorchType& type, const char* bytes) {
-  const auto load = [&]<typename T>(T value) {
-    std::memcpy(&value, bytes, sizeof(T));
-    return static_cast<double>(value);
-  };
-  if (type.name == "float64") return load(double{});
-  if (type.name == "int64") return load(int64_t{});
-  if (type.name == "int32") return load(int32_t{});
-  return load(float{});
-}
-
 }  // namespace
 
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
@@ -221,7 +209,18 @@ Status DcpItems::ListAll(const DcpIndex& index) {
   return OkStatus();
 }
 
-Result<TensorArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
+Status DcpItems::Leave(Fate fate, const std::string& name, const DcpItem& item) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, Open(name, item));
+  account_.LeaveBelow(fate, item.file, file, file.root(), name);
+  return OkStatus();
+}
+
+Status DcpItems::Leave(Fate fate, const DcpTensor& tensor) {
+  for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(Leave(fate, tensor.name, chunk.item));
+  return OkStatus();
+}
+
+Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(tensor.name, chunk.item));
   const std::string path = JoinPath(files_.directory(), chunk.item.file);
   const PyValue& root = torch.root();
@@ -236,18 +235,9 @@ Result<TensorArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chu
   return array;
 }
 
-Result<double> DcpItems::Number(const std::string& name, const DcpItem& item) {
+Result<std::optional<double>> DcpItems::Number(const std::string& name, const DcpItem& item) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(name, item));
-  const PyValue& root = torch.root();
-  if (const auto number = AsNumber(&root)) return *number;
-  const TensorRef* tensor = root.tensor;
-  if (!tensor || tensor->shape.Volume() != 1) return NotSupported("{} is not a number", name);
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t at, torch.Locate(*tensor));
-  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
-  std::array<char, 16> bytes{};
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(at + tensor->offset * tensor->type->bytes,
-                                     std::as_writable_bytes(std::span(bytes).first(tensor->type->bytes))));
-  return NumberAt(*tensor->type, bytes.data());
+  return ScalarOf(files_.file_system(), JoinPath(files_.directory(), item.file), torch, &torch.root());
 }
 
 }  // namespace cairn

@@ -1,17 +1,18 @@
-// Model states say how many model parallel ranks there are. Weights come from a pipeline's layer files or
-// from the module in the states; masters and moments come from ZeRO shards, or from the states. All of it is
-// gathered first as slices of ranks (`slices_`): which masters have no weight, and whether the embedding is
-// tied, is known only then. The slices are put together by Megatron's modules, by patterns of names, or as
-// they are. What is left out is declared to the account, copies are compared, and masters whose place was in
-// doubt or was found by value are proven against their weights.
+// Three readers give the tensors of each model parallel rank: a pipeline's layer files or the module in the
+// model states, the optimizer (ZeRO shards, or the model states), and frozen parameters. All are gathered as
+// slices of ranks first: which masters have no weight, and whether the embedding is tied, is known only then.
+// The slices are put together by Megatron's modules, by patterns of names, or as they are. What is left out
+// is declared to the account, and copies are compared. Masters whose place was in doubt or was found by
+// value are proven against their weights.
 
 #include "convert/formats/deepspeed/deepspeed.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
-#include "convert/foreign/foreign_identity.h"
-#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/frozen_parameters.h"
+#include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/deepspeed/slice_patterns.h"
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 #include "convert/formats/deepspeed/zero_shards.h"
@@ -20,7 +21,6 @@
 #include "convert/formats/megatron/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
-#include "convert/formats/training/replicas.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/master_proof.h"
 #include "convert/torch/tensor_walk.h"
@@ -28,17 +28,36 @@
 namespace cairn {
 namespace {
 
-struct ModelFile {
-  std::string name;
-  TorchFile contents;
+// A tensor of one model parallel rank.
+struct RankSlice {
+  MegatronName place;  // if the model is not Megatron's, the name alone
+  int tp = 0;
+  Role role = Role::kWeight;
+  StoredArray tensor;
+
+  bool is_weight() const { return role == Role::kWeight; }
 };
 
-// A tensor of one model parallel rank, under the name it has in its file and over all ranks.
-struct RankSlice {
-  MegatronName place;  // of Megatron's; the name alone for other models
-  Role role = Role::kWeight;
-  TensorArray tensor;
-};
+using Numbers = std::vector<std::pair<std::string, const TensorRef*>>;
+
+// Tensors of one number; none if the value is damaged, since what it holds is then in no tensor, and an
+// error.
+Numbers NumbersOf(const PyValue& root) {
+  Numbers found;
+  const Status status = ForEachTensor(root, [&](const std::string& name, const TensorRef& tensor) {
+    if (tensor.storage && tensor.shape.rank() == 0) found.emplace_back(name, &tensor);
+    return OkStatus();
+  });
+  if (!status.ok()) found.clear();
+  return found;
+}
+
+bool AllMegatron(const std::vector<std::pair<std::string, const TensorRef*>>& tensors) {
+  return !tensors.empty() && std::ranges::all_of(tensors, [](const auto& tensor) {
+    return tensor.first.starts_with("language_model.") &&
+           (ParseMegatronName(tensor.first) || IsMegatronBuffer(tensor.first));
+  });
+}
 
 class DeepSpeedOpener {
  public:
@@ -50,22 +69,17 @@ class DeepSpeedOpener {
     CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
     CAIRN_RETURN_IF_ERROR(LeaveNumbers());
-    CAIRN_RETURN_IF_ERROR(ReadFrozen());
+    CAIRN_RETURN_IF_ERROR(AddFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());
-    CAIRN_RETURN_IF_ERROR(LeaveRest());
-    CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
+    for (const ModelFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
+    CAIRN_RETURN_IF_ERROR(Assemble());
     CAIRN_RETURN_IF_ERROR(AddCopies());
     manifest_.state.update(MegatronState(root()));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     manifest_.step = IntField(manifest_.state, "iteration");
-    const std::vector<uint32_t> place = builder_.SortByParameter();
-    for (StoredReplica& replica : replicas_) replica.tensor = place[replica.tensor];
-    CAIRN_RETURN_IF_ERROR(builder_.Settle(files_.directory, manifest_));
-    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
-                           OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
-                                            std::move(builder_.catalog), replicas_, options_.replicas));
+                           builder_.Open(fs_, files_.directory, std::move(manifest_), options_.replicas));
     if (!doubts_.empty() || by_value_)
       CAIRN_RETURN_IF_ERROR(ProveMasters(*source, kDefaultMaxMemory)
                                 .status()
@@ -77,12 +91,11 @@ class DeepSpeedOpener {
   Status Fail(const std::string& file, const Status& status) const {
     return status.WithContext(JoinPath(files_.directory, file));
   }
+  const PyValue& root() const { return models_[0].root(); }
+  // The weights are the masters, in the optimizer's files.
+  bool IsZero3() const { return files_.models.empty(); }
 
-  Result<TorchFile> OpenFile(const std::string& name) {
-    return TorchFile::Open(fs_, JoinPath(files_.directory, name));
-  }
-
-  // The model states of all model parallel ranks; of ZeRO-3 those of the first data parallel rank.
+  // The model states of all model parallel ranks; with ZeRO-3 those of the first data parallel rank.
   Status ReadModels() {
     std::map<int, std::string> names = files_.models;
     if (names.empty())
@@ -91,8 +104,8 @@ class DeepSpeedOpener {
     for (const auto& [rank, name] : names) {
       if (rank != static_cast<int>(models_.size()))
         return NotFound("{}: the model states of rank {} are missing", files_.directory, models_.size());
-      CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name));
-      models_.push_back({name, std::move(file)});
+      CAIRN_ASSIGN_OR_RETURN(ModelFile model, OpenModelFile(fs_, files_.directory, name));
+      models_.push_back(std::move(model));
     }
     if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
     CAIRN_RETURN_IF_ERROR(CheckModelCount());
@@ -112,211 +125,115 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
-  const PyValue& root() const { return models_[0].contents.root(); }
-
   // ---- Weights.
 
   Status ReadLayers() {
-    for (const auto& [key, name] : files_.layers) tp_ = std::max(tp_, key.second + 1);
-    if (models_.size() % static_cast<size_t>(tp_) != 0)
-      return Corrupt("{}: {} model parallel ranks are not a multiple of {} tensor parallel ones",
-                     files_.directory, models_.size(), tp_);
-    for (const auto& [key, name] : files_.layers)
-      if (!files_.layers.contains({key.first, tp_ - 1}) || !files_.layers.contains({key.first, 0}))
-        return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files_.directory,
-                        key.first, tp_);
-    CAIRN_RETURN_IF_ERROR(NameLayers());
+    CAIRN_ASSIGN_OR_RETURN(layers_, NameLayers(fs_, files_, models_));
     for (const auto& [key, name] : files_.layers) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, OpenFile(name));
-      CAIRN_RETURN_IF_ERROR(ReadLayer(key.first, key.second, name, file));
-    }
-    return OkStatus();
-  }
-
-  using Shapes = std::map<std::string, Dims>;
-
-  // What each layer file's names are of. In Megatron's pipelines its keys say it: layers have a
-  // query_key_value, and a final norm has nothing but itself. In others the optimizer's names do: "3.weight",
-  // and "tied_modules.embed.weight" of a layer that stands in several places.
-  Status NameLayers() {
-    std::map<int, Shapes> layers;
-    for (const auto& [key, name] : files_.layers) {
-      if (key.second != 0) continue;
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, OpenFile(name));
+      CAIRN_ASSIGN_OR_RETURN(const ModelFile file, OpenModelFile(fs_, files_.directory, name));
       if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
-      Shapes& shapes = layers[key.first];
-      const Status read = ForEachTensor(file.root(), [&](const std::string& tensor, const TensorRef& ref) {
-        shapes[tensor] = ref.shape;
-        return OkStatus();
-      });
-      if (!read.ok()) return Fail(name, read);
-    }
-    megatron_ = IsMegatronPipeline(layers);
-    if (megatron_) return OkStatus();
-    for (const auto& [index, shapes] : layers) {
-      CAIRN_ASSIGN_OR_RETURN(prefixes_[index], OwnPrefix(index, shapes));
+      builder_.account.AddFile(name, file.contents);
+      const std::string& prefix = layers_.prefixes[key.first];
+      CAIRN_RETURN_IF_ERROR(
+          ForEachTensor(file.root(), [&](const std::string& own, const TensorRef& tensor) -> Status {
+            const std::string full = prefix + own;
+            auto array = ArrayIn(file, tensor, layers_.megatron ? own : full);
+            if (!array.ok()) return array.status();
+            return Take(full, key.second, Role::kWeight, *std::move(array), name);
+          }));
     }
     return OkStatus();
-  }
-
-  // Sets the prefixes too. With args of Megatron's, a name that has no place there is an error later.
-  bool IsMegatronPipeline(const std::map<int, Shapes>& layers) {
-    bool known = true;
-    size_t transformer = 0;
-    for (const auto& [index, shapes] : layers) {
-      const bool layer = std::ranges::any_of(
-          shapes, [](const auto& s) { return s.first.find("query_key_value") != std::string::npos; });
-      prefixes_[index] = layer                       ? fmt::format("layers.{}.", transformer++)
-                         : shapes.contains("weight") ? "final_layernorm."
-                                                     : "";
-      for (const auto& [name, shape] : shapes)
-        known &= IsMegatronBuffer(name) || ParseMegatronName(prefixes_[index] + name).has_value();
-    }
-    const PyValue* args = Find(root(), "args");
-    const bool sized = args && (Find(*args, "num_layers") || Find(*args, "hidden_size"));
-    return transformer > 0 && (known || sized);
-  }
-
-  // Of an unknown family.
-  Result<std::string> OwnPrefix(int index, const Shapes& layer) const {
-    const std::string own = fmt::format("{}.", index);
-    std::map<std::string, Shapes> tied;  // by what is before their names: "tied_modules.embed."
-    for (const auto& [name, shape] : TrainedShapes()) {
-      if (name.starts_with(own)) return own;
-      constexpr std::string_view kTied = "tied_modules.";
-      const size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : name.npos;
-      if (dot != name.npos) tied[name.substr(0, dot + 1)][name.substr(dot + 1)] = shape;
-    }
-    std::vector<std::string> fits;
-    for (const auto& [prefix, shapes] : tied)
-      if (std::ranges::all_of(shapes, [&](const auto& tensor) {
-            const auto found = layer.find(tensor.first);
-            return found != layer.end() && found->second == tensor.second;
-          }))
-        fits.push_back(prefix);
-    if (fits.size() > 1)
-      return NotSupported("{}: layer {} may be {} or {}: nothing says which", files_.directory, index,
-                          fits[0], fits[1]);
-    return fits.empty() ? own : fits[0];
-  }
-
-  // What the model states of the first tensor parallel ranks name as trained or frozen.
-  Shapes TrainedShapes() const {
-    Shapes shapes;
-    const auto add = [&](const PyValue* group) {
-      for (size_t i = 0; group && group->is(PyKind::kDict) && i + 1 < group->items.size(); i += 2)
-        if (const auto shape = AsDims(group->items[i + 1])) shapes[KeyText(*group->items[i])] = *shape;
-    };
-    for (size_t rank = 0; rank < models_.size(); rank += static_cast<size_t>(tp_)) {
-      const PyValue& root = models_[rank].contents.root();
-      const PyValue* groups = Find(root, "param_shapes");
-      for (size_t g = 0; const PyValue* group = ItemOf(groups, g); ++g) add(group);
-      add(Find(root, "frozen_param_shapes"));
-    }
-    return shapes;
-  }
-
-  Status ReadLayer(int index, int tp, const std::string& name, const TorchFile& file) {
-    if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
-    const std::string& prefix = prefixes_[index];
-    builder_.account.AddFile(name, file);
-    const uint32_t file_index = builder_.AddFile(name);
-    return ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) -> Status {
-      auto array = ArrayOf(file, tensor, file_index, megatron_ ? key : prefix + key);
-      if (!array.ok()) return Fail(name, array.status());
-      return Take(prefix + key, tp, Role::kWeight, std::move(*array), name);
-    });
   }
 
   // Weights in the model states themselves.
   Status ReadModules() {
-    tp_ = static_cast<int>(models_.size());
-    for (size_t rank = 0; rank < models_.size(); ++rank) {
-      const ModelFile& model = models_[rank];
-      const PyValue* module = Find(model.contents.root(), "module");
+    layers_.tp = static_cast<int>(models_.size());
+    for (int rank = 0; rank < layers_.tp; ++rank) {
+      const ModelFile& model = models_[static_cast<size_t>(rank)];
+      const PyValue* module = Find(model.root(), "module");
       if (!module || module->is(PyKind::kNone)) return Fail(model.name, NotFound("there is no module in it"));
-      const uint32_t file_index = builder_.AddFile(model.name);
-      std::vector<std::pair<std::string, TensorArray>> found;
-      std::vector<std::string> names;
-      CAIRN_RETURN_IF_ERROR(
-          ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
-            names.push_back(key);
-            if (tensor.shape == Dims{0} && IsPlaceholder(rank, key)) return OkStatus();
-            auto array = ArrayOf(model.contents, tensor, file_index, key);
-            if (!array.ok()) return Fail(model.name, array.status());
-            found.emplace_back(key, std::move(*array));
-            return OkStatus();
-          }));
-      if (rank == 0) megatron_ = Find(root(), "args") && !names.empty() && AllMegatron(names);
-      for (auto& [key, array] : found)
-        CAIRN_RETURN_IF_ERROR(Take(key, static_cast<int>(rank), Role::kWeight, std::move(array), model.name));
+      Numbers tensors;
+      CAIRN_RETURN_IF_ERROR(ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) {
+        tensors.emplace_back(key, &tensor);
+        return OkStatus();
+      }));
+      if (rank == 0) layers_.megatron = Find(root(), "args") && AllMegatron(tensors);
+      const std::set<std::string> placeholders = PlaceholdersOf(model.root());
+      for (const auto& [key, tensor] : tensors) {
+        if (tensor->shape == Dims{0} && placeholders.contains(key)) continue;
+        auto array = ArrayIn(model, *tensor, key);
+        if (!array.ok()) return array.status();
+        CAIRN_RETURN_IF_ERROR(Take(key, rank, Role::kWeight, *std::move(array), model.name));
+      }
     }
     return OkStatus();
   }
 
-  // Of ZeRO-3, whose parameters are in the optimizer files, or with the frozen ones.
-  bool IsPlaceholder(size_t rank, const std::string& name) const {
-    const PyValue& root = models_[rank].contents.root();
-    const PyValue* groups = Find(root, "param_shapes");
-    for (size_t g = 0; groups && g < groups->items.size(); ++g)
-      if (Find(*groups->items[g], name)) return true;
-    const PyValue* frozen = Find(root, "frozen_param_shapes");
-    const PyValue* shared = Find(root, "shared_params");
-    return (frozen && Find(*frozen, name)) || (shared && Find(*shared, name));
+  Result<StoredArray> ArrayIn(const ModelFile& file, const TensorRef& tensor, const std::string& name) {
+    auto array = ArrayOf(file.contents, tensor, builder_.AddFile(file.name), name);
+    if (!array.ok()) return Fail(file.name, array.status());
+    return array;
   }
 
-  static bool AllMegatron(const std::vector<std::string>& names) {
-    return std::ranges::all_of(names, [](const std::string& name) {
-      return name.starts_with("language_model.") && (ParseMegatronName(name) || IsMegatronBuffer(name));
-    });
-  }
-
-  Status Take(const std::string& name, int tp, Role role, TensorArray array, const std::string& file) {
-    if (megatron_ && IsMegatronBuffer(name)) {
-      builder_.account.Leave(Fate::kBuffer, builder_.catalog, array.array);
+  Status Take(const std::string& name, int tp, Role role, StoredArray array, const std::string& file) {
+    if (layers_.megatron && IsMegatronBuffer(name)) {
+      builder_.account.Leave(Fate::kBuffer, builder_.catalog, array);
       return OkStatus();
     }
     MegatronName place{kBeforeLayers, name};
-    if (megatron_) {
+    if (layers_.megatron) {
       const auto found = ParseMegatronName(name);
       if (!found) return Fail(file, NotSupported("{} has no place in Megatron's GPT", name));
       place = *found;
       tied_ = tied_ && place.name != "lm_head.weight" && place.name != "output_layer.weight";
       if (place.name == "word_embeddings.weight" && role == Role::kWeight)
-        padded_vocab_ = array.array.shape[0] * static_cast<uint64_t>(tp_);
+        padded_vocab_ = array.shape[0] * static_cast<uint64_t>(layers_.tp);
     }
-    slices_.push_back({tp, {std::move(place), role, std::move(array)}});
+    slices_.push_back({std::move(place), tp, role, std::move(array)});
     return OkStatus();
   }
 
   // ---- Masters and moments.
 
+  // If they cannot be read and the user allows it: masters alone, else none.
   Status ReadOptimizers() {
-    if (files_.optimizers.empty()) return ReadUnshardedOptimizers();
+    const bool sharded = !files_.optimizers.empty();
     const Manifest before = manifest_;
-    const Status status = ReadZeroOptimizers(/*masters_alone=*/false);
-    // Of ZeRO-3 the masters are the weights, so that damage to them is not the optimizer's alone.
-    if (status.ok() || (files_.models.empty() && status.kind() != StatusKind::kNotSupported)) return status;
+    const Status status = sharded ? ReadZeroOptimizers(/*masters_alone=*/false) : ReadUnshardedOptimizers();
+    if (status.ok()) return status;
+    // The masters of ZeRO-3 are the weights, so damage to them is not the optimizer's alone.
+    if (sharded && IsZero3() && status.kind() != StatusKind::kNotSupported) return status;
     ForgetOptimizers(before);
     CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, status));
+    if (!sharded) return LeaveUnshardedOptimizers();
     const Manifest without = manifest_;
     const Status masters = ReadZeroOptimizers(/*masters_alone=*/true);
-    if (masters.ok() || files_.models.empty()) return masters;
+    if (masters.ok() || IsZero3()) return masters;
     ForgetOptimizers(without);
     for (const auto& [ranks, name] : files_.optimizers) {
-      const Result<TorchFile> file = OpenFile(name);
+      const Result<ModelFile> file = OpenModelFile(fs_, files_.directory, name);
       if (!file.ok()) continue;
-      builder_.account.AddFile(name, *file);
-      builder_.account.LeaveBelow(Fate::kAllowed, name, *file, file->root(), "optimizer");
+      builder_.account.AddFile(name, file->contents);
+      builder_.account.LeaveBelow(Fate::kAllowed, name, file->contents, file->root(), "optimizer");
     }
     return OkStatus();
   }
 
+  // Half an optimizer is useless: if one rank's cannot be read, those of all ranks go. `before`: the manifest
+  // without any.
+  void ForgetOptimizers(const Manifest& before) {
+    manifest_ = before;
+    std::erase_if(slices_, [](const RankSlice& slice) { return IsOptimizerState(slice.role); });
+    groups_.clear();
+    doubts_.clear();
+    by_value_ = false;
+  }
+
   Status ReadZeroOptimizers(bool masters_alone) {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
-      std::vector<ZeroShard> shards;
-      CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
-      const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<ZeroShard> shards,
+                             OpenShards(fs_, files_, static_cast<int>(rank), builder_, manifest_.history));
+      const PyValue* shapes = Find(models_[rank].root(), "param_shapes");
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
       CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
@@ -331,11 +248,11 @@ class DeepSpeedOpener {
       manifest_.state.update(contents.state);
       doubts_.insert(doubts_.end(), contents.doubts.begin(), contents.doubts.end());
       const bool masters = !WeightsAreMasters();
-      for (ZeroTensor& tensor : contents.tensors)
-        if (masters || tensor.role != Role::kMaster)
-          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), std::move(tensor), shards[0].path));
+      for (auto& [role, tensor] : contents.tensors)
+        if (masters || role != Role::kMaster)
+          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), role, std::move(tensor), shards[0].path));
         else
-          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor.array);
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
     }
     if (!doubts_.empty())
       manifest_.history.push_back(doubts_[0] +
@@ -344,25 +261,39 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
-  // Those of fp32 weights are the weights again.
+  // Masters of fp32 weights are the weights again.
   bool WeightsAreMasters() const {
     bool any = false;
-    for (const auto& [tp, slice] : slices_) {
-      if (slice.role != Role::kWeight) continue;
-      if (slice.tensor.array.dtype != Dtype::kF32) return false;
+    for (const RankSlice& slice : slices_) {
+      if (!slice.is_weight()) continue;
+      if (slice.tensor.dtype != Dtype::kF32) return false;
       any = true;
     }
     return any;
   }
 
-  // Half an optimizer is useless: if one rank's cannot be read, what was read of the others' goes too.
-  // `before`: the manifest without any.
-  void ForgetOptimizers(const Manifest& before) {
-    manifest_ = before;
-    std::erase_if(slices_, [](const auto& slice) { return IsOptimizerState(slice.second.role); });
-    groups_.clear();
-    doubts_.clear();
-    by_value_ = false;
+  // Names of a pipeline count the layers of the whole model: "3.input_layernorm.weight".
+  Status TakeZero(int rank, Role role, StoredArray tensor, const std::string& file) {
+    std::string name = tensor.name;
+    if (!files_.layers.empty() && layers_.megatron) {
+      const size_t dot = name.find('.');
+      const bool number =
+          dot != std::string::npos && dot > 0 &&
+          std::ranges::all_of(name.substr(0, dot), [](char c) { return c >= '0' && c <= '9'; });
+      if (number && dot < 9) {
+        const auto prefix = layers_.prefixes.find(std::stoi(name.substr(0, dot)));
+        if (prefix == layers_.prefixes.end()) return Corrupt("{}: {} belongs to no layer file", file, name);
+        name = prefix->second + name.substr(dot + 1);
+      } else if (name.starts_with("tied_modules.")) {
+        name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
+        // The last stage has the whole embedding, but only the tied weights of it are kept up to date.
+        if (rank >= layers_.tp && name != "word_embeddings.weight") {
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
+          return OkStatus();
+        }
+      }
+    }
+    return Take(name, rank % layers_.tp, role, std::move(tensor), file);
   }
 
   void LeaveMoments(const std::vector<ZeroShard>& shards) {
@@ -381,29 +312,18 @@ class DeepSpeedOpener {
         builder_.account.Leave(Fate::kTrainingState, name, shard.contents, *tensor, key);
     }
   }
-  static std::vector<std::pair<std::string, const TensorRef*>> NumbersOf(const PyValue& root) {
-    std::vector<std::pair<std::string, const TensorRef*>> found;
-    const Status status = ForEachTensor(root, [&](const std::string& name, const TensorRef& tensor) {
-      if (tensor.storage && tensor.shape.rank() == 0) found.emplace_back(name, &tensor);
-      return OkStatus();
-    });
-    if (!status.ok()) found.clear();  // then what they hold is in no tensor, and an error
-    return found;
-  }
-
   // States of one number for a whole parameter have no place among Megatron's; masters stay.
   Status LeaveNumbers() {
-    const auto number = std::ranges::find_if(slices_, [](const auto& slice) {
-      return IsOptimizerState(slice.second.role) && slice.second.tensor.array.shape.rank() == 0;
+    const auto number = std::ranges::find_if(slices_, [](const RankSlice& slice) {
+      return IsOptimizerState(slice.role) && slice.tensor.shape.rank() == 0;
     });
-    if (!megatron_ || number == slices_.end()) return OkStatus();
-    const RankSlice& found = number->second;
-    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
-        options_, manifest_,
-        NumberHasNoPlace(found.tensor.array.name, found.role).WithContext(files_.directory)));
-    std::erase_if(slices_, [&](const auto& slice) {
-      if (!IsOptimizerState(slice.second.role) || slice.second.role == Role::kMaster) return false;
-      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.second.tensor.array);
+    if (!layers_.megatron || number == slices_.end()) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(
+        LeaveOutOptimizer(options_, manifest_,
+                          NumberHasNoPlace(number->tensor.name, number->role).WithContext(files_.directory)));
+    std::erase_if(slices_, [&](const RankSlice& slice) {
+      if (!IsOptimizerState(slice.role) || slice.role == Role::kMaster) return false;
+      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.tensor);
       return true;
     });
     manifest_.state.erase("param_groups");
@@ -416,36 +336,28 @@ class DeepSpeedOpener {
       groups_[g].insert(groups_[g].end(), groups[g].begin(), groups[g].end());
   }
 
-  // Of a training without ZeRO, whose model states have the optimizer too.
+  // A training without ZeRO has its optimizer in the model states.
   Status ReadUnshardedOptimizers() {
-    const Manifest before = manifest_;
-    for (size_t rank = 0; rank < models_.size(); ++rank) {
-      const ModelFile& model = models_[rank];
-      const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict);
-      if (!optimizer) continue;
-      const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer);
-      if (!status.ok()) return LeaveUnshardedOptimizers(before, Fail(model.name, status));
-    }
+    for (size_t rank = 0; rank < models_.size(); ++rank)
+      if (const PyValue* optimizer = FindKind(models_[rank].root(), "optimizer", PyKind::kDict))
+        if (const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer); !status.ok())
+          return Fail(models_[rank].name, status);
     return OkStatus();
   }
-  Status LeaveUnshardedOptimizers(const Manifest& before, const Status& why) {
-    ForgetOptimizers(before);
-    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, why));
+  Status LeaveUnshardedOptimizers() {
     for (const ModelFile& model : models_)
-      if (const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict))
+      if (const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict))
         builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
     return OkStatus();
   }
   Status ReadUnshardedOptimizer(int rank, const PyValue& optimizer) {
     const ModelFile& model = models_[static_cast<size_t>(rank)];
-    std::set<std::string> buffers;
-    if (const PyValue* names = Find(model.contents.root(), "buffer_names"))
-      for (const PyValue* name : names->items) buffers.insert(KeyText(*name));
+    const std::set<std::string> buffers = BufferNamesOf(model.root());
     std::vector<size_t> trained;  // into slices_
-    std::vector<const TensorArray*> weights;
+    std::vector<const StoredArray*> weights;
     for (size_t i = 0; i < slices_.size(); ++i) {
-      const auto& [tp, slice] = slices_[i];
-      if (tp != rank % tp_ || slice.role != Role::kWeight || buffers.contains(slice.tensor.array.name))
+      const RankSlice& slice = slices_[i];
+      if (slice.tp != rank % layers_.tp || !slice.is_weight() || buffers.contains(slice.tensor.name))
         continue;
       trained.push_back(i);
       weights.push_back(&slice.tensor);
@@ -457,29 +369,24 @@ class DeepSpeedOpener {
     AddGroups(read.groups);
     for (UnshardedState& state : read.states) {
       by_value_ |= state.role == Role::kMaster;
-      RankSlice slice{slices_[trained[state.weight]].second.place, state.role, std::move(state.array)};
-      slices_.push_back({rank % tp_, std::move(slice)});
+      const MegatronName place = slices_[trained[state.weight]].place;
+      slices_.push_back({place, rank % layers_.tp, state.role, std::move(state.array)});
     }
     for (const auto& [key, tensor] : NumbersOf(optimizer))
       builder_.account.Leave(Fate::kTrainingState, model.name, model.contents, *tensor, "optimizer." + key);
     return OkStatus();
   }
 
-  // ---- Frozen parameters: whole ones beside the module (ZeRO-1, 2), or a piece on each rank (ZeRO-3).
+  // ---- Frozen parameters, and what the other data parallel ranks of ZeRO-3 have.
 
-  Status ReadFrozen() {
+  Status AddFrozen() {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
-      const int model = static_cast<int>(rank);
-      std::vector<ModelFile> others;  // of ZeRO-3, the other data parallel ranks'
-      for (int d = 1; files_.models.empty() && d < DataRanks(model); ++d) {
-        const auto name = files_.zero3_models.find({model, d});
-        if (name == files_.zero3_models.end())
-          return NotFound("{}: the model states of data parallel rank {} are missing", files_.directory, d);
-        CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name->second));
-        builder_.account.AddFile(name->second, file);
-        others.push_back({name->second, std::move(file)});
-      }
-      CAIRN_RETURN_IF_ERROR(ReadFrozen(rank, others));
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<ModelFile> others, OpenOthers(static_cast<int>(rank)));
+      std::vector<const ModelFile*> pieces = {&models_[rank]};
+      for (const ModelFile& other : others) pieces.push_back(&other);
+      auto frozen = ReadFrozen(pieces, builder_);
+      if (!frozen.ok()) return Fail(models_[rank].name, frozen.status());
+      for (StoredArray& array : *frozen) CAIRN_RETURN_IF_ERROR(TakeFrozen(rank, std::move(array)));
       for (const ModelFile& other : others) {
         CAIRN_RETURN_IF_ERROR(ReadCopies(rank, other));
         CAIRN_RETURN_IF_ERROR(LeaveRest(other));
@@ -488,24 +395,56 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
+  Result<std::vector<ModelFile>> OpenOthers(int rank) {
+    std::vector<ModelFile> others;
+    for (int d = 1; IsZero3() && d < DataRanks(rank); ++d) {
+      const auto name = files_.zero3_models.find({rank, d});
+      if (name == files_.zero3_models.end())
+        return NotFound("{}: the model states of data parallel rank {} are missing", files_.directory, d);
+      CAIRN_ASSIGN_OR_RETURN(ModelFile file, OpenModelFile(fs_, files_.directory, name->second));
+      builder_.account.AddFile(file.name, file.contents);
+      others.push_back(std::move(file));
+    }
+    return others;
+  }
+
+  int DataRanks(int model) const {
+    if (manifest_.topology.dp > 1) return manifest_.topology.dp;
+    int count = 0;
+    while (files_.zero3_models.contains({model, count})) ++count;
+    return files_.optimizers.empty() ? count : 1;
+  }
+
+  // As a rule the module has it too, if it is not cut.
+  Status TakeFrozen(size_t rank, StoredArray array) {
+    const int tp = static_cast<int>(rank) % layers_.tp;
+    const bool known = std::ranges::any_of(slices_, [&](const RankSlice& slice) {
+      return slice.tp == tp && slice.is_weight() && slice.tensor.name == array.name;
+    });
+    const std::string name = array.name;
+    if (!known) return Take(name, tp, Role::kWeight, std::move(array), models_[rank].name);
+    builder_.account.Leave(Fate::kReplica, builder_.catalog, array);
+    return OkStatus();
+  }
+
   // Buffers, and parameters that are not cut: every data parallel rank of ZeRO-3 stores them.
   Status ReadCopies(size_t rank, const ModelFile& other) {
-    const PyValue* module = Find(other.contents.root(), "module");
+    const PyValue* module = Find(other.root(), "module");
     if (!module || module->is(PyKind::kNone)) return OkStatus();
+    const std::set<std::string> placeholders = PlaceholdersOf(models_[rank].root());
     return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
-      if (tensor.shape == Dims{0} && IsPlaceholder(rank, key)) return OkStatus();
-      if (megatron_ && IsMegatronBuffer(key)) {
+      if (tensor.shape == Dims{0} && placeholders.contains(key)) return OkStatus();
+      if (layers_.megatron && IsMegatronBuffer(key)) {
         builder_.account.Leave(Fate::kBuffer, other.name, other.contents, tensor, key);
         return OkStatus();
       }
-      auto array = ArrayOf(other.contents, tensor, builder_.AddFile(other.name), key);
-      if (!array.ok()) return Fail(other.name, array.status());
-      copies_.emplace_back(models_[rank].name, std::move(array->array));
+      CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayIn(other, tensor, key));
+      copies_.emplace_back(models_[rank].name, std::move(array));
       return OkStatus();
     });
   }
 
-  // Each copy is held against what the first rank's file has under its name.
+  // Each copy is compared with what the first rank's file has under its name.
   Status AddCopies() {
     std::map<std::pair<std::string, std::string>, uint32_t> firsts;  // file and name: the array
     std::map<uint32_t, uint32_t> tensors;                            // of an array
@@ -521,89 +460,23 @@ class DeepSpeedOpener {
       const std::string& own = builder_.catalog.files[array.extents[0].file];
       if (first == firsts.end()) return Fail(own, Corrupt("{} is in it, but not in {}", array.name, file));
       const uint32_t copy = builder_.AddArray(std::move(array));
-      builder_.account.Replica(copy);
-      replicas_.push_back({tensors.at(first->second), copy, first->second});
+      builder_.AddReplica(tensors.at(first->second), copy, first->second);
     }
     return OkStatus();
   }
 
-  int DataRanks(int model) const {
-    if (manifest_.topology.dp > 1) return manifest_.topology.dp;
-    int count = 0;
-    while (files_.zero3_models.contains({model, count})) ++count;
-    return files_.optimizers.empty() ? count : 1;
-  }
-
-  Status ReadFrozen(size_t rank, const std::vector<ModelFile>& others) {
-    const ModelFile& model = models_[rank];
-    const PyValue* shapes = FindKind(model.contents.root(), "frozen_param_shapes", PyKind::kDict);
-    const PyValue* fragments = FindKind(model.contents.root(), "frozen_param_fragments", PyKind::kDict);
-    for (size_t i = 0; shapes && i + 1 < shapes->items.size(); i += 2) {
-      const std::string name = KeyText(*shapes->items[i]);
-      const auto shape = AsDims(shapes->items[i + 1]);
-      const PyValue* first = fragments ? Find(*fragments, name) : nullptr;
-      if (!shape || !first || !first->is(PyKind::kTensor))
-        return Fail(model.name, NotFound("{} is among its frozen parameters but has no fragment", name));
-      auto joined = JoinFragments(name, *shape, model, others);
-      if (!joined.ok()) return Fail(model.name, joined.status());
-      CAIRN_RETURN_IF_ERROR(TakeFrozen(static_cast<int>(rank), name, *std::move(joined), model.name));
-    }
-    return OkStatus();
-  }
-
-  // The module has it too, as a rule, where it is not cut.
-  Status TakeFrozen(int rank, const std::string& name, StoredArray array, const std::string& file) {
-    const auto known = std::ranges::find_if(slices_, [&](const auto& slice) {
-      return slice.first == rank % tp_ && IsWeight(slice) && slice.second.tensor.array.name == name;
-    });
-    if (known == slices_.end()) return Take(name, rank % tp_, Role::kWeight, {std::move(array), false}, file);
-    builder_.account.Leave(Fate::kReplica, builder_.catalog, array);
-    return OkStatus();
-  }
-
-  Result<StoredArray> JoinFragments(const std::string& name, const Dims& shape, const ModelFile& model,
-                                    const std::vector<ModelFile>& others) {
-    if (!CheckedBytes(shape, 8)) return Corrupt("{} has an impossible size", name);
-    StoredArray joined{name, Dtype::kF32, shape, {}};
-    const uint64_t volume = shape.Volume();
-    uint64_t end = 0;
-    for (size_t d = 0; d <= others.size(); ++d) {
-      const ModelFile& file = d == 0 ? model : others[d - 1];
-      const PyValue* fragments = Find(file.contents.root(), "frozen_param_fragments");
-      const PyValue* value = fragments ? FindKind(*fragments, name, PyKind::kTensor) : nullptr;
-      if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file.name);
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
-                             ArrayOf(file.contents, *value->tensor, builder_.AddFile(file.name), name));
-      if (part.transposed || (d > 0 && part.array.dtype != joined.dtype))
-        return NotSupported("a fragment of {} is stored transposed or in a type of its own", name);
-      joined.dtype = part.array.dtype;
-      const uint64_t all = part.array.shape.Volume(), count = std::min(all, volume - end);
-      for (StoredExtent extent : SliceOf(part.array, 0, {count}).extents) {
-        extent.range = {extent.range.begin + end, extent.range.end + end};
-        joined.extents.push_back(extent);
-      }
-      if (count < all)
-        builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(part.array, count, {all - count}));
-      end += count;
-    }
-    if (end != volume) return Corrupt("{} has {} elements in its fragments, its shape {}", name, end, volume);
-    return joined;
-  }
-
-  // What the model states name must be in some file. Weights of ZeRO-3 are their masters; elsewhere a master
-  // whose weight is missing is not a weight.
+  // What the model states name must be in some file. The weights of ZeRO-3 are their masters; elsewhere a
+  // master whose weight is missing is not a weight.
   Status CheckNames() const {
+    if (!files_.layers.empty() && layers_.megatron) return OkStatus();  // names of its own
     std::set<std::string> there;
-    for (const auto& rank_slice : slices_)
-      if (files_.models.empty() || IsWeight(rank_slice)) there.insert(rank_slice.second.tensor.array.name);
-    for (const ModelFile& model : models_) {
-      const PyValue* groups = Find(model.contents.root(), "param_shapes");
-      const bool own_names = files_.layers.empty() || !megatron_;
-      for (size_t g = 0; own_names && groups && g < groups->items.size(); ++g)
-        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2)
-          if (const std::string name = KeyText(*groups->items[g]->items[i]); !there.contains(name))
+    for (const RankSlice& slice : slices_)
+      if (IsZero3() || slice.is_weight()) there.insert(slice.tensor.name);
+    for (const ModelFile& model : models_)
+      for (const auto& group : ParamShapesOf(model.root()))
+        for (const auto& [name, shape] : group)
+          if (!there.contains(name))
             return Fail(model.name, NotFound("{} is in param_shapes and in no file", name));
-    }
     return OkStatus();
   }
 
@@ -613,116 +486,56 @@ class DeepSpeedOpener {
         .LeaveRest(model.name, model.contents, {"module", "optimizer", "frozen_param_fragments"}, allowed)
         .WithContext(files_.directory);
   }
-  Status LeaveRest() {
-    for (const ModelFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
-    return OkStatus();
-  }
-
-  Status OpenShards(int rank, std::vector<ZeroShard>& shards) {
-    const auto open = [&](int d) -> Status {
-      const auto name = files_.optimizers.find({rank, d});
-      if (name == files_.optimizers.end())
-        return NotFound(
-            "{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
-            files_.directory, d, rank);
-      CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name->second));
-      builder_.account.AddFile(name->second, file);
-      shards.push_back(
-          {JoinPath(files_.directory, name->second), builder_.AddFile(name->second), std::move(file)});
-      return OkStatus();
-    };
-    CAIRN_RETURN_IF_ERROR(open(0));
-    const auto count = PartitionCount(shards[0].contents.root());
-    if (!count.ok()) return count.status().WithContext(shards[0].path);
-    for (uint64_t d = 1; d < *count; ++d) {
-      CAIRN_RETURN_IF_ERROR(open(static_cast<int>(d)));
-      const auto other = PartitionCount(shards.back().contents.root());
-      if (!other.ok() || *other != *count)
-        return Corrupt(
-            "{}: its world size differs from that of {}; one of them is left over from another save",
-            shards.back().path, shards[0].path);
-    }
-    for (const auto& [ranks, name] : files_.optimizers)
-      if (ranks.first == rank && ranks.second >= static_cast<int>(*count))
-        manifest_.history.push_back("left over from a larger world, not read: " + name);
-    return OkStatus();
-  }
-
-  // Names of a pipeline count the layers of the whole model: "3.input_layernorm.weight".
-  Status TakeZero(int rank, ZeroTensor tensor, const std::string& file) {
-    std::string name = tensor.name;
-    if (!files_.layers.empty() && megatron_) {
-      const size_t dot = name.find('.');
-      const bool number =
-          dot != std::string::npos && dot > 0 &&
-          std::ranges::all_of(name.substr(0, dot), [](char c) { return c >= '0' && c <= '9'; });
-      if (number && dot < 9) {
-        const auto prefix = prefixes_.find(std::stoi(name.substr(0, dot)));
-        if (prefix == prefixes_.end()) return Corrupt("{}: {} belongs to no layer file", file, name);
-        name = prefix->second + name.substr(dot + 1);
-      } else if (name.starts_with("tied_modules.")) {
-        name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
-        // The last stage has the whole embedding, of which only the weights that are tied are kept up.
-        if (rank >= tp_ && name != "word_embeddings.weight") {
-          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor.array);
-          return OkStatus();
-        }
-      }
-    }
-    return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);
-  }
 
   // ---- All ranks together.
+
+  // A master without a weight is the weight: what the training would round to one.
+  Status Assemble() {
+    std::set<std::pair<int, std::string>> weights;
+    for (const RankSlice& slice : slices_)
+      if (slice.is_weight()) weights.emplace(slice.place.layer, slice.place.name);
+    for (RankSlice& slice : slices_)
+      if (slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name}))
+        slice.role = Role::kWeight;
+    if (layers_.megatron) return AssembleMegatron();
+    return AssembleSlices([&](const std::string& name) { return weights.contains({kBeforeLayers, name}); });
+  }
 
   Status AssembleMegatron() {
     const PyValue* args = Find(root(), "args");
     if (!args)
       return Fail(models_[0].name, NotSupported("there are no args in it, which say what the model is"));
     const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
-    const auto shown = SizesShown(*args, ShapesOfFirstRank(), tp_);
+    const auto shown = SizesShown(*args, ShapesOfFirstRank(), layers_.tp);
     if (!shown.ok()) return Fail(models_[0].name, shown.status());
     auto read = ReadMegatronArgs(*args, version, tied_, options_, *shown);
     if (!read.ok()) return Fail(models_[0].name, read.status());
     args_ = *std::move(read);
     TrimVocabulary();
     manifest_.model = args_.facts;
-    manifest_.topology.tp = tp_;
-    manifest_.topology.pp = static_cast<int>(models_.size()) / tp_;
-    MegatronAssembler assembler(args_, tp_, builder_);
-    std::set<std::pair<int, std::string>> weights;
-    for (const auto& slice : slices_)
-      if (IsWeight(slice)) weights.emplace(slice.second.place.layer, slice.second.place.name);
-    for (auto& [tp, slice] : slices_) {
-      const bool alone =
-          slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name});
-      const Role role = alone ? Role::kWeight : slice.role;
-      const Dims shape = slice.tensor.array.shape;
-      CAIRN_RETURN_IF_ERROR(
-          assembler
-              .Add({slice.place.name, slice.place.layer, tp, role, slice.tensor, shape, Box::Whole(shape)})
-              .WithContext(files_.directory));
+    manifest_.topology.tp = layers_.tp;
+    manifest_.topology.pp = static_cast<int>(models_.size()) / layers_.tp;
+    MegatronAssembler assembler(args_, layers_.tp, builder_);
+    for (const RankSlice& slice : slices_) {
+      const Dims shape = slice.tensor.shape;
+      CAIRN_RETURN_IF_ERROR(assembler
+                                .Add({slice.place.name, slice.place.layer, slice.tp, slice.role, slice.tensor,
+                                      shape, Box::Whole(shape)})
+                                .WithContext(files_.directory));
     }
-    replicas_ = assembler.replicas();
     return OkStatus();
   }
 
   MegatronShapes ShapesOfFirstRank() const {
     MegatronShapes shapes;
-    for (const auto& [tp, slice] : slices_)
-      if (tp == 0 && slice.tensor.array.shape.rank() > 0)
-        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.array.shape);
+    for (const RankSlice& slice : slices_)
+      if (slice.tp == 0 && slice.tensor.shape.rank() > 0)
+        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.shape);
     return shapes;
   }
 
-  static bool IsWeight(const std::pair<int, RankSlice>& slice) { return slice.second.role == Role::kWeight; }
-
   void TrimVocabulary() {
-    uint64_t vocab = 0;
-    for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
-      if (const PyValue* found = Find(root(), info))
-        vocab = static_cast<uint64_t>(
-            std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
-    if (options_.vocab_size > 0) vocab = options_.vocab_size;
+    const uint64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(root());
     if (vocab > 0 && vocab <= padded_vocab_)
       args_.vocab = vocab;
     else if (args_.vocab == padded_vocab_)
@@ -731,57 +544,31 @@ class DeepSpeedOpener {
     args_.facts["vocab_size"] = args_.vocab;
   }
 
-  Status AssemblePlain() {
-    if (models_.size() > 1) return AssembleSlices();
-    std::set<std::string> weights;
-    for (const auto& [tp, slice] : slices_)
-      if (slice.role == Role::kWeight) weights.insert(slice.place.name);
+  // Under their own names: of one rank as they are, else stages of a pipeline and tensor parallel slices.
+  Status AssembleSlices(const std::function<bool(const std::string&)>& has_weight) {
+    const bool alone = models_.size() == 1;
+    auto patterns = SlicePatterns::Read(alone ? nullptr : Find(root(), "universal_checkpoint_info"));
+    if (!patterns.ok()) return Fail(models_[0].name, patterns.status());
+    SliceAssembler assembler(*std::move(patterns), layers_.tp, builder_);
+    std::set<std::string> buffers;
+    for (const ModelFile& model : models_) buffers.merge(BufferNamesOf(model.root()));
     const nlohmann::json shared = MegatronState(root()).value("shared_params", nlohmann::json::object());
     std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
-    for (auto& [tp, slice] : slices_) {
-      const auto first = shared.find(slice.place.name);
-      if (first != shared.end() && weights.contains(first->get<std::string>())) {
-        again.emplace_back(first->get<std::string>(), &slice.tensor.array);
+    for (const RankSlice& slice : slices_) {
+      const std::string& name = slice.place.name;
+      if (const auto first = shared.find(name);
+          alone && first != shared.end() && has_weight(first->get<std::string>())) {
+        again.emplace_back(first->get<std::string>(), &slice.tensor);
         continue;
       }
-      // A master without a weight is what the training would round to one.
-      const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
-      const Role role = alone ? Role::kWeight : slice.role;
-      const StoredArray& array = slice.tensor.array;
-      Dims shape = array.shape;
-      if (slice.tensor.transposed) shape = {array.shape[1], array.shape[0]};
-      const size_t known = builder_.catalog.tensors.size();
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                             builder_.Tensor({.name = slice.place.name, .shape = shape}, role, array.dtype));
-      if (tensor == known) builder_.AddPart(tensor, Box::Whole(shape), slice.tensor);
+      CAIRN_RETURN_IF_ERROR(assembler.Add(slice.tp, name, slice.role, buffers.contains(name), slice.tensor)
+                                .WithContext(files_.directory));
     }
     for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
     return OkStatus();
   }
 
-  // Stages of a pipeline and tensor parallel slices, under their own names.
-  Status AssembleSlices() {
-    auto patterns = SlicePatterns::Read(Find(root(), "universal_checkpoint_info"));
-    if (!patterns.ok()) return Fail(models_[0].name, patterns.status());
-    SliceAssembler assembler(*std::move(patterns), tp_, builder_);
-    std::set<std::string> weights, buffers;
-    for (const auto& slice : slices_)
-      if (IsWeight(slice)) weights.insert(slice.second.place.name);
-    for (const ModelFile& model : models_)
-      if (const PyValue* names = Find(model.contents.root(), "buffer_names"))
-        for (const PyValue* name : names->items) buffers.insert(KeyText(*name));
-    for (const auto& [tp, slice] : slices_) {
-      const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
-      CAIRN_RETURN_IF_ERROR(assembler
-                                .Add(tp, slice.place.name, alone ? Role::kWeight : slice.role,
-                                     buffers.contains(slice.place.name), slice.tensor)
-                                .WithContext(files_.directory));
-    }
-    replicas_ = assembler.replicas();
-    return OkStatus();
-  }
-
-  // What is stored under a second name is the same stretch of the file, or else must hold the same.
+  // A tensor under a second name is the same stretch of the file, or must hold the same.
   Status AddAgain(const std::string& first, const StoredArray& array) {
     const auto& parts = builder_.catalog.parts;
     const auto part = std::ranges::find_if(parts, [&](const ArrayPart& p) {
@@ -800,29 +587,25 @@ class DeepSpeedOpener {
     };
     if (array.extents.empty() || place(array) == place(same)) return OkStatus();
     const uint32_t copy = builder_.AddArray(array);
-    builder_.account.Replica(copy);
-    replicas_.push_back({part->tensor, copy, part->array});
+    builder_.AddReplica(part->tensor, copy, part->array);
     return OkStatus();
   }
 
   FileSystem& fs_;
   const DeepSpeedFiles files_;
   const OpenOptions& options_;
-  std::vector<ModelFile> models_;
-  bool megatron_ = false;
+  std::vector<ModelFile> models_;  // by model parallel rank
+  PipelineLayers layers_;          // of a model without layer files: the ranks, and whether it is Megatron's
+  std::vector<RankSlice> slices_;
   bool tied_ = true;
-  int tp_ = 1;
   uint64_t padded_vocab_ = 0;
-  std::map<int, std::string> prefixes_;            // index of a layer file: of its names
-  std::vector<std::pair<int, RankSlice>> slices_;  // with their tensor parallel ranks
   MegatronArgs args_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<StoredReplica> replicas_;
   std::vector<std::pair<std::string, StoredArray>> copies_;  // of ZeRO-3, with the file that is read
   std::vector<std::string> doubts_;
-  std::vector<std::vector<std::string>> groups_;  // stored names in each of the optimizer's
-  bool by_value_ = false;                         // which master is whose was found so
+  std::vector<std::vector<std::string>> groups_;  // stored names in each group of the optimizer
+  bool by_value_ = false;                         // masters were matched with weights by value
 };
 
 }  // namespace

@@ -152,10 +152,10 @@ class ShardedPlanner : public DeepSpeedPlanner {
   void AddModelStates(const ZeroJob& job, int rank) {
     const std::vector<LocalTensor>& held = model_.ranks[rank];
     const bool zero3 = topology_.zero == 3;
-    std::vector<std::pair<const LocalTensor*, TargetArray>> frozen;
+    std::vector<std::pair<const LocalTensor*, StoredArray>> frozen;
     for (const LocalTensor& local : held)
       if (const auto& parameter = tensors_.parameters[local.parts[0].parameter]; zero3 && !parameter.exp_avg)
-        frozen.push_back({&local, {TypeOf(parameter), local.shape, {}}});
+        frozen.push_back({&local, {local.name, TypeOf(parameter), local.shape}});
     for (int d = 0; d < (zero3 ? topology_.dp : 1); ++d) {
       const std::string prefix = zero3 ? fmt::format("zero_pp_rank_{}_", d) : "";
       const uint32_t zip = builder_.BeginTorchFile(
@@ -182,12 +182,12 @@ class ShardedPlanner : public DeepSpeedPlanner {
   }
 
   // The piece of data parallel rank `d` of a frozen parameter, as its trained ones are cut.
-  void EmitFragment(uint32_t zip, uint64_t d, TargetArray& array) {
+  void EmitFragment(uint32_t zip, uint64_t d, StoredArray& array) {
     const auto ranks = static_cast<uint64_t>(topology_.dp);
     const uint64_t volume = array.shape.Volume(), piece = (volume + ranks - 1) / ranks;
     const uint64_t from = std::min(volume, d * piece), to = std::min(volume, from + piece);
     const uint32_t storage = builder_.EmitTensor(zip, array.dtype, {piece});
-    if (from < to) array.extents.push_back({{from, to}, zip, storage, 0});
+    if (from < to) array.extents.push_back({{from, to}, storage, 0});
   }
 
   // A pipeline's is in its layer files; that of ZeRO-3 has empty tensors.

@@ -1,12 +1,10 @@
-// Patterns are Python's regular expressions that match from the start of a name. They become POSIX ones, and
-// what POSIX lacks is refused. The kinds of patterns are tried in DeepSpeed's order, and the first that
-// matches gives the rule. From a rule, Add() makes the shape of the whole and the box of the slice in it
+// Patterns are Python's regular expressions that match from the start of a name. std::regex reads nearly the
+// same language; the rest is refused. The kinds of patterns are tried in DeepSpeed's order, and the first
+// that matches gives the rule. From a rule, Add() makes the shape of the whole and the box of the slice in it
 // (two boxes where two parameters lie in one). The first slice of a box is read; others become replicas,
 // which are compared later.
 
 #include "convert/formats/deepspeed/slice_patterns.h"
-
-#include <dlfcn.h>
 
 #include <cctype>
 #include <optional>
@@ -34,124 +32,66 @@ constexpr PatternKind kPatternKinds[] = {
     {"vocabulary_parameter_patterns", SliceRule::kRows},
 };
 
-// libc's own functions. libonig, which cuts words for tokenizers, has some of the same names whose flags have
-// other values; where both are linked, a name alone may mean either.
-struct LibcRegex {
-  decltype(&::regcomp) compile = &::regcomp;
-  decltype(&::regexec) match = &::regexec;
-  decltype(&::regfree) release = &::regfree;
+bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+bool IsRepetition(char c) { return c == '*' || c == '+' || c == '?'; }
 
-  LibcRegex() {
-    void* const libc = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    if (libc == nullptr) return;  // linked into the program
-    compile = reinterpret_cast<decltype(compile)>(::dlsym(libc, "regcomp"));
-    match = reinterpret_cast<decltype(match)>(::dlsym(libc, "regexec"));
-    release = reinterpret_cast<decltype(release)>(::dlsym(libc, "regfree"));
-  }
-};
-
-const LibcRegex& Libc() {
-  static const LibcRegex libc;
-  return libc;
+// Behind a backslash: a class of characters, or a sign that stands for itself.
+bool IsKnownEscape(char c, bool in_brackets) {
+  if (c == '\0' || !IsAscii(c) || (in_brackets && std::string_view("[]^-").find(c) != std::string_view::npos))
+    return false;
+  return c == 'd' || c == 'w' || !std::isalnum(static_cast<unsigned char>(c));
 }
 
-// A regular expression of Python's as a POSIX one, piece by piece. Three things differ that patterns of names
-// use: escapes, which POSIX does not have inside of brackets; groups without a number; lazy repetitions, of
-// which whether they match is the same.
-class PosixPattern {
- public:
-  // Nothing where the pattern uses what POSIX does not have, or may grow.
-  static std::optional<std::string> Of(std::string_view python) {
-    PosixPattern pattern(python);
-    while (!pattern.rest_.empty())
-      if (!pattern.Step()) return std::nullopt;
-    return pattern.posix_ + ")";
-  }
-
- private:
-  explicit PosixPattern(std::string_view python) : rest_(python) {}
-
-  static bool IsRepetition(char c) { return c == '*' || c == '+' || c == '?'; }
-
-  char Next() {
-    const char c = rest_.front();
-    rest_.remove_prefix(1);
-    return c;
-  }
-
-  bool Step() {
-    const bool repeated = std::exchange(repeated_, false);
-    if (rest_.starts_with("(?:")) {
-      rest_.remove_prefix(3);
-      posix_ += '(';
-      return true;
-    }
-    if (rest_.starts_with("(?")) return false;
-    const char c = Next();
-    if (c == '[') return Brackets();
-    if (c == '\\') return Escape("[0-9]", "[A-Za-z0-9_]", true);
-    if (c == '{' || static_cast<unsigned char>(c) >= 0x80) return false;
-    if (repeated && IsRepetition(c)) return c == '?';  // a lazy one
-    repeated_ = IsRepetition(c);
-    posix_ += c;
-    return true;
-  }
-
-  // Behind a backslash. `quoted`: a sign keeps it.
-  bool Escape(std::string_view digit, std::string_view word, bool quoted) {
-    if (rest_.empty()) return false;
-    const char c = Next();
-    if (c == 'd' || c == 'w') {
-      posix_ += c == 'd' ? digit : word;
-      return true;
-    }
-    if (std::isalnum(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80) return false;
-    if (quoted) posix_ += '\\';
-    posix_ += c;
-    return true;
-  }
-
-  // Behind "[": to the "]". Signs that POSIX would take for its own there are refused.
-  bool Brackets() {
-    posix_ += '[';
-    if (rest_.starts_with("^")) posix_ += Next();
-    for (bool first = true; !rest_.empty(); first = false) {
-      if (!first && rest_.front() == ']') {
-        posix_ += Next();
-        return true;
+// A regular expression of Python's as std::regex reads it. Nothing if it has what the two read differently,
+// or what may make the expression grow.
+std::optional<std::string> ToEcmaScript(std::string_view python) {
+  std::string pattern;
+  bool in_brackets = false;
+  for (size_t i = 0; i < python.size(); ++i) {
+    const char c = python[i], next = i + 1 < python.size() ? python[i + 1] : '\0';
+    if (!IsAscii(c)) return std::nullopt;
+    pattern += c;
+    if (c == '\\') {
+      if (!IsKnownEscape(next, in_brackets)) return std::nullopt;
+      pattern += python[++i];
+    } else if (in_brackets) {
+      if (c == '[') return std::nullopt;
+      in_brackets = c != ']';
+    } else if (c == '[') {
+      in_brackets = true;
+      if (next == '^') pattern += python[++i];
+      if (python.substr(i + 1).starts_with(']')) {  // a sign here, the end of an empty class in ECMAScript
+        pattern += "\\]";
+        ++i;
       }
-      const char c = Next();
-      if (c == '[' || static_cast<unsigned char>(c) >= 0x80) return false;
-      if (c != '\\') {
-        posix_ += c;
-        continue;
-      }
-      const bool own = rest_.starts_with("]") || rest_.starts_with("^") || rest_.starts_with("-") ||
-                       rest_.starts_with("[");
-      if (own || !Escape("0-9", "A-Za-z0-9_", false)) return false;
+    } else if (c == '{' || (IsRepetition(c) && next == '+') ||
+               (c == '(' && next == '?' && !python.substr(i).starts_with("(?:"))) {
+      return std::nullopt;
     }
-    return false;
   }
+  return in_brackets ? std::nullopt : std::optional(pattern);
+}
 
-  std::string_view rest_;
-  std::string posix_ = "^(";
-  bool repeated_ = false;  // what was last
-};
+// In libstdc++'s polynomial mode, so that no pattern takes a time that is exponential in a name.
+std::optional<std::regex> Compile(std::string_view python) {
+  const auto pattern = python.size() <= kMaxPatternBytes ? ToEcmaScript(python) : std::nullopt;
+  if (!pattern) return std::nullopt;
+  try {
+    return std::regex(*pattern, std::regex::ECMAScript | std::regex_constants::__polynomial);
+  } catch (const std::regex_error&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
 Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
   const auto text = AsText(&pattern);
-  const auto posix = text && text->size() <= kMaxPatternBytes ? PosixPattern::Of(*text) : std::nullopt;
-  auto regex = std::make_unique<regex_t>();
-  if (!posix || patterns_.size() >= kMaxPatterns ||
-      Libc().compile(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
+  auto regex = text ? Compile(*text) : std::nullopt;
+  if (!regex || patterns_.size() >= kMaxPatterns)
     return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", key,
                         text.value_or("it is not a string"));
-  patterns_.push_back({key, {regex.release(), [](regex_t* made) {
-                               Libc().release(made);
-                               delete made;
-                             }}});
+  patterns_.push_back({key, *std::move(regex)});
   return OkStatus();
 }
 
@@ -178,7 +118,7 @@ Result<SlicePatterns> SlicePatterns::Read(const PyValue* info) {
 
 Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) const {
   for (const Pattern& pattern : patterns_) {
-    if (Libc().match(pattern.regex.get(), name.c_str(), 0, nullptr, 0) != 0) continue;
+    if (!std::regex_search(name, pattern.regex, std::regex_constants::match_continuous)) continue;
     for (const PatternKind& kind : kPatternKinds) {
       if (kind.key != pattern.key) continue;
       if (kind.rule) return *kind.rule;
@@ -189,9 +129,8 @@ Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) co
 }
 
 Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buffer,
-                           const TensorArray& slice) {
-  Dims shape = slice.array.shape;
-  if (slice.transposed) shape = {shape[1], shape[0]};
+                           const StoredArray& slice) {
+  const Dims shape = slice.tensor_shape();
   const auto ranks = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(tp);
   SliceRule rule = SliceRule::kReplicated;
   if (ranks > 1 && !patterns_.any())
@@ -212,22 +151,16 @@ Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buff
   Dims whole = shape;
   if (rule != SliceRule::kReplicated) whole[dim] *= ranks;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                         builder_.Tensor({.name = name, .shape = whole}, role, slice.array.dtype));
-  const uint32_t array = builder_.AddArray(slice.array);
+                         builder_.Tensor({.name = name, .shape = whole}, role, slice.dtype));
+  const uint32_t array = builder_.AddArray(slice);
   for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
     Box in_slice = Box::Whole(shape);
     if (two) in_slice.extent[0] = shape[0] / 2;
     if (two) in_slice.offset[0] = half * in_slice.extent[0];
     Box box = in_slice;
     if (rule != SliceRule::kReplicated) box.offset[dim] = (half * ranks + rank) * in_slice.extent[dim];
-    const Box in_array = slice.transposed ? Box::Whole(slice.array.shape) : in_slice;
-    const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
-    if (fresh) {
-      builder_.catalog.parts.push_back({{box, in_array, slice.transposed}, tensor, array});
-    } else if (half == 0) {
-      builder_.account.Replica(array);
-      replicas_.push_back({tensor, array, taken->second});
-    }
+    const Box in_array = slice.transposed ? Box::Whole(slice.shape) : in_slice;
+    builder_.AddSlice({{box, in_array, slice.transposed}, tensor, array}, half == 0);
   }
   return OkStatus();
 }

@@ -4,11 +4,9 @@
 // Source: deepspeed 0.19 checkpoint/ds_to_universal.py (merge_tp_slices) and checkpoint/constants.py.
 #pragma once
 
-#include <regex.h>
-
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +40,7 @@ class SlicePatterns {
  private:
   struct Pattern {
     std::string key;  // of the info: "tp_replicated_parameter_patterns"
-    std::shared_ptr<const regex_t> regex;
+    std::regex regex;
   };
   Status Add(const std::string& key, const PyValue& pattern);
 
@@ -57,16 +55,12 @@ class SliceAssembler {
       : patterns_(std::move(patterns)), tp_size_(tp_size), builder_(builder) {}
 
   // Errors: NotSupported where nothing says how the parameter is cut; Corrupt where slices do not fit.
-  Status Add(int tp, const std::string& name, Role role, bool buffer, const TensorArray& slice);
-
-  const std::vector<StoredReplica>& replicas() const { return replicas_; }
+  Status Add(int tp, const std::string& name, Role role, bool buffer, const StoredArray& slice);
 
  private:
   const SlicePatterns patterns_;
   const int tp_size_;
   StoredBuilder& builder_;
-  std::vector<StoredReplica> replicas_;
-  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
 };
 
 }  // namespace cairn

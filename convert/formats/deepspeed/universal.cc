@@ -12,7 +12,7 @@
 #include <set>
 
 #include "ckpt/model/layout.h"
-#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/formats/megatron/megatron_state.h"
@@ -74,9 +74,9 @@ class UniversalOpener {
       auto read = ReadMegatronArgs(*args_, 3, tied, options_);
       if (!read.ok()) return read.status().WithContext(directory_);
       model_ = *std::move(read);
-      if (const auto vocab = options_.vocab_size > 0 ? options_.vocab_size : vocab_;
-          vocab > 0 && vocab <= model_.vocab)
-        model_.facts["vocab_size"] = model_.vocab = vocab;
+      const uint64_t vocab =
+          options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(states_[0].root());
+      if (vocab > 0 && vocab <= model_.vocab) model_.facts["vocab_size"] = model_.vocab = vocab;
       manifest_.model = model_.facts;
     }
     if (steps_differ_ && megatron) {
@@ -105,17 +105,15 @@ class UniversalOpener {
     for (const auto& [rank, name] : files.zero3_models)
       if (rank.second == 0) names.push_back(name);
     for (const std::string& name : names) {
-      CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, name)));
-      states_.push_back(std::move(file));
-      state_names_.push_back(name);
-      const PyValue* groups = Find(states_.back().root(), "param_shapes");
-      for (size_t g = 0; groups && g < groups->items.size(); ++g)
-        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2) {
-          if (groups_.size() <= g) groups_.resize(g + 1);
-          groups_[g].push_back(KeyText(*groups->items[g]->items[i]));
-          if (const auto shape = AsDims(groups->items[g]->items[i + 1]))
-            shapes_.emplace(groups_[g].back(), *shape);
+      CAIRN_ASSIGN_OR_RETURN(ModelFile state, OpenModelFile(fs_, directory_, name));
+      const auto groups = ParamShapesOf(state.root());
+      groups_.resize(std::max(groups_.size(), groups.size()));
+      for (size_t g = 0; g < groups.size(); ++g)
+        for (const auto& [parameter, shape] : groups[g]) {
+          groups_[g].push_back(parameter);
+          if (shape) shapes_.emplace(parameter, *shape);
         }
+      states_.push_back(std::move(state));
     }
     if (states_.empty()) return OkStatus();
     const PyValue& root = states_[0].root();
@@ -123,10 +121,6 @@ class UniversalOpener {
     manifest_.state = MegatronState(root);
     manifest_.step = IntField(manifest_.state, "iteration");
     CAIRN_RETURN_IF_ERROR(CheckRoundRobin(root));
-    for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
-      if (const PyValue* found = Find(root, info))
-        vocab_ = static_cast<uint64_t>(
-            std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
     return OkStatus();
   }
 
@@ -143,11 +137,7 @@ class UniversalOpener {
     const PyValue* groups = Find(root, "param_groups");
     if (auto plain = ParamGroupsOf(groups || !base ? groups : Find(*base, "param_groups")); !plain.empty())
       manifest_.state["param_groups"] = std::move(plain);
-    if (const PyValue* scaler = Find(root, "loss_scaler"))
-      if (const auto scale = AsNumber(Find(*scaler, "cur_scale"))) {
-        manifest_.state["loss_scale"] = *scale;
-        manifest_.state["dynamic_loss_scale"] = AsInt(Find(root, "dynamic_loss_scale")).value_or(0) != 0;
-      }
+    PutLossScale(root, Find(root, "loss_scaler"), manifest_.state);
     return ReadSteps();
   }
 
@@ -241,8 +231,7 @@ class UniversalOpener {
 
   // The module beside the parameters has their 16-bit weights again, and buffers, which are nowhere else.
   Status ReadModule(size_t state, bool megatron) {
-    const TorchFile& file = states_[state];
-    const std::string& name = state_names_[state];
+    const auto& [name, file] = states_[state];
     builder_.account.AddFile(name, file);
     const auto allowed = [&](const std::string& key) { return IsAllowed(options_, key); };
     CAIRN_RETURN_IF_ERROR(
@@ -261,9 +250,9 @@ class UniversalOpener {
         builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, name, file, tensor, key);
         return OkStatus();
       }
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = key, .shape = tensor.shape},
-                                                                   Role::kWeight, array.array.dtype));
+                                                                   Role::kWeight, array.dtype));
       builder_.AddPart(entry, Box::Whole(tensor.shape), array);
       return OkStatus();
     });
@@ -280,18 +269,17 @@ class UniversalOpener {
     auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
     if (!array.ok()) return array.status().WithContext(path);
     const auto known = shapes_.find(name);
-    const bool flat = array->array.shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
-    if (flat && known->second.Volume() != array->array.shape[0])
-      return Corrupt("{}: {} elements are not a tensor of shape {}", path, array->array.shape[0],
+    const bool flat = array->shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
+    if (flat && known->second.Volume() != array->shape[0])
+      return Corrupt("{}: {} elements are not a tensor of shape {}", path, array->shape[0],
                      ToString(known->second));
-    if (flat) array->array.shape = known->second;
-    const Dims shape =
-        array->transposed ? Dims{array->array.shape[1], array->array.shape[0]} : array->array.shape;
+    if (flat) array->shape = known->second;
+    const Dims shape = array->tensor_shape();
     if (place)
       return assembler.Add({place->name, place->layer, 0, role, *array, shape, Box::Whole(shape)})
           .WithContext(path);
     CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                           builder_.Tensor({.name = name, .shape = shape}, role, array->array.dtype));
+                           builder_.Tensor({.name = name, .shape = shape}, role, array->dtype));
     builder_.AddPart(tensor, Box::Whole(shape), *array);
     return OkStatus();
   }
@@ -299,15 +287,13 @@ class UniversalOpener {
   FileSystem& fs_;
   const std::string directory_;
   const OpenOptions& options_;
-  std::vector<TorchFile> states_;
-  std::vector<std::string> state_names_;  // of their files
+  std::vector<ModelFile> states_;
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
   std::vector<std::string> names_;
   std::vector<std::vector<std::string>> groups_;  // names in each of the optimizer's
   bool steps_differ_ = false;                     // between parameters
   bool left_out_ = false;                         // the optimizer's state
-  uint64_t vocab_ = 0;
   MegatronArgs model_;
   StoredBuilder builder_;
   Manifest manifest_;

@@ -10,18 +10,13 @@
 #include <map>
 #include <set>
 
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/megatron/megatron_optimizer.h"
 #include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
 namespace {
-
-// The shape of the tensor that an array holds.
-Dims ShapeOf(const TensorArray& tensor) {
-  const Dims& shape = tensor.array.shape;
-  return tensor.transposed ? Dims{shape[1], shape[0]} : shape;
-}
 
 // A stretch of a master and of its states: the whole of them, or a parameter's in a flat group.
 struct Match {
@@ -33,7 +28,7 @@ struct Match {
 class UnshardedReader {
  public:
   UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file, uint32_t file_index,
-                  const std::vector<const TensorArray*>& weights, StoredBuilder& builder)
+                  const std::vector<const StoredArray*>& weights, StoredBuilder& builder)
       : fs_(fs),
         path_(JoinPath(directory, builder.catalog.files[file_index])),
         file_(file),
@@ -50,10 +45,7 @@ class UnshardedReader {
     if (!states_ || !groups) return NotSupported("its optimizer has no state and param_groups of torch's");
     found_.state["param_groups"] = ParamGroupsOf(groups);
     found_.groups.resize(groups->items.size());
-    if (const auto scale = AsNumber(Find(optimizer, "cur_scale"))) {
-      found_.state["loss_scale"] = *scale;
-      found_.state["dynamic_loss_scale"] = AsInt(Find(optimizer, "dynamic_loss_scale")).value_or(0) != 0;
-    }
+    PutLossScale(optimizer, &optimizer, found_.state);
     CAIRN_RETURN_IF_ERROR(ReadSteps());
     const PyValue* flat = FindKind(optimizer, "fp32_groups_flat", PyKind::kList);
     const PyValue* masters = FindKind(optimizer, "fp32_groups", PyKind::kList);
@@ -82,50 +74,49 @@ class UnshardedReader {
     return OkStatus();
   }
 
-  Result<TensorArray> Array(const TensorRef& tensor, const std::string& name) {
+  Result<StoredArray> Array(const TensorRef& tensor, const std::string& name) {
     return ArrayOf(file_, tensor, file_index_, name);
   }
 
   // The first weight of the model that is not taken and that the master rounds to from `begin` on.
-  Result<size_t> WeightOf(const TensorArray& master, uint64_t begin, bool flat) {
+  Result<size_t> WeightOf(const StoredArray& master, uint64_t begin, bool flat) {
     for (size_t w = 0; w < weights_.size(); ++w) {
-      const TensorArray& weight = *weights_[w];
-      if (taken_[w] ||
-          (!flat && (master.transposed != weight.transposed || !(master.array.shape == weight.array.shape))))
+      const StoredArray& weight = *weights_[w];
+      if (taken_[w] || (!flat && (master.transposed != weight.transposed || !(master.shape == weight.shape))))
         continue;
-      if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.array.name);
-      CAIRN_ASSIGN_OR_RETURN(const bool rounds, values_.Rounds(master.array, begin, weight));
+      if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.name);
+      CAIRN_ASSIGN_OR_RETURN(const bool rounds, values_.Rounds(master, begin, weight));
       if (!rounds) continue;
       taken_[w] = true;
       return w;
     }
-    return Corrupt("{} rounds to no weight from element {} on", master.array.name, begin);
+    return Corrupt("{} rounds to no weight from element {} on", master.name, begin);
   }
 
-  void Take(const Match& match, Role role, TensorArray array) {
+  void Take(const Match& match, Role role, StoredArray array) {
     if (match.flat) {
-      const Dims shape = weights_[match.weight]->array.shape;
-      array.array = SliceOf(array.array, match.begin, shape);
+      const Dims shape = weights_[match.weight]->shape;
+      array = SliceOf(array, match.begin, shape);
     }
-    array.array.name = weights_[match.weight]->array.name;
+    array.name = weights_[match.weight]->name;
     auto& group = found_.groups[group_];
-    if (std::ranges::find(group, array.array.name) == group.end()) group.push_back(array.array.name);
+    if (std::ranges::find(group, array.name) == group.end()) group.push_back(array.name);
     found_.states.push_back({match.weight, role, std::move(array)});
   }
 
   // `state`: what the optimizer keeps; none for a parameter that never had a gradient.
   Status TakeStates(const PyValue* state, const Match& match) {
     if (!state) return OkStatus();
-    const std::string& name = weights_[match.weight]->array.name;
+    const std::string& name = weights_[match.weight]->name;
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, StatesOf(*state, name));
     for (const auto& [role, tensor] : states.tensors) {
-      CAIRN_ASSIGN_OR_RETURN(TensorArray array, Array(*tensor, fmt::format("{} of {}", Name(role), name)));
+      CAIRN_ASSIGN_OR_RETURN(StoredArray array, Array(*tensor, fmt::format("{} of {}", Name(role), name)));
       const bool whole = IsNumber(*tensor) || !match.flat;
       Take(whole ? Match{match.weight, 0, false} : match, role, std::move(array));
     }
     if (!steps_differ_ || !states.step) return OkStatus();
     if (!states.step->is(PyKind::kTensor)) return NotSupported("the steps of its parameters differ");
-    CAIRN_ASSIGN_OR_RETURN(TensorArray step, Array(*states.step->tensor, "step of " + name));
+    CAIRN_ASSIGN_OR_RETURN(StoredArray step, Array(*states.step->tensor, "step of " + name));
     Take({match.weight, 0, false}, Role::kStep, std::move(step));
     return OkStatus();
   }
@@ -133,7 +124,7 @@ class UnshardedReader {
   Status ReadMasters(const PyValue* masters, const PyValue* ids) {
     for (size_t i = 0; const PyValue* value = ItemOf(masters, i); ++i) {
       if (!value->is(PyKind::kTensor)) return NotSupported("a master that is not a tensor");
-      CAIRN_ASSIGN_OR_RETURN(TensorArray master, Array(*value->tensor, fmt::format("master {}", i)));
+      CAIRN_ASSIGN_OR_RETURN(StoredArray master, Array(*value->tensor, fmt::format("master {}", i)));
       CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, 0, false));
       const Match match{weight, 0, false};
       Take(match, Role::kMaster, std::move(master));
@@ -145,14 +136,14 @@ class UnshardedReader {
 
   Status ReadFlat(const PyValue* value, const PyValue* id) {
     if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is not a tensor");
-    CAIRN_ASSIGN_OR_RETURN(const TensorArray master, Array(*value->tensor, "a flat group's masters"));
-    const uint64_t size = master.array.shape.Volume();
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray master, Array(*value->tensor, "a flat group's masters"));
+    const uint64_t size = master.shape.Volume();
     for (uint64_t at = 0; at < size;) {
       CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, true));
       const Match match{weight, at, true};
       Take(match, Role::kMaster, master);
       CAIRN_RETURN_IF_ERROR(TakeStates(AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr, match));
-      at += weights_[weight]->array.shape.Volume();
+      at += weights_[weight]->shape.Volume();
     }
     return OkStatus();
   }
@@ -160,7 +151,7 @@ class UnshardedReader {
   // Each shape is in one group alone, and has as many states as weights; then they are in the same order.
   Status ReadByShape(const PyValue& groups) {
     std::map<std::string, std::vector<size_t>> weights;  // of a shape
-    for (size_t w = 0; w < weights_.size(); ++w) weights[ToString(ShapeOf(*weights_[w]))].push_back(w);
+    for (size_t w = 0; w < weights_.size(); ++w) weights[ToString(weights_[w]->tensor_shape())].push_back(w);
     std::map<std::string, std::vector<const PyValue*>> states;
     std::map<std::string, std::set<size_t>> groups_of;
     for (size_t g = 0; g < groups.items.size(); ++g) {
@@ -195,7 +186,7 @@ class UnshardedReader {
   const std::string path_;
   const TorchFile& file_;
   const uint32_t file_index_;
-  const std::vector<const TensorArray*>& weights_;
+  const std::vector<const StoredArray*>& weights_;
   std::vector<bool> taken_;
   MegatronOptimizer values_;
   const PyValue* states_ = nullptr;
@@ -208,7 +199,7 @@ class UnshardedReader {
 
 Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
                                          uint32_t file_index, const PyValue& optimizer,
-                                         const std::vector<const TensorArray*>& weights,
+                                         const std::vector<const StoredArray*>& weights,
                                          StoredBuilder& builder) {
   return UnshardedReader(fs, directory, file, file_index, weights, builder).Read(optimizer);
 }

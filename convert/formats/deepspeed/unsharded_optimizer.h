@@ -16,7 +16,7 @@ namespace cairn {
 struct UnshardedState {
   size_t weight = 0;  // of those that were given
   Role role = Role::kMaster;
-  TensorArray array;
+  StoredArray array;
 };
 
 struct UnshardedOptimizer {
@@ -30,7 +30,7 @@ struct UnshardedOptimizer {
 // shapes leave it open which parameter is which; Corrupt where a master rounds to no weight.
 Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
                                          uint32_t file_index, const PyValue& optimizer,
-                                         const std::vector<const TensorArray*>& weights,
+                                         const std::vector<const StoredArray*>& weights,
                                          StoredBuilder& builder);
 
 }  // namespace cairn

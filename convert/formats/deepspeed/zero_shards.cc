@@ -1,4 +1,4 @@
-// Flat vectors are never built: a FlatVector lists stretches of files, and a parameter is a range of it.
+// Flat vectors are never built: an array lists stretches of files, and a parameter is a range of it.
 // ZeRO-1 and 2: the shares of all ranks, one after another, are the vector of a group, in which
 // parameters lie in the order of param_shapes. ZeRO-3: each parameter is cut over all ranks, and a rank's
 // vector is its pieces. Elements between parameters are alignment, and are declared, so that the account
@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
@@ -21,65 +22,22 @@ namespace {
 
 constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of this times its ranks
 
-// A vector that lies in several tensors.
-class FlatVector {
- public:
-  Status Append(const ZeroShard& shard, const TensorRef* tensor, const std::string& name) {
-    if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
-    auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
-    if (!array.ok()) return array.status().WithContext(shard.path);
-    if (dtype_ && dtype_ != array->array.dtype)
-      return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->array.dtype),
-                     Name(*dtype_));
-    dtype_ = array->array.dtype;
-    for (const StoredExtent& extent : array->array.extents) {
-      extents_.push_back({{size_, size_ + extent.range.size()}, extent.file, extent.file_offset});
-      size_ += extent.range.size();
-    }
-    return OkStatus();
-  }
-  // Elements that no file has.
-  void PadTo(uint64_t size) { size_ = std::max(size_, size); }
-
-  // What files have of elements [begin, end), as an array for an account.
-  StoredArray Available(std::string name, uint64_t begin, uint64_t end) const {
-    StoredArray array{std::move(name), dtype(), {end - begin}, {}};
-    for (const StoredExtent& extent : extents_) {
-      const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
-      if (from < to)
-        array.extents.push_back({{from - begin, to - begin},
-                                 extent.file,
-                                 extent.file_offset + (from - extent.range.begin) * SizeOf(dtype())});
-    }
-    return array;
-  }
-
-  uint64_t size() const { return size_; }
-  Dtype dtype() const { return dtype_.value_or(Dtype::kF32); }
-
-  // Appends elements [begin, begin + count) to the array. False where they are not all there.
-  bool CopyTo(StoredArray& array, uint64_t begin, uint64_t count) const {
-    uint64_t at = array.extents.empty() ? 0 : array.extents.back().range.end;
-    auto extent =
-        std::ranges::upper_bound(extents_, begin, {}, [](const StoredExtent& e) { return e.range.end; });
-    for (; count > 0; ++extent) {
-      if (extent == extents_.end() || extent->range.begin > begin) return false;
-      const uint64_t here = std::min(count, extent->range.end - begin);
-      array.extents.push_back({{at, at + here},
-                               extent->file,
-                               extent->file_offset + (begin - extent->range.begin) * SizeOf(dtype())});
-      at += here;
-      begin += here;
-      count -= here;
-    }
-    return true;
-  }
-
- private:
-  std::vector<StoredExtent> extents_;
-  uint64_t size_ = 0;
-  std::optional<Dtype> dtype_;
-};
+// Puts a shard's vector behind those that `flat` has. Elements between extents are in no file.
+Status AppendVector(const ZeroShard& shard, const TensorRef* tensor, const std::string& name,
+                    StoredArray& flat) {
+  if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
+  auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
+  if (!array.ok()) return array.status().WithContext(shard.path);
+  if (!flat.name.empty() && flat.dtype != array->dtype)
+    return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->dtype),
+                   Name(flat.dtype));
+  const uint64_t begin = flat.name.empty() ? 0 : flat.shape[0];
+  Append(flat, *array, begin);
+  flat.name = name;
+  flat.dtype = array->dtype;
+  flat.shape = {begin + array->shape[0]};
+  return OkStatus();
+}
 
 struct Parameter {
   std::string name;
@@ -89,11 +47,9 @@ struct Parameter {
 
 Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
   std::vector<Parameter> parameters;
-  for (size_t i = 0; i + 1 < group.items.size(); i += 2) {
-    const auto shape = AsDims(group.items[i + 1]);
-    if (!shape || !CheckedBytes(*shape, 4))
-      return Corrupt("param_shapes: {} has no shape", KeyText(*group.items[i]));
-    parameters.push_back({KeyText(*group.items[i]), *shape});
+  for (const auto& [name, shape] : ShapesIn(&group)) {
+    if (!shape || !CheckedBytes(*shape, 4)) return Corrupt("param_shapes: {} has no shape", name);
+    parameters.push_back({name, *shape});
   }
   return parameters;
 }
@@ -144,13 +100,14 @@ class ZeroReader {
   Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
     auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
     if (!array.ok()) return array.status().WithContext(shards_[0].path);
-    contents_.tensors.push_back({parameter.name, role, std::move(array->array)});
+    contents_.tensors.emplace_back(role, *std::move(array));
     return OkStatus();
   }
 
-  void LeaveAlignment(const FlatVector& flat, std::string_view key, uint64_t begin, uint64_t end) {
-    if (begin < end)
-      contents_.alignment.push_back(flat.Available(fmt::format("alignment of {}", key), begin, end));
+  void LeaveAlignment(const StoredArray& flat, std::string_view key, uint64_t begin, uint64_t end) {
+    if (begin >= end) return;
+    contents_.alignment.push_back(SliceOf(flat, begin, {end - begin}));
+    contents_.alignment.back().name = fmt::format("alignment of {}", key);
   }
 
   const std::vector<ZeroShard>& shards_;
@@ -226,7 +183,7 @@ class Zero12 : public ZeroReader {
 
   Status ReadRole(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
                   uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
-    FlatVector flat;
+    StoredArray flat;
     for (size_t d = 0; d < shards_.size(); ++d) {
       const TensorRef* value = nullptr;
       if (role == Role::kMaster) {
@@ -235,11 +192,11 @@ class Zero12 : public ZeroReader {
         CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
         value = StateOf(states, role);
       }
-      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[d], value, fmt::format("{} of group {}", key, g)));
-      if (flat.size() > share * (d + 1))
+      CAIRN_RETURN_IF_ERROR(AppendVector(shards_[d], value, fmt::format("{} of group {}", key, g), flat));
+      if (flat.shape[0] > share * (d + 1))
         return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
                        g, share);
-      flat.PadTo(share * (d + 1));
+      flat.shape = {share * (d + 1)};
     }
     for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
     return AddTensors(parameters, role, flat);
@@ -280,12 +237,13 @@ class Zero12 : public ZeroReader {
     }
   }
 
-  Status AddTensors(const std::vector<Parameter>& parameters, Role role, const FlatVector& flat) {
+  Status AddTensors(const std::vector<Parameter>& parameters, Role role, const StoredArray& flat) {
     for (const Parameter& parameter : parameters) {
-      ZeroTensor tensor{parameter.name, role, {parameter.name, flat.dtype(), parameter.shape, {}}};
-      if (!flat.CopyTo(tensor.array, parameter.begin, parameter.shape.Volume()))
+      StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
+      tensor.name = parameter.name;
+      if (tensor.elements() != parameter.shape.Volume())
         return Corrupt("{}: {} is cut off", shards_.back().path, parameter.name);
-      contents_.tensors.push_back(std::move(tensor));
+      contents_.tensors.emplace_back(role, std::move(tensor));
     }
     return OkStatus();
   }
@@ -331,18 +289,19 @@ class Zero3 : public ZeroReader {
   }
 
   Status ReadRole(Role role, std::string_view key, const std::vector<Parameter>& parameters, uint64_t total) {
-    std::vector<FlatVector> flats(shards_.size());
+    std::vector<StoredArray> flats(shards_.size());
     for (size_t r = 0; r < shards_.size(); ++r) {
       CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
-      if (flats[r].size() != total)
-        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key,
-                       flats[r].size(), total);
+      const uint64_t elements = flats[r].name.empty() ? 0 : flats[r].shape[0];
+      if (elements != total)
+        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key, elements,
+                       total);
     }
     return AddTensors(parameters, role, key, flats);
   }
 
   // All sub-groups of a rank.
-  Status Gather(size_t rank, Role role, std::string_view key, FlatVector& flat) const {
+  Status Gather(size_t rank, Role role, std::string_view key, StoredArray& flat) const {
     CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
     for (size_t g = 0; g < masters->items.size(); ++g) {
       const TensorRef* value = TensorIn(masters->items[g]);
@@ -350,7 +309,8 @@ class Zero3 : public ZeroReader {
         CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
         value = StateOf(states, role);
       }
-      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[rank], value, fmt::format("{} of sub-group {}", key, g)));
+      CAIRN_RETURN_IF_ERROR(
+          AppendVector(shards_[rank], value, fmt::format("{} of sub-group {}", key, g), flat));
     }
     return OkStatus();
   }
@@ -376,18 +336,18 @@ class Zero3 : public ZeroReader {
   }
 
   Status AddTensors(const std::vector<Parameter>& parameters, Role role, std::string_view key,
-                    const std::vector<FlatVector>& flats) {
+                    const std::vector<StoredArray>& flats) {
     for (const Parameter& parameter : parameters) {
-      ZeroTensor tensor{parameter.name, role, {parameter.name, flats[0].dtype(), parameter.shape, {}}};
-      uint64_t left = parameter.shape.Volume();
+      StoredArray tensor{parameter.name, flats[0].dtype, parameter.shape};
+      const uint64_t volume = parameter.shape.Volume(), piece = PieceOf(parameter);
       for (size_t r = 0; r < flats.size(); ++r) {
-        const uint64_t piece = PieceOf(parameter), count = std::min(left, piece);
-        if (!flats[r].CopyTo(tensor.array, parameter.begin, count))
-          return Corrupt("{}: {} is cut off", shards_[r].path, parameter.name);
+        const uint64_t done = std::min(volume, r * piece), count = std::min(volume - done, piece);
+        const StoredArray part = SliceOf(flats[r], parameter.begin, {count});
+        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r].path, parameter.name);
+        Append(tensor, part, done);
         LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
-        left -= count;
       }
-      contents_.tensors.push_back(std::move(tensor));
+      contents_.tensors.emplace_back(role, std::move(tensor));
     }
     return OkStatus();
   }
@@ -405,20 +365,14 @@ int ZeroStageOf(const PyValue& optimizer) {
   return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
 }
 
-Status ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
+void ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
   const PyValue& optimizer = *OptimizerOf(shard);
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
     state["param_groups"] = std::move(groups);
   // DeepSpeed takes it for its own again, whatever its configuration says.
   if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
-  const PyValue* scaler = Find(optimizer, "loss_scaler");
-  const auto dynamic = AsInt(Find(optimizer, "dynamic_loss_scale"));
-  if (const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt) {
-    state["loss_scale"] = *scale;
-    state["dynamic_loss_scale"] = dynamic.value_or(0) != 0;
-  }
-  return OkStatus();
+  PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
 }
 
 // Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
@@ -427,7 +381,7 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
   for (const PyValue* group : param_shapes.items) {
     std::vector<std::string> names;
-    for (size_t i = 0; i + 1 < group->items.size(); i += 2) names.push_back(KeyText(*group->items[i]));
+    for (const NamedShape& parameter : ShapesIn(group)) names.push_back(parameter.name);
     if (round_robin && contents.stage < 3) names = WithoutRoundRobin(names, ranks);
     if (known == 1 && !contents.groups.empty())
       contents.groups[0].insert(contents.groups[0].end(), names.begin(), names.end());
@@ -448,8 +402,7 @@ Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents)
   return OkStatus();
 }
 
-}  // namespace
-
+// Over how many ranks the optimizer was cut.
 Result<uint64_t> PartitionCount(const PyValue& root) {
   const PyValue* optimizer = FindKind(root, "optimizer_state_dict", PyKind::kDict);
   const PyValue* count = optimizer ? Find(*optimizer, "partition_count") : nullptr;
@@ -460,6 +413,34 @@ Result<uint64_t> PartitionCount(const PyValue& root) {
   return static_cast<uint64_t>(*number);
 }
 
+}  // namespace
+
+Result<std::vector<ZeroShard>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
+                                          StoredBuilder& builder, nlohmann::json& history) {
+  std::vector<ZeroShard> shards;
+  uint64_t count = 1;
+  for (uint64_t d = 0; d < count; ++d) {
+    const auto name = files.optimizers.find({rank, static_cast<int>(d)});
+    if (name == files.optimizers.end())
+      return NotFound("{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
+                      files.directory, d, rank);
+    const std::string path = JoinPath(files.directory, name->second);
+    CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs, path));
+    builder.account.AddFile(name->second, file);
+    shards.push_back({path, builder.AddFile(name->second), std::move(file)});
+    const auto own = PartitionCount(shards.back().contents.root());
+    if (d == 0 && !own.ok()) return own.status().WithContext(path);
+    if (d == 0) count = *own;
+    if (!own.ok() || *own != count)
+      return Corrupt("{}: its world size differs from that of {}; one of them is left over from another save",
+                     path, shards[0].path);
+  }
+  for (const auto& [ranks, name] : files.optimizers)
+    if (ranks.first == rank && ranks.second >= static_cast<int>(count))
+      history.push_back("left over from a larger world, not read: " + name);
+  return shards;
+}
+
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
                               const PyValue& param_shapes, bool round_robin, bool masters_alone) {
   ZeroContents contents;
@@ -467,7 +448,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = ZeroStageOf(optimizer);
-  CAIRN_RETURN_IF_ERROR(ReadState(shards[0], contents.stage, contents.state));
+  ReadState(shards[0], contents.stage, contents.state);
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "convert/foreign/stored_builder.h"
+#include "convert/formats/deepspeed/deepspeed_files.h"
 
 namespace cairn {
 
@@ -19,15 +20,9 @@ struct ZeroShard {
   TorchFile contents;
 };
 
-struct ZeroTensor {
-  std::string name;  // as `param_shapes` has it
-  Role role = Role::kMaster;
-  StoredArray array;
-};
-
 struct ZeroContents {
-  std::vector<ZeroTensor> tensors;
-  std::vector<StoredArray> alignment;  // elements of the flat buffers that are no parameter's
+  std::vector<std::pair<Role, StoredArray>> tensors;  // under the names of `param_shapes`
+  std::vector<StoredArray> alignment;                 // elements of the flat buffers that are no parameter's
   int stage = 1;
   bool steps_differ = false;  // between groups; then each parameter has a tensor of its own
   nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
@@ -36,8 +31,10 @@ struct ZeroContents {
       doubts;  // what in the files contradicts itself: masters must be held against weights
 };
 
-// What an optimizer file says: over how many ranks it was cut. Errors: Corrupt where it does not.
-Result<uint64_t> PartitionCount(const PyValue& root);
+// Opens the shards of a model parallel rank, by data parallel rank, and notes files of a larger world in
+// `history`. Errors: NotFound if one is missing; Corrupt if they are not of one save.
+Result<std::vector<ZeroShard>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
+                                          StoredBuilder& builder, nlohmann::json& history);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
 // `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: of the optimizer's state read

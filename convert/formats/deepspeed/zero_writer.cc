@@ -195,14 +195,14 @@ class ShardPlanner {
       for (size_t i = 0; i < vector.tensors.size(); ++i)
         for (size_t role = 0; role < kZeroStates.size(); ++role) {
           const LocalTensor& local = held_[vector.tensors[i]];
-          TargetArray array{Dtype::kF32, local.shape, ExtentsOf(vector, i, role)};
+          StoredArray array{local.name, Dtype::kF32, local.shape, ExtentsOf(vector, i, role)};
           AddParts(job_.tensors, local, kZeroStates[role].first, builder_.AddArray(std::move(array)),
                    builder_.target);
         }
   }
 
-  std::vector<TargetExtent> ExtentsOf(const Vector& vector, size_t i, size_t role) const {
-    std::vector<TargetExtent> extents;
+  std::vector<StoredExtent> ExtentsOf(const Vector& vector, size_t i, size_t role) const {
+    std::vector<StoredExtent> extents;
     const uint64_t volume = held_[vector.tensors[i]].shape.Volume(), begin = vector.begins[i];
     const uint64_t piece = PieceOf(vector.tensors[i]);
     for (uint64_t d = 0; d < ranks_; ++d) {
@@ -212,8 +212,8 @@ class ShardPlanner {
       const uint64_t to = zero3 ? std::min(volume, (d + 1) * piece)
                                 : std::min(begin + volume, std::max(begin, share + vector.share)) - begin;
       if (from >= to) continue;
-      extents.push_back(
-          {{from, to}, zips_[d], vector.storages[role][d], zero3 ? begin : begin + from - share});
+      const uint64_t first = zero3 ? begin : begin + from - share;
+      extents.push_back({{from, to}, vector.storages[role][d], first * sizeof(float)});
     }
     return extents;
   }

@@ -67,18 +67,16 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
   const std::vector<std::vector<size_t>> cut = CutIntoFiles(sizes, max_file_bytes);
   StoredTarget target;
   for (size_t file = 0; file < cut.size(); ++file) {
-    std::vector<SafetensorsEntry> entries;
+    std::vector<StoredArray> entries;
     for (const size_t index : cut[file]) {
       const ForeignTensor& tensor = model.tensors[index];
       const Dtype dtype = weights[numbers.at(tensor.parts[0].parameter)].entry.dtype;
       for (const ForeignPart& part : tensor.parts)
         target.parts.push_back(
             {part, numbers.at(part.parameter), static_cast<uint32_t>(target.arrays.size())});
-      target.arrays.push_back({dtype,
-                               tensor.shape,
-                               {{.range = {0, tensor.shape.Volume()},
-                                 .container = static_cast<uint32_t>(file),
-                                 .storage = static_cast<uint32_t>(entries.size())}}});
+      const auto storage = static_cast<uint32_t>(target.storages.size());
+      target.arrays.push_back({tensor.name, dtype, tensor.shape, {{{0, tensor.shape.Volume()}, storage, 0}}});
+      target.storages.push_back({static_cast<uint32_t>(file), static_cast<uint32_t>(entries.size())});
       entries.push_back({tensor.name, dtype, tensor.shape});
     }
     CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), metadata));

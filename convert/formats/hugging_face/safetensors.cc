@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ckpt/io/strict_json.h"
+#include "convert/foreign/stored_builder.h"
 #include "convert/formats/hugging_face/weight_files.h"
 
 namespace cairn {
@@ -18,27 +19,10 @@ using nlohmann::json;
 constexpr const char* kModelKey = "cairn.model";
 constexpr const char* kParametersKey = "cairn.parameters";
 
-StoredCatalog SourceCatalog(const std::vector<ParameterSpec>& parameters,
-                            const std::vector<ListedTensor>& tensors) {
-  std::unordered_map<std::string_view, const ListedTensor*> tensor_of;
-  for (const ListedTensor& tensor : tensors) tensor_of.emplace(tensor.name, &tensor);
-  StoredCatalog catalog;
-  for (const ParameterSpec& spec : parameters) {
-    const ListedTensor& tensor = *tensor_of.at(spec.name);
-    const auto index = static_cast<uint32_t>(catalog.tensors.size());
-    catalog.tensors.push_back({spec, Role::kWeight, *tensor.dtype});
-    catalog.arrays.push_back(
-        {.name = tensor.name, .dtype = *tensor.dtype, .shape = tensor.shape, .extents = tensor.extents});
-    catalog.parts.push_back({{Box::Whole(tensor.shape), Box::Whole(tensor.shape)}, index, index});
-  }
-  return catalog;
-}
-
 // One for each of the tensors.
-Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text,
-                                           const std::vector<ListedTensor>& tensors) {
+Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text, const std::vector<StoredArray>& tensors) {
   std::map<std::string, Dims, std::less<>> shapes;
-  for (const ListedTensor& tensor : tensors) shapes.emplace(tensor.name, tensor.shape);
+  for (const StoredArray& tensor : tensors) shapes.emplace(tensor.name, tensor.shape);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters, DecodeParameters(text, shapes));
   for (const ParameterSpec& spec : parameters) shapes.erase(spec.name);
   if (!shapes.empty()) return Corrupt("tensor {} is not among {}", shapes.begin()->first, kParametersKey);
@@ -102,17 +86,23 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
   if (!manifest.model.is_object()) return Corrupt("{}: {} is not an object", path, kModelKey);
-  for (const ListedTensor& tensor : files.tensors)
-    if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
+  for (const StoredArray& tensor : files.tensors)
+    if (!tensor.unknown_type.empty())
+      return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.unknown_type);
   const Result<std::vector<ParameterSpec>> parameters = SpecsOf(metadata.at(kParametersKey), files.tensors);
   if (!parameters.ok()) return parameters.status().WithContext(path);
-  StoredCatalog catalog = SourceCatalog(*parameters, files.tensors);
-  catalog.files = std::move(files.names);
-  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], files.account.Close(catalog));
-  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, files.directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<ForeignSource>(std::move(source));
+  std::unordered_map<std::string_view, const StoredArray*> arrays;
+  for (const StoredArray& tensor : files.tensors) arrays.emplace(tensor.name, &tensor);
+  StoredBuilder builder;
+  builder.catalog.files = std::move(files.names);
+  builder.account = std::move(files.account);
+  for (const ParameterSpec& spec : *parameters) {
+    const StoredArray& array = *arrays.at(spec.name);
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder.Tensor(spec, Role::kWeight, array.dtype));
+    builder.AddPart(tensor, Box::Whole(spec.shape), array);
+  }
+  const std::string about = RunTextOf(manifest.model);
+  return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
 }
 
 }  // namespace cairn

@@ -81,7 +81,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
       return true;
     }
     if (depth_ != 2 || in_array_ || key_ != "dtype") return Unexpected("a text");
-    tensor_.dtype_name = value;
+    type_ = value;
     return true;
   }
 
@@ -142,19 +142,20 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   bool FinishTensor() {
     if (fields_.size() != 3 || offsets_.size() != 2)
       return Fail(fmt::format("tensor {} lacks its dtype, shape or two data_offsets", tensor_.name));
-    const auto type = std::ranges::find(kTypes, tensor_.dtype_name, &Type::name);
+    const auto type = std::ranges::find(kTypes, type_, &Type::name);
     if (type == std::end(kTypes))
-      return Fail(fmt::format("tensor {} has the unknown dtype {}", tensor_.name, tensor_.dtype_name));
-    tensor_.dtype = type->dtype;
+      return Fail(fmt::format("tensor {} has the unknown dtype {}", tensor_.name, type_));
     if (offsets_[1] < offsets_[0])
       return Fail(fmt::format("tensor {} ends at byte {}, before it begins at {}", tensor_.name, offsets_[1],
                               offsets_[0]));
-    tensor_.file_offset = offsets_[0];
-    tensor_.bytes = offsets_[1] - offsets_[0];
+    const uint64_t bytes = offsets_[1] - offsets_[0];
     const auto bits = CheckedBytes(tensor_.shape, type->bits);
-    if (!bits || *bits % 8 != 0 || *bits / 8 != tensor_.bytes)
+    if (!bits || *bits % 8 != 0 || *bits / 8 != bytes)
       return Fail(fmt::format("tensor {} of shape {} and dtype {} has {} bytes", tensor_.name,
-                              ToString(tensor_.shape), tensor_.dtype_name, tensor_.bytes));
+                              ToString(tensor_.shape), type_, bytes));
+    tensor_.dtype = type->dtype.value_or(Dtype::kU8);
+    if (!type->dtype) tensor_.unknown_type = type_;
+    tensor_.extents = {{{0, bytes / SizeOf(tensor_.dtype)}, 0, offsets_[0]}};
     header_.tensors.push_back(tensor_);
     return true;
   }
@@ -166,26 +167,29 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   std::string key_;                        // of the object that is open
   std::unordered_set<std::string> names_;  // of tensors
   std::unordered_set<std::string> fields_;
-  SafetensorsTensor tensor_;
+  StoredArray tensor_;
+  std::string type_;  // as the file spells it
   std::vector<uint64_t> offsets_;
   std::string error_;
 };
 
 // The tensors follow each other from the first byte of the data to the last one of the file.
 Status PlaceInFile(uint64_t data_offset, uint64_t file_bytes, SafetensorsHeader& header) {
-  std::ranges::sort(header.tensors, {}, [](const SafetensorsTensor& tensor) {
-    return std::pair(tensor.file_offset, tensor.bytes);
+  std::ranges::sort(header.tensors, {}, [](const StoredArray& tensor) {
+    return std::pair(tensor.extents[0].file_offset, tensor.bytes());
   });
   uint64_t at = 0;
-  for (SafetensorsTensor& tensor : header.tensors) {
-    if (tensor.file_offset != at)
-      return Corrupt("{} before tensor {}, at byte {} of the data",
-                     tensor.file_offset > at ? "a hole" : "an overlap", tensor.name, at);
-    if (tensor.bytes > file_bytes - data_offset - at)
+  for (StoredArray& tensor : header.tensors) {
+    uint64_t& offset = tensor.extents[0].file_offset;
+    const uint64_t bytes = tensor.bytes();
+    if (offset != at)
+      return Corrupt("{} before tensor {}, at byte {} of the data", offset > at ? "a hole" : "an overlap",
+                     tensor.name, at);
+    if (bytes > file_bytes - data_offset - at)
       return Corrupt("tensor {} ends {} bytes behind the end of the file; it was truncated", tensor.name,
-                     tensor.bytes - (file_bytes - data_offset - at));
-    at += tensor.bytes;
-    tensor.file_offset += data_offset;
+                     bytes - (file_bytes - data_offset - at));
+    at += bytes;
+    offset += data_offset;
   }
   if (at == file_bytes - data_offset) return OkStatus();
   return Corrupt("{} bytes behind its last tensor belong to nothing", file_bytes - data_offset - at);

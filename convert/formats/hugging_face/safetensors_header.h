@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/base/box.h"
-#include "ckpt/base/dtype.h"
 #include "ckpt/io/file_system.h"
+#include "convert/foreign/stored_array.h"
 
 namespace cairn {
 
@@ -24,17 +23,8 @@ inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 size_t SafetensorsTypeOrder(Dtype dtype);
 std::string_view SafetensorsTypeName(Dtype dtype);
 
-struct SafetensorsTensor {
-  std::string name;
-  std::string dtype_name;      // as the file spells it
-  std::optional<Dtype> dtype;  // nothing where it is one that this program does not hold
-  Dims shape;
-  uint64_t file_offset = 0;  // bytes, from the start of the file
-  uint64_t bytes = 0;
-};
-
 struct SafetensorsHeader {
-  std::vector<SafetensorsTensor> tensors;  // by offset
+  std::vector<StoredArray> tensors;  // by offset; one extent each, in file 0
   std::map<std::string, std::string> metadata;
 };
 

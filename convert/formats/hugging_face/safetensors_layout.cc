@@ -18,16 +18,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
+uint64_t BytesOf(const StoredArray& entry) { return entry.shape.Volume() * SizeOf(entry.dtype); }
+
 class SafetensorsStorages final : public StorageLayout {
  public:
-  SafetensorsStorages(std::vector<SafetensorsEntry> entries, SafetensorsMetadata metadata,
+  SafetensorsStorages(std::vector<StoredArray> entries, SafetensorsMetadata metadata,
                       SafetensorsLayout layout)
       : entries_(std::move(entries)), metadata_(std::move(metadata)), layout_(std::move(layout)) {}
 
   uint64_t bytes() const override { return layout_.file_bytes; }
   size_t storage_count() const override { return entries_.size(); }
   uint64_t storage_offset(size_t storage) const override { return layout_.offsets[storage]; }
-  uint64_t storage_bytes(size_t storage) const override { return entries_[storage].bytes(); }
+  uint64_t storage_bytes(size_t storage) const override { return BytesOf(entries_[storage]); }
   bool wants_crcs() const override { return false; }
   std::vector<PlacedBytes> Around(const StorageSums& sums) const override {
     SafetensorsMetadata metadata = metadata_;
@@ -37,14 +39,14 @@ class SafetensorsStorages final : public StorageLayout {
   }
 
  private:
-  const std::vector<SafetensorsEntry> entries_;
+  const std::vector<StoredArray> entries_;
   const SafetensorsMetadata metadata_;
   const SafetensorsLayout layout_;
 };
 
 }  // namespace
 
-Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>& entries,
+Result<SafetensorsLayout> LayOutSafetensors(const std::vector<StoredArray>& entries,
                                             const SafetensorsMetadata& metadata) {
   std::vector<size_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0);
@@ -62,15 +64,15 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
   layout.offsets.resize(entries.size());
   uint64_t at = 0;
   for (size_t index : order) {
-    const SafetensorsEntry& entry = entries[index];
+    const StoredArray& entry = entries[index];
     if (!names.insert(entry.name).second)
       return InvalidArgument("tensor {} would be in one file twice", entry.name);
     layout.offsets[index] = at;
     rows.emplace_back(entry.name,
                       ordered_json{{"dtype", SafetensorsTypeName(entry.dtype)},
                                    {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
-                                   {"data_offsets", {at, at + entry.bytes()}}});
-    at += entry.bytes();
+                                   {"data_offsets", {at, at + BytesOf(entry)}}});
+    at += BytesOf(entry);
   }
   std::string json = header.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   json.resize((json.size() + 7) / 8 * 8, ' ');
@@ -87,7 +89,7 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
   return layout;
 }
 
-Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<SafetensorsEntry> entries,
+Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<StoredArray> entries,
                                                                SafetensorsMetadata metadata) {
   if (const auto key = metadata.find(kSourceFingerprintKey); key != metadata.end())
     key->second = ToHex(Digest{});

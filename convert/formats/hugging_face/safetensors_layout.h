@@ -9,18 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/base/box.h"
-#include "ckpt/base/dtype.h"
-#include "convert/foreign/storage_layout.h"
+#include "convert/torch/storage_layout.h"
+#include "convert/foreign/stored_array.h"
 
 namespace cairn {
-
-struct SafetensorsEntry {
-  std::string name;
-  Dtype dtype = Dtype::kF32;
-  Dims shape;
-  uint64_t bytes() const { return shape.Volume() * SizeOf(dtype); }
-};
 
 // Text only; "format": "pt" is added, since some loaders refuse a file without it.
 using SafetensorsMetadata = std::map<std::string, std::string>;
@@ -31,9 +23,9 @@ struct SafetensorsLayout {
   uint64_t file_bytes = 0;
 };
 
-// Pure. Errors: InvalidArgument (a name twice, or one that the format reserves; a header over the format's
-// limit).
-Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>& entries,
+// Pure; of `entries` it uses name, dtype and shape. Errors: InvalidArgument (a name twice, or one that the
+// format reserves; a header over the format's limit).
+Result<SafetensorsLayout> LayOutSafetensors(const std::vector<StoredArray>& entries,
                                             const SafetensorsMetadata& metadata);
 
 // The metadata's key for the fingerprint of the tensors that were read, which is known last.
@@ -42,7 +34,7 @@ inline constexpr const char* kSourceFingerprintKey = "cairn.source_fingerprint";
 // A file as a container: storage number i holds entry number i, and the header is around them. Where
 // `metadata` has kSourceFingerprintKey, its value is filled in at the end. Errors: those of
 // LayOutSafetensors.
-Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<SafetensorsEntry> entries,
+Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<StoredArray> entries,
                                                                SafetensorsMetadata metadata);
 
 }  // namespace cairn

@@ -13,14 +13,11 @@ using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
 Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
   CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
                          ReadSafetensorsHeader(fs, JoinPath(files.directory, files.names[file])));
-  for (SafetensorsTensor& tensor : header.tensors) {
-    files.account.AddStorage(files.names[file], tensor.name, tensor.file_offset, tensor.bytes);
-    const uint64_t elements = tensor.dtype ? tensor.bytes / SizeOf(*tensor.dtype) : 0;
-    files.tensors.push_back({std::move(tensor.name),
-                             std::move(tensor.dtype_name),
-                             tensor.dtype,
-                             tensor.shape,
-                             {{{0, elements}, file, tensor.file_offset}}});
+  for (StoredArray& tensor : header.tensors) {
+    StoredExtent& extent = tensor.extents[0];
+    extent.file = file;
+    files.account.AddStorage(files.names[file], tensor.name, extent.file_offset, tensor.bytes());
+    files.tensors.push_back(std::move(tensor));
   }
   if (file == 0) files.metadata = std::move(header.metadata);
   return OkStatus();
@@ -28,14 +25,11 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
 
 Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
   CAIRN_ASSIGN_OR_RETURN(
-      std::vector<TorchTensor> tensors,
+      std::vector<StoredArray> tensors,
       ListTorchTensors(fs, JoinPath(files.directory, files.names[file]), files.names[file], files.account));
-  for (TorchTensor& tensor : tensors) {
-    StoredArray& array = tensor.array;
-    for (StoredExtent& extent : array.extents) extent.file = file;
-    if (tensor.transposed) array.shape = {array.shape[1], array.shape[0]};
-    files.tensors.push_back({std::move(tensor.name), std::string(Name(array.dtype)), array.dtype, array.shape,
-                             std::move(array.extents), tensor.transposed});
+  for (StoredArray& tensor : tensors) {
+    for (StoredExtent& extent : tensor.extents) extent.file = file;
+    files.tensors.push_back(std::move(tensor));
   }
   return OkStatus();
 }

@@ -16,7 +16,7 @@ inline constexpr const char* kPickleIndex = "pytorch_model.bin.index.json";
 struct WeightFiles {
   std::string directory;
   std::vector<std::string> names;  // relative to it
-  std::vector<ListedTensor> tensors;
+  std::vector<StoredArray> tensors;
   std::map<std::string, std::string> metadata;  // of the first safetensors file
   Account account{};                            // of all of them
 };

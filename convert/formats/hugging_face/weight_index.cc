@@ -3,15 +3,12 @@
 #include <set>
 
 #include "ckpt/io/strict_json.h"
+#include "ckpt/model/layout.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxIndexBytes = 256 << 20;
-
-bool IsPlainName(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
-}
 
 }  // namespace
 
@@ -22,7 +19,7 @@ Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
   WeightIndex index;
   std::set<std::string> files;
   for (const auto& [tensor, file] : weight_map->items()) {
-    if (!file.is_string() || !IsPlainName(file.get<std::string>()))
+    if (!file.is_string() || !IsPlainFileName(file.get<std::string>()))
       return Corrupt("{}: tensor {} is in {}, which is not a file of this directory", path, tensor,
                      file.dump());
     files.insert(index.file_of[tensor] = file.get<std::string>());

@@ -203,7 +203,7 @@ std::vector<MegatronWeight*> MegatronBuckets::WeightsOf(int tp, int chunk) {
 Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, StoredBuilder& builder) {
   for (auto& rank : held_)
     for (auto& [ordinal, held] : rank) {
-      StoredArray& whole = held.weight.weight.array;
+      StoredArray& whole = held.weight.weight;
       whole = held.pieces.begin()->second.second;
       for (auto piece = std::next(held.pieces.begin()); piece != held.pieces.end(); ++piece) {
         const uint64_t volume = whole.shape.Volume();
@@ -247,8 +247,8 @@ Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& bu
           if (replica)
             builder.account.Leave(Fate::kReplica, builder.catalog, slice);
           else
-            CAIRN_RETURN_IF_ERROR(assembler.Add({held.name.name, held.name.layer, 0, role,
-                                                 TensorArray{std::move(slice), false}, held.shape, box}));
+            CAIRN_RETURN_IF_ERROR(
+                assembler.Add({held.name.name, held.name.layer, 0, role, std::move(slice), held.shape, box}));
           begin += box.Volume();
         }
       }

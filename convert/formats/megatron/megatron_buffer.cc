@@ -42,7 +42,10 @@ void EmitBuffer(const TrainingTensors& tensors, const BufferChunk& chunk, uint32
     for (size_t i = 0; i < chunk.size(); ++i) {
       const Dims& shape = chunk[i].tensor->shape;
       const uint32_t array =
-          builder.AddArray({Dtype::kF32, shape, {{{0, shape.Volume()}, zip, storage, layout.begins[i]}}});
+          builder.AddArray({chunk[i].tensor->name,
+                            Dtype::kF32,
+                            shape,
+                            {{{0, shape.Volume()}, storage, layout.begins[i] * sizeof(float)}}});
       AddParts(tensors, *chunk[i].tensor, role, array, builder.target);
     }
   }

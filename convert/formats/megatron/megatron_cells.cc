@@ -35,12 +35,12 @@ Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChu
     if (chunk->box.offset[last] != end)
       return Corrupt("{} has a hole or an overlap at element {} of what begins at {}", tensor.name, end,
                      ToString(chunks.front()->box.offset));
-    CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray part,
                            items.Array(tensor, *chunk, builder.AddFile(chunk->item.file)));
-    if (part.transposed || (end > 0 && part.array.dtype != joined.dtype))
+    if (part.transposed || (end > 0 && part.dtype != joined.dtype))
       return NotSupported("a chunk of {} is stored transposed or in a type of its own", tensor.name);
-    joined.dtype = part.array.dtype;
-    for (StoredExtent extent : part.array.extents) {
+    joined.dtype = part.dtype;
+    for (StoredExtent extent : part.extents) {
       extent.range = {extent.range.begin + end, extent.range.end + end};
       joined.extents.push_back(extent);
     }

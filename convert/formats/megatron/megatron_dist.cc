@@ -88,10 +88,10 @@ class MegatronDistOpener {
       const bool step = IsCommonStep(tensor.name);
       const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
       if (IsMegatronBuffer(tensor.name) || step || left_out) {
-        CAIRN_RETURN_IF_ERROR(Leave(left_out ? Fate::kAllowed
-                                    : step   ? Fate::kTrainingState
-                                             : Fate::kBuffer,
-                                    tensor));
+        CAIRN_RETURN_IF_ERROR(items_.Leave(left_out ? Fate::kAllowed
+                                           : step   ? Fate::kTrainingState
+                                                    : Fate::kBuffer,
+                                           tensor));
         continue;
       }
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
@@ -105,16 +105,6 @@ class MegatronDistOpener {
   }
 
  private:
-  Status Leave(Fate fate, const DcpTensor& tensor) {
-    for (const DcpChunk& chunk : tensor.chunks)
-      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
-    return OkStatus();
-  }
-  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
-    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
-    return OkStatus();
-  }
   // What is not a tensor: states of modules, random states, and what all ranks have in common.
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
@@ -122,8 +112,8 @@ class MegatronDistOpener {
       const bool state =
           std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
       if (!state && !IsMegatronBuffer(name)) continue;
-      CAIRN_RETURN_IF_ERROR(
-          LeaveItem(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState, bytes.name, bytes.item));
+      CAIRN_RETURN_IF_ERROR(items_.Leave(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState,
+                                         bytes.name, bytes.item));
     }
     return items_.ListAll(index);
   }
@@ -134,7 +124,7 @@ class MegatronDistOpener {
     if (status.ok()) status = ReadGroups(index);
     if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
     for (const DcpTensor& tensor : index.tensors)
-      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(Leave(Fate::kAllowed, tensor));
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(items_.Leave(Fate::kAllowed, tensor));
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
@@ -225,12 +215,11 @@ class MegatronDistOpener {
   Status Add(const DcpTensor& tensor, const DistName& name, MegatronAssembler& assembler) {
     if (const auto cut = cut_.find(tensor.name); cut != cut_.end()) {
       for (MegatronCell& cell : cut->second.cells)
-        CAIRN_RETURN_IF_ERROR(
-            Add(name, cut->second.weight, cell.box, {std::move(cell.array), false}, assembler));
+        CAIRN_RETURN_IF_ERROR(Add(name, cut->second.weight, cell.box, std::move(cell.array), assembler));
       return OkStatus();
     }
     for (const DcpChunk& chunk : tensor.chunks) {
-      CAIRN_ASSIGN_OR_RETURN(TensorArray array,
+      CAIRN_ASSIGN_OR_RETURN(StoredArray array,
                              items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
       if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
       CAIRN_RETURN_IF_ERROR(Add(name, tensor.shape, chunk.box, std::move(array), assembler));
@@ -239,19 +228,19 @@ class MegatronDistOpener {
   }
 
   // `array` holds `box` of a tensor of `shape`.
-  Status Add(const DistName& name, const Dims& shape, const Box& box, TensorArray array,
+  Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
     MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], args_.shape.layers))
-      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.array.name, ToString(shape),
+      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
                      args_.shape.layers);
-    const StoredArray all = std::move(slice.tensor.array);
+    const StoredArray all = std::move(slice.tensor);
     slice.shape = WithoutFirst(shape);
     slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
     for (uint64_t i = 0; i < box.extent[0]; ++i) {
       slice.layer = static_cast<int>(box.offset[0] + i);
-      slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
+      slice.tensor = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
       CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
     }
     return OkStatus();
@@ -260,7 +249,7 @@ class MegatronDistOpener {
   Status AddSlice(const MegatronSlice& slice, MegatronAssembler& assembler) {
     if (bucketed_ && buckets_.ok() && slice.role == Role::kWeight) {
       const Status status =
-          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor.array);
+          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor);
       if (!status.ok()) buckets_ = status;
     }
     return assembler.Add(slice);

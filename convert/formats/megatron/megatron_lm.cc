@@ -11,14 +11,12 @@
 #include <set>
 
 #include "ckpt/model/layout.h"
-#include "convert/foreign/foreign_identity.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/formats/megatron/megatron_optimizer.h"
 #include "convert/formats/megatron/megatron_state.h"
 #include "convert/formats/training/group_members.h"
-#include "convert/formats/training/replicas.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -74,13 +72,7 @@ class MegatronOpener {
     for (const Rank& rank : ranks_)
       if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
     CAIRN_RETURN_IF_ERROR(Assemble());
-    CAIRN_RETURN_IF_ERROR(builder_.Settle(directory_, manifest_));
-    const std::vector<uint32_t> place = builder_.SortByParameter();
-    std::vector<StoredReplica> replicas = std::move(replicas_);
-    for (StoredReplica& replica : replicas) replica.tensor = place[replica.tensor];
-    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, directory_, builder_.catalog));
-    return OpenWithReplicas(fs_, directory_, std::move(manifest_), std::move(builder_.catalog), replicas,
-                            options_.replicas);
+    return builder_.Open(fs_, directory_, std::move(manifest_), options_.replicas);
   }
 
  private:
@@ -221,7 +213,7 @@ class MegatronOpener {
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
           if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
             chunk.layers = std::max(chunk.layers, name->layer + 1);
-          CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, tensor, file_index, key));
+          CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, tensor, file_index, key));
           chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
         }));
@@ -244,12 +236,12 @@ class MegatronOpener {
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
-                            stored.weight.array.shape,
-                            Box::Whole(stored.weight.array.shape)};
+                            stored.weight.shape,
+                            Box::Whole(stored.weight.shape)};
         CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
         for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
           slice.role = stored.states[i].first;
-          slice.tensor = {stored.states[i].second, false};
+          slice.tensor = stored.states[i].second;
           const size_t before = builder_.catalog.parts.size();
           CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
           for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)
@@ -261,7 +253,6 @@ class MegatronOpener {
     }
     if (first_layer != args_.shape.layers)
       return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.shape.layers);
-    replicas_ = assembler.replicas();
     PutMembers();
     return OkStatus();
   }
@@ -288,7 +279,6 @@ class MegatronOpener {
   std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<StoredReplica> replicas_;
 };
 
 // The directory of the iteration that the tracker names, or `path` itself.

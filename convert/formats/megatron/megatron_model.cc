@@ -139,11 +139,11 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
         "it with a TP of at most {}",
         tp, groups, groups);
   if (groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 || shape[0] != local * (share + 2) * d)
-    return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.array.name,
+    return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.name,
                    ToString(shape), local, share, d);
   if (args_.qkv_version < 2 && share != 1)
     return NotSupported("grouped queries in checkpoint version 0 or 1");
-  const uint32_t array = builder_.AddArray(slice.tensor.array);
+  const uint32_t array = builder_.AddArray(slice.tensor);
   const auto rows = [&](uint64_t begin, uint64_t count) {
     Box box = Box::Whole(shape);
     box.offset[0] = begin;
@@ -182,14 +182,14 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const bool transposed = slice.tensor.transposed;
   Dims shape = slice.shape;
-  if (transposed) return NotSupported("{} is stored transposed", slice.tensor.array.name);
-  const uint32_t array = builder_.AddArray(slice.tensor.array);
+  if (transposed) return NotSupported("{} is stored transposed", slice.tensor.name);
+  const uint32_t array = builder_.AddArray(slice.tensor);
   const int dim = CutDim(module.cut_as(), target.bias);
-  if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.array.name, ToString(shape));
+  if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.name, ToString(shape));
   Box in_slice = Box::Whole(shape), box = in_slice;
   if (module.is_gate_up() && args_.shape.has.gate) {
     const uint64_t half = shape[0] / 2;
-    if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.array.name);
+    if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.name);
     shape[0] = half * tp;
     in_slice.extent[0] = box.extent[0] = half;
     box.offset[0] = rank * half;
@@ -207,11 +207,11 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
   }
   if (module.is_vocabulary()) {
     if (shape[0] < args_.vocab)
-      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name, slice.shape[0],
-                     tp, args_.vocab);
+      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.name, slice.shape[0], tp,
+                     args_.vocab);
     shape[0] = args_.vocab;
     if (box.offset[0] >= shape[0]) {
-      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
       return OkStatus();
     }
     box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
@@ -232,12 +232,11 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
   if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = SizeOf(Extent::kHead, args_.shape);
   if (module.out == Extent::kVocab) spec.pad_multiple = static_cast<uint64_t>(args_.shape.vocab_multiple);
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
-  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.array.dtype));
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(in_slice, slice.box);
   if (!common) {
     // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
-    if (module.out == Extent::kVocab)
-      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+    if (module.out == Extent::kVocab) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
     return OkStatus();
   }
   Box target_box = *common, in_array = *common;
@@ -245,13 +244,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
     target_box.offset[i] = box.offset[i] + common->offset[i] - in_slice.offset[i];
     in_array.offset[i] -= slice.box.offset[i];
   }
-  const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
-  if (fresh)
-    builder_.catalog.parts.push_back({{target_box, in_array}, tensor, array});
-  else if (first) {
-    builder_.account.Replica(array);
-    replicas_.push_back({tensor, array, taken->second});
-  }
+  builder_.AddSlice({{target_box, in_array}, tensor, array}, first);
   return OkStatus();
 }
 

@@ -13,7 +13,6 @@
 #include "ckpt/model/shape.h"
 #include "convert/foreign/format.h"
 #include "convert/foreign/stored_builder.h"
-#include "convert/formats/training/replicas.h"
 
 namespace cairn {
 
@@ -40,7 +39,7 @@ struct MegatronSlice {
   int layer = kBeforeLayers;
   int tp = 0;
   Role role = Role::kWeight;
-  TensorArray tensor;
+  StoredArray tensor;
   Dims shape;  // of the slice
   Box box;     // of the slice: what `tensor` is
 };
@@ -61,8 +60,6 @@ class MegatronAssembler {
   // say.
   Status Add(const MegatronSlice& slice);
 
-  const std::vector<StoredReplica>& replicas() const { return replicas_; }
-
  private:
   struct Target;
   Status AddQkv(const MegatronSlice& slice, const Target& target);
@@ -73,8 +70,6 @@ class MegatronAssembler {
   const MegatronArgs& args_;
   const int tp_size_;
   StoredBuilder& builder_;
-  std::vector<StoredReplica> replicas_;
-  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
 };
 
 }  // namespace cairn

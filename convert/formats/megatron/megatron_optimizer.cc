@@ -21,9 +21,9 @@ constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start i
 Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const PyValue* value,
                                const std::string& name) {
   if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
-  CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, *value->tensor, file_index, name));
+  CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, *value->tensor, file_index, name));
   if (array.transposed) return NotSupported("{} is stored transposed", name);
-  return std::move(array.array);
+  return array;
 }
 
 // The number of updates is read with the groups. Errors: NotSupported naming a state beside it and Adam's.
@@ -56,14 +56,14 @@ Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& arra
 }
 
 // Whether the first elements of a master, and the last ones, round to those of a weight.
-Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight) {
-  const uint64_t volume = weight.array.shape.Volume(), count = std::min(volume, kSampleElements);
+Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight) {
+  const uint64_t volume = weight.shape.Volume(), count = std::min(volume, kSampleElements);
   if (begin > master.shape.Volume() || volume > master.shape.Volume() - begin) return false;
   for (const uint64_t at : {uint64_t{0}, volume - count}) {
     CAIRN_ASSIGN_OR_RETURN(const auto of_master, Sample(master, begin + at, count));
-    CAIRN_ASSIGN_OR_RETURN(const auto of_weight, Sample(weight.array, at, count));
+    CAIRN_ASSIGN_OR_RETURN(const auto of_weight, Sample(weight, at, count));
     std::vector<std::byte> rounded(of_weight.size());
-    Cast(master.dtype, of_master, weight.array.dtype, rounded, OnOverflow::kInfinity);
+    Cast(master.dtype, of_master, weight.dtype, rounded, OnOverflow::kInfinity);
     if (rounded != of_weight) return false;
   }
   return true;
@@ -92,7 +92,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       if (!state) return NotSupported("{} has no moments", name);
       auto found = left.begin();
       for (; found != left.end(); ++found) {
-        if (!((*found)->weight.array.shape == master.shape)) continue;
+        if (!((*found)->weight.shape == master.shape)) continue;
         CAIRN_ASSIGN_OR_RETURN(const bool rounds, Rounds(master, 0, (*found)->weight));
         if (rounds) break;
       }
@@ -107,8 +107,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       for (const auto& [role, key] :
            {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
         CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, file_index, Find(*state, key), key));
-        if (!(moment.shape == weight.weight.array.shape))
-          return Corrupt("{} of {} has another shape", key, name);
+        if (!(moment.shape == weight.weight.shape)) return Corrupt("{} of {} has another shape", key, name);
         weight.states.emplace_back(role, std::move(moment));
       }
     }
@@ -160,7 +159,7 @@ Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& 
   for (auto found = left.begin(); found != left.end(); ++found) {
     CAIRN_ASSIGN_OR_RETURN(const bool rounds, Rounds(buffer.vectors[0].second, begin, (*found)->weight));
     if (!rounds) continue;
-    const StoredArray& weight = (*found)->weight.array;
+    const StoredArray& weight = (*found)->weight;
     for (const auto& [role, vector] : buffer.vectors)
       (*found)->states.emplace_back(role, SliceOf(vector, begin, weight.shape));
     left.erase(found);

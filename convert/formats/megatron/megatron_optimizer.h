@@ -14,7 +14,7 @@ namespace cairn {
 
 // A weight of a rank, and what the optimizer keeps for it.
 struct MegatronWeight {
-  TensorArray weight;
+  StoredArray weight;
   std::vector<std::pair<Role, StoredArray>> states;
   std::optional<size_t> group;  // of the optimizer's parameters, where the file says it
 };
@@ -52,7 +52,7 @@ class MegatronOptimizer {
   Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const std::vector<MegatronWeight*>& weights);
 
   // Whether the first elements of a master from `begin` on, and the last ones, round to those of a weight.
-  Result<bool> Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight);
+  Result<bool> Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight);
 
  private:
   void LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end);

@@ -188,7 +188,7 @@ class TorchDistPlanner {
     const uint32_t zip = builder_.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");
     const uint32_t storage = builder_.EmitTensor(zip, *entry.dtype, box.extent);
     const uint32_t array =
-        builder_.AddArray({*entry.dtype, slice.box.extent, {{{0, volume}, zip, storage, 0}}});
+        builder_.AddArray({entry.name, *entry.dtype, slice.box.extent, {{{0, volume}, storage, 0}}});
     for (const MegatronPart& part : slice.parts)
       builder_.target.parts.push_back({part, TensorOf(part, role), array});
     entry.chunks.emplace_back(box, zip);

@@ -39,15 +39,15 @@ bool IsBelow(const std::string& name, const std::set<std::string>& paths) {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
-Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path,
+Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& path,
                                                   const std::string& name, Account& account) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
   account.AddFile(name, file);
-  std::vector<TorchTensor> tensors;
+  std::vector<StoredArray> tensors;
   CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) {
                           auto found = ArrayOf(file, tensor, 0, key);
                           if (!found.ok()) return found.status();
-                          tensors.push_back({key, std::move(found->array), found->transposed});
+                          tensors.push_back(*std::move(found));
                           return OkStatus();
                         }).WithContext(path));
   return tensors;
@@ -77,10 +77,10 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
       builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
       return OkStatus();
     }
-    CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, index, tensor_name));
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray array, ArrayOf(file, tensor, index, tensor_name));
     const size_t known = builder.catalog.tensors.size();
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder.Tensor({.name = tensor_name, .shape = tensor.shape},
-                                                                Role::kWeight, array.array.dtype));
+                                                                Role::kWeight, array.dtype));
     if (entry != known) return Corrupt("two tensors are called {}", tensor_name);
     builder.AddPart(entry, Box::Whole(tensor.shape), array);
     if (optimizer) builder.account.CountAsOptimizer(tensor_name);

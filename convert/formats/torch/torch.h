@@ -14,16 +14,9 @@ bool MatchesTorch(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  const OpenOptions& options);
 
-// A tensor of a state dict in a file: its name, and the array that holds it.
-struct TorchTensor {
-  std::string name;
-  StoredArray array;        // its extents are in file 0
-  bool transposed = false;  // the tensor is the array's transpose
-};
-
-// The tensors of `pytorch_model.bin` and the like. Lists the file's storages as those of `name`. Errors:
-// those of TorchFile::Open and ArrayOf, naming the path.
-Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path,
+// The tensors of `pytorch_model.bin` and the like; their extents are in file 0. Lists the file's storages as
+// those of `name`. Errors: those of TorchFile::Open and ArrayOf, naming the path.
+Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& path,
                                                   const std::string& name, Account& account);
 
 }  // namespace cairn

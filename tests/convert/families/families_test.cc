@@ -199,12 +199,12 @@ TEST_P(ArchitectureTest, WhatTheModelSaysNowWins) {
 TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
   const json model = RandomModel();
   const auto expanded = Expand(GetParam(), model);
-  std::vector<ListedTensor> listed;
+  std::vector<StoredArray> listed;
   uint64_t at = 0;
   for (const ForeignTensor& tensor : expanded->tensors) {
     std::string name = tensor.name;
     if (name.starts_with(GetParam().base_prefix)) name = name.substr(GetParam().base_prefix.size());
-    listed.push_back({name, "F16", Dtype::kF16, tensor.shape, {{{0, tensor.shape.Volume()}, 0, at}}});
+    listed.push_back({name, Dtype::kF16, tensor.shape, {{{0, tensor.shape.Volume()}, 0, at}}});
     at += tensor.shape.Volume() * 2;
   }
   std::ranges::shuffle(listed, rng_);
@@ -212,13 +212,13 @@ TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
   EXPECT_EQ(mapped->catalog.Parameters(), expanded->parameters);
 
-  const ListedTensor last = listed.back();
+  const StoredArray last = listed.back();
   listed.pop_back();
   const auto missing = MapToParameters(GetParam(), model, listed, {"file"}, {});
   EXPECT_EQ(missing.status().kind(), StatusKind::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr(last.name));
   listed.push_back(last);
-  listed.push_back({"adapter.weight", "F16", Dtype::kF16, {1}, {{{0, 1}, 0, 0}}});
+  listed.push_back({"adapter.weight", Dtype::kF16, {1}, {{{0, 1}, 0, 0}}});
   const auto unknown = MapToParameters(GetParam(), model, listed, {"file"}, {});
   EXPECT_THAT(unknown.status().message(), HasSubstr("adapter.weight"));
   EXPECT_EQ(MapToParameters(GetParam(), model, listed, {"file"}, {"adapter.*"})->left_out,

@@ -67,7 +67,7 @@ void WriteSparse(const std::string& path, const ZipLayout& layout, const std::ve
   std::ofstream(path).close();
   std::filesystem::resize_file(path, layout.bytes());
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  for (const PlacedBytes& placed : layout.Around(crcs)) {
+  for (const PlacedBytes& placed : layout.Around({.crcs = crcs})) {
     file.seekp(static_cast<std::streamoff>(placed.offset));
     file.write(placed.bytes.data(), static_cast<std::streamsize>(placed.bytes.size()));
   }
@@ -116,7 +116,8 @@ TEST(ZipLayoutTest, MoreRecordsThanSixteenBitsCount) {
 TEST(ZipLayoutTest, TheSameRecordsGiveTheSameBytes) {
   const auto bytes = [] {
     std::string all;
-    for (const PlacedBytes& placed : ZipLayout("a", "N.", {100, 3}).Around({1, 2})) all += placed.bytes;
+    for (const PlacedBytes& placed : ZipLayout("a", "N.", {100, 3}).Around({.crcs = {1, 2}}))
+      all += placed.bytes;
     return all;
   };
   EXPECT_EQ(bytes(), bytes());

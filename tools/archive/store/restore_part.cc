@@ -49,7 +49,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
                               const std::string& destination, const ByteProgress& progress) {
   const TensorTable& catalog = step.catalog();
   StoredTarget target;
-  std::vector<SafetensorsEntry> entries;
+  std::vector<StoredArray> entries;
   std::vector<bool> used(globs.size());
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     bool fits = false;
@@ -62,7 +62,8 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
     const Box whole = Box::Whole(spec.shape);
     entries.push_back({name, dtype, spec.shape});
     target.tensors.push_back({i, {{.name = name, .shape = spec.shape}, Role::kWeight, dtype}});
-    target.arrays.push_back({dtype, spec.shape, {{.range = {0, spec.shape.Volume()}, .storage = number}}});
+    target.arrays.push_back({name, dtype, spec.shape, {{{0, spec.shape.Volume()}, number, 0}}});
+    target.storages.push_back({0, number});
     target.parts.push_back({{whole, whole}, number, number});
   }
   for (size_t g = 0; g < globs.size(); ++g)

@@ -42,7 +42,7 @@ TEST(SafetensorsLayoutTest, ANameTwiceIsRefused) {
 
 // Storages lie where the header says, and the header has the digest that is known last.
 TEST(SafetensorsLayoutTest, AFileIsAContainerWithItsHeaderAround) {
-  const std::vector<SafetensorsEntry> entries = {{"x", Dtype::kU8, {4}}, {"y", Dtype::kF32, {2}}};
+  const std::vector<StoredArray> entries = {{"x", Dtype::kU8, {4}}, {"y", Dtype::kF32, {2}}};
   const auto storages = MakeSafetensorsStorages(entries, {{"k", "v"}, {kSourceFingerprintKey, ""}});
   ASSERT_TRUE(storages.ok());
   EXPECT_EQ((*storages)->storage_count(), 2u);

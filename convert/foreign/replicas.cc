@@ -3,7 +3,7 @@
 // the differing arrays in place of those that are read. MeanSource then reads the same box of all catalogs
 // and averages in fp32; tensors whose copies are equal are read once.
 
-#include "convert/formats/training/replicas.h"
+#include "convert/foreign/replicas.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "convert/formats/training/replicas.h"
+#include "convert/foreign/replicas.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,17 +2,22 @@
 // file. It knows where each storage lies, and in the end the bytes around them.
 #pragma once
 
-#include <memory>
+#include <string>
 #include <vector>
 
 #include "ckpt/base/digest.h"
-#include "convert/torch/zip_layout.h"
 
 namespace cairn {
 
+// Bytes at their place in the container.
+struct PlacedBytes {
+  uint64_t offset = 0;
+  std::string bytes;
+};
+
 // What is known once all storages are written.
 struct StorageSums {
-  std::vector<uint32_t> crcs;  // CRC-32 of each storage; empty where the layout wants none
+  std::vector<uint32_t> crcs;  // CRC-32 of each storage; empty if the layout wants none
   Digest source{};             // fingerprint of the tensors that were read
 };
 
@@ -28,7 +33,5 @@ class StorageLayout {
   // Everything but the storages' bytes, by offset.
   virtual std::vector<PlacedBytes> Around(const StorageSums& sums) const = 0;
 };
-
-std::unique_ptr<StorageLayout> MakeZipStorages(ZipLayout layout);
 
 }  // namespace cairn

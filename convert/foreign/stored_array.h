@@ -1,0 +1,40 @@
+// One tensor as a file of another system has it. Readers of all formats list what they find as these.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/base/box.h"
+#include "ckpt/base/dtype.h"
+
+namespace cairn {
+
+struct StoredExtent {
+  FlatRange range;           // elements of the array's row-major order
+  uint32_t file = 0;         // into the list of files
+  uint64_t file_offset = 0;  // bytes, of the range's first element; any alignment
+};
+
+struct StoredArray {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  Dims shape = {};                         // as the file has it
+  std::vector<StoredExtent> extents = {};  // in order, without overlaps
+  bool transposed = false;                 // the tensor is the transpose of what the file has
+  // The file's name of a type that Cairn does not hold; empty for others. The dtype is then kU8, and extents
+  // count bytes.
+  std::string unknown_type = {};
+
+  Dims tensor_shape() const { return transposed ? Dims{shape[1], shape[0]} : shape; }
+  std::string_view type_name() const { return unknown_type.empty() ? Name(dtype) : unknown_type; }
+  uint64_t elements() const;  // that its extents have
+  uint64_t bytes() const { return elements() * SizeOf(dtype); }
+};
+
+// Elements [begin, begin + shape's volume) in row-major order, as an array of that shape.
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
+
+// Adds the extents of `next`, whose first element is element `begin` of `array`.
+void Append(StoredArray& array, const StoredArray& next, uint64_t begin);
+
+}  // namespace cairn

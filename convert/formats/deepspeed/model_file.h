@@ -1,0 +1,41 @@
+// A file of model states: what each model parallel rank says of the training and of its parameters.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/torch/torch_file.h"
+
+namespace cairn {
+
+struct ModelFile {
+  std::string name;  // in the checkpoint's directory
+  TorchFile contents;
+  const PyValue& root() const { return contents.root(); }
+};
+
+Result<ModelFile> OpenModelFile(FileSystem& fs, const std::string& directory, const std::string& name);
+
+struct NamedShape {
+  std::string name;
+  std::optional<Dims> shape;  // nothing: the file has no shape there
+};
+// The entries of a dict {name: shape}; none if `shapes` is null.
+std::vector<NamedShape> ShapesIn(const PyValue* shapes);
+// `param_shapes`: the trained parameters of each group of the optimizer.
+std::vector<std::vector<NamedShape>> ParamShapesOf(const PyValue& root);
+
+// Names of parameters whose elements are elsewhere, so that the module may have empty tensors in their place.
+std::set<std::string> PlaceholdersOf(const PyValue& root);
+std::set<std::string> BufferNamesOf(const PyValue& root);
+// The size of the vocabulary without padding; 0: the file does not say it.
+uint64_t OriginalVocabulary(const PyValue& root);
+
+// Puts the loss scale of an optimizer's state into a manifest's; `scaler`, which may be null, has cur_scale.
+void PutLossScale(const PyValue& optimizer, const PyValue* scaler, nlohmann::json& state);
+
+}  // namespace cairn

@@ -1,0 +1,111 @@
+// In Megatron's pipelines the keys of a layer file tell what the layer is: transformer layers have a
+// query_key_value, and a final norm has no prefix at all. In other pipelines the optimizer's names tell it:
+// "3.weight", or "tied_modules.embed.weight" for a layer that stands in several places.
+
+#include "convert/formats/deepspeed/pipeline_layers.h"
+
+#include <algorithm>
+
+#include "convert/formats/megatron/megatron_names.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+using Shapes = std::map<std::string, Dims>;
+
+Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
+  if (!file.root().is(PyKind::kDict)) return Corrupt("{}: it holds no state dict", path);
+  Shapes shapes;
+  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& name, const TensorRef& tensor) {
+                          shapes[name] = tensor.shape;
+                          return OkStatus();
+                        }).WithContext(path));
+  return shapes;
+}
+
+// Sets the prefixes too. If the states have args of Megatron's, a name without a place is an error later.
+bool IsMegatron(const std::map<int, Shapes>& layers, const PyValue& root,
+                std::map<int, std::string>& prefixes) {
+  bool known = true;
+  size_t transformer = 0;
+  for (const auto& [index, shapes] : layers) {
+    const bool layer = std::ranges::any_of(
+        shapes, [](const auto& s) { return s.first.find("query_key_value") != std::string::npos; });
+    prefixes[index] = layer                       ? fmt::format("layers.{}.", transformer++)
+                      : shapes.contains("weight") ? "final_layernorm."
+                                                  : "";
+    for (const auto& [name, shape] : shapes)
+      known &= IsMegatronBuffer(name) || ParseMegatronName(prefixes[index] + name).has_value();
+  }
+  const PyValue* args = Find(root, "args");
+  const bool sized = args && (Find(*args, "num_layers") || Find(*args, "hidden_size"));
+  return transformer > 0 && (known || sized);
+}
+
+// The parameters that the model states of the first tensor parallel ranks name as trained or frozen.
+Shapes NamedParameters(const std::vector<ModelFile>& models, int tp) {
+  Shapes shapes;
+  const auto add = [&](const std::vector<NamedShape>& entries) {
+    for (const auto& [name, shape] : entries)
+      if (shape) shapes[name] = *shape;
+  };
+  for (size_t rank = 0; rank < models.size(); rank += static_cast<size_t>(tp)) {
+    for (const auto& group : ParamShapesOf(models[rank].root())) add(group);
+    add(ShapesIn(FindKind(models[rank].root(), "frozen_param_shapes", PyKind::kDict)));
+  }
+  return shapes;
+}
+
+// The prefix of a layer of an unknown family.
+Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& parameters) {
+  const std::string own = fmt::format("{}.", index);
+  constexpr std::string_view kTied = "tied_modules.";
+  std::map<std::string, Shapes> tied;  // by prefix: "tied_modules.embed."
+  for (const auto& [name, shape] : parameters) {
+    if (name.starts_with(own)) return own;
+    const size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : name.npos;
+    if (dot != name.npos) tied[name.substr(0, dot + 1)][name.substr(dot + 1)] = shape;
+  }
+  std::vector<std::string> fits;
+  for (const auto& [prefix, shapes] : tied)
+    if (std::ranges::all_of(shapes, [&](const auto& tensor) {
+          const auto found = layer.find(tensor.first);
+          return found != layer.end() && found->second == tensor.second;
+        }))
+      fits.push_back(prefix);
+  if (fits.size() > 1)
+    return NotSupported("layer {} may be {} or {}: nothing says which", index, fits[0], fits[1]);
+  return fits.empty() ? own : fits[0];
+}
+
+}  // namespace
+
+Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
+                                  const std::vector<ModelFile>& models) {
+  PipelineLayers found;
+  for (const auto& [key, name] : files.layers) found.tp = std::max(found.tp, key.second + 1);
+  if (models.size() % static_cast<size_t>(found.tp) != 0)
+    return Corrupt("{}: {} model parallel ranks are not a multiple of {} tensor parallel ones",
+                   files.directory, models.size(), found.tp);
+  std::map<int, Shapes> layers;
+  for (const auto& [key, name] : files.layers) {
+    if (!files.layers.contains({key.first, found.tp - 1}) || !files.layers.contains({key.first, 0}))
+      return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files.directory,
+                      key.first, found.tp);
+    if (key.second != 0) continue;
+    CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, JoinPath(files.directory, name)));
+  }
+  found.megatron = IsMegatron(layers, models[0].root(), found.prefixes);
+  if (found.megatron) return found;
+  const Shapes parameters = NamedParameters(models, found.tp);
+  for (const auto& [index, shapes] : layers) {
+    Result<std::string> prefix = PrefixOf(index, shapes, parameters);
+    if (!prefix.ok()) return prefix.status().WithContext(files.directory);
+    found.prefixes[index] = *std::move(prefix);
+  }
+  return found;
+}
+
+}  // namespace cairn
