@@ -5,8 +5,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kVocabularyMultiple = 128;  // Megatron's make-vocab-size-divisible-by; memory only
-constexpr uint64_t kPositionOffset = 2;        // rows before OPT's first position
+constexpr int64_t kPositionOffset = 2;  // rows before OPT's first position
 
 constexpr CanonicalModule kCanonicalModules[] = {
     {"embedding.word", Extent::kVocab, Extent::kHidden, Cut::kRows},
@@ -37,28 +36,31 @@ const CanonicalModule* FindCanonicalModule(std::string_view name) {
   return found == std::end(kCanonicalModules) ? nullptr : found;
 }
 
-uint64_t SizeOf(Extent extent, const ModelSizes& sizes) {
-  switch (extent) {
-    case Extent::kNone:
-      return 1;
-    case Extent::kHidden:
-      return sizes.hidden;
-    case Extent::kQuery:
-      return sizes.heads * sizes.head;
-    case Extent::kKeyValue:
-      return sizes.key_value_heads * sizes.head;
-    case Extent::kHead:
-      return sizes.head;
-    case Extent::kFfn:
-      return sizes.ffn;
-    case Extent::kVocab:
-      return sizes.vocab;
-    case Extent::kPositions:
-      return sizes.positions;
-    case Extent::kPositionOffset:
-      return kPositionOffset;
-  }
-  return 0;
+uint64_t SizeOf(Extent extent, const ModelShape& shape) {
+  const auto size = [&]() -> int64_t {
+    switch (extent) {
+      case Extent::kNone:
+        return 1;
+      case Extent::kHidden:
+        return shape.hidden;
+      case Extent::kQuery:
+        return shape.QueryWidth();
+      case Extent::kKeyValue:
+        return shape.KeyValueWidth();
+      case Extent::kHead:
+        return shape.HeadDim();
+      case Extent::kFfn:
+        return shape.Ffn();
+      case Extent::kVocab:
+        return shape.vocab;
+      case Extent::kPositions:
+        return shape.positions;
+      case Extent::kPositionOffset:
+        return kPositionOffset;
+    }
+    return 0;
+  };
+  return static_cast<uint64_t>(size());
 }
 
 int CutDim(const CanonicalModule& module, bool bias) {
@@ -71,15 +73,15 @@ bool CutsHeads(const CanonicalModule& module) {
   return module.cut != Cut::kNone && (cut == Extent::kQuery || cut == Extent::kKeyValue);
 }
 
-ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelSizes& sizes) {
+ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape) {
   ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
-                     .shape = {SizeOf(module.out, sizes)},
+                     .shape = {SizeOf(module.out, shape)},
                      .tp_dim = CutDim(module, bias),
                      .layer = layer};
   if (layer >= 0 && layer != kAfterLayers) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
-  if (!bias && module.in != Extent::kNone) spec.shape.push_back(SizeOf(module.in, sizes));
-  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = sizes.head;
-  if (module.out == Extent::kVocab) spec.pad_multiple = kVocabularyMultiple;
+  if (!bias && module.in != Extent::kNone) spec.shape.push_back(SizeOf(module.in, shape));
+  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = SizeOf(Extent::kHead, shape);
+  if (module.out == Extent::kVocab) spec.pad_multiple = static_cast<uint64_t>(shape.vocab_multiple);
   return spec;
 }
 

@@ -6,12 +6,10 @@ namespace {
 // Appends the parameters of one module after another.
 class SpecList {
  public:
-  SpecList(const ModelSizes& sizes, uint64_t vocab_multiple)
-      : sizes_(sizes), vocab_multiple_(vocab_multiple) {}
+  explicit SpecList(const ModelShape& shape) : shape_(shape) {}
 
   ParameterSpec& Add(std::string_view module, int layer, bool bias = false) {
-    specs_.push_back(SpecOf(*FindCanonicalModule(module), bias, layer, sizes_));
-    if (specs_.back().pad_multiple > 0) specs_.back().pad_multiple = vocab_multiple_;
+    specs_.push_back(SpecOf(*FindCanonicalModule(module), bias, layer, shape_));
     return specs_.back();
   }
 
@@ -25,24 +23,23 @@ class SpecList {
   std::vector<ParameterSpec> Take() { return std::move(specs_); }
 
  private:
-  const ModelSizes& sizes_;
-  uint64_t vocab_multiple_;
+  const ModelShape& shape_;
   std::vector<ParameterSpec> specs_;
 };
 
 }  // namespace
 
-std::vector<ParameterSpec> GptSpecs(const ModelSizes& sizes, bool tied, uint64_t vocab_multiple,
-                                    const GptTensors& has) {
-  SpecList list(sizes, vocab_multiple);
+std::vector<ParameterSpec> GptSpecs(const ModelShape& shape) {
+  const GptTensors& has = shape.has;
+  SpecList list(shape);
   const auto add_norm = [&](std::string_view module, int layer) {
     list.AddFused({module}, layer, has.norm_weight, has.norm_weight && has.norm_bias);
   };
-  list.Add("embedding.word", kBeforeLayers).tied_to_last = tied;
+  list.Add("embedding.word", kBeforeLayers).tied_to_last = shape.tied;
   if (has.positions) list.Add("embedding.position", kBeforeLayers);
   if (has.position_offset) list.Add("embedding.position_offset", kBeforeLayers);
   if (has.embedding_norm) add_norm("embedding.norm", kBeforeLayers);
-  for (int layer = 0; layer < static_cast<int>(sizes.layers); ++layer) {
+  for (int layer = 0; layer < shape.layers; ++layer) {
     add_norm("input_norm", layer);
     list.AddFused({"attention.query", "attention.key", "attention.value"}, layer, true,
                   has.query_key_value_bias);
@@ -57,7 +54,7 @@ std::vector<ParameterSpec> GptSpecs(const ModelSizes& sizes, bool tied, uint64_t
     list.AddFused({"mlp.down"}, layer, true, has.mlp_bias);
   }
   add_norm("final_norm", kAfterLayers);
-  if (!tied) list.Add("output", kAfterLayers);
+  if (!shape.tied) list.Add("output", kAfterLayers);
   return list.Take();
 }
 

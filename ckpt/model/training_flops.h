@@ -8,23 +8,12 @@
 // num_floating_point_operations the half that the causal mask leaves.
 #pragma once
 
+#include "ckpt/model/shape.h"
+
 namespace cairn {
 
-// Widths that need not be those of GPT: of all query heads, of all key heads (as many of values), inside the
-// MLP.
-struct TransformerSize {
-  double layers = 0;
-  double hidden = 0;
-  double queries = 0;
-  double keys = 0;
-  double ffn = 0;
-  bool gated = false;             // two matrices into the MLP, as LLaMA has
-  double seq = 0;                 // tokens of a sample
-  double vocab = 0;               // rows of the output layer, as padded
-  double recomputed_layers = -1;  // of Recomputed::kLayers; below 0: all
-};
-
-enum class Recomputed { kNothing, kAttention, kLayers };
+// What the backward pass computes again: nothing, the scores of attention, or whole layers.
+enum class Recomputation { kNone, kSelective, kFull };
 
 inline constexpr double kAllPairs = 1, kCausalPairs = 0.5;  // of positions
 
@@ -33,21 +22,23 @@ struct Flops {
   double hardware = 0;
 };
 
-// Of one step of so many samples. With ffn = 4h, queries = keys = h, all pairs and recomputed layers
-// `hardware` is 96·B·s·l·h²·(1 + s/6h + v/16lh), the paper's formula; with causal pairs `model` is
-// 72·B·s·l·h²·(1 + s/12h + v/12lh).
-inline Flops StepFlops(const TransformerSize& m, double samples, Recomputed recomputed, double pairs) {
-  const double tokens = samples * m.seq;
-  const double matrices = 2 * m.hidden * (m.queries + m.keys) + (m.gated ? 3 : 2) * m.hidden * m.ffn;
-  const double products = 2 * tokens * m.layers * matrices;
+// Of one step of so many samples of shape.seq tokens; the output layer as padded for `tp`.
+// Recomputation::kFull recomputes all layers, or `recomputed_layers` of them where it is not negative. With
+// ffn = 4h, queries = keys = h, all pairs and recomputed layers `hardware` is 96·B·s·l·h²·(1 + s/6h +
+// v/16lh), the paper's formula; with causal pairs `model` is 72·B·s·l·h²·(1 + s/12h + v/12lh).
+inline Flops StepFlops(const ModelShape& shape, int64_t tp, double samples, Recomputation recompute,
+                       double pairs, double recomputed_layers = -1) {
+  const auto seq = static_cast<double>(shape.seq), layers = static_cast<double>(shape.layers);
+  const double tokens = samples * seq;
+  const double products = 2 * tokens * layers * shape.LayerMatrices();
   const double attention =
-      2 * tokens * m.layers * 2 * pairs * m.seq * m.queries;  // scores, and values by them
-  const double head = 2 * tokens * m.hidden * m.vocab;
+      2 * tokens * layers * 2 * pairs * seq * shape.QueryWidth();  // scores, and values by them
+  const double head = 2 * tokens * shape.hidden * shape.PaddedVocab(tp);
   const double model = 3 * (products + attention + head);
-  const double share = m.recomputed_layers < 0 ? 1 : m.recomputed_layers / m.layers;
-  const double again = recomputed == Recomputed::kLayers      ? (products + attention) * share
-                       : recomputed == Recomputed::kAttention ? attention
-                                                              : 0;
+  const double share = recomputed_layers < 0 ? 1 : recomputed_layers / layers;
+  const double again = recompute == Recomputation::kFull        ? (products + attention) * share
+                       : recompute == Recomputation::kSelective ? attention
+                                                                : 0;
   return {.model = model, .hardware = model + again};
 }
 

@@ -1,8 +1,7 @@
 // A table's module is a stored tensor that one or more canonical parameters fill. Each module is expanded
 // for each layer that has it, in two orders: as the other system's state dict lists the tensors, and as the
 // trainer lists the parameters. Parameters lie in a tensor row after row, or group of heads after group; a
-// transposed tensor is laid out first and transposed at the end. Sizes are bounded before anything is
-// multiplied.
+// transposed tensor is laid out first and transposed at the end.
 
 #include "convert/families/expand.h"
 
@@ -13,12 +12,6 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
-
-// What a manifest or a configuration may claim before it is not believed. Products of two sizes, and of
-// boxes, stay far below what overflows or what memory cannot hold.
-constexpr uint64_t kMaxExpandedSize = uint64_t{1} << 31;
-constexpr uint64_t kMaxLayers = 1 << 16;
-constexpr uint64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
 
 std::string InLayer(const std::string& name, int layer) {
   const size_t at = name.find("{}");
@@ -37,7 +30,7 @@ int LayerOf(const Module& module, int layer) {
 // Lays the parameters of one stored weight or bias out in it.
 class TensorBuilder {
  public:
-  TensorBuilder(const Module& module, const ModelSizes& sizes) : module_(module), sizes_(sizes) {}
+  TensorBuilder(const Module& module, const ModelShape& shape) : module_(module), shape_(shape) {}
 
   ForeignTensor Build(std::string name, const std::vector<ParameterSpec>& specs) const {
     ForeignTensor tensor{std::move(name), specs[0].shape, {}};
@@ -68,7 +61,7 @@ class TensorBuilder {
   }
 
   void AddGroups(const std::vector<ParameterSpec>& specs, ForeignTensor& tensor) const {
-    const uint64_t groups = sizes_.key_value_heads;
+    const auto groups = static_cast<uint64_t>(shape_.KvHeads());
     uint64_t row = 0;
     for (uint64_t group = 0; group < groups; ++group) {
       for (const ParameterSpec& spec : specs) {
@@ -88,18 +81,18 @@ class TensorBuilder {
   }
 
   const Module& module_;
-  const ModelSizes& sizes_;
+  const ModelShape& shape_;
 };
 
 class Expander {
  public:
-  Expander(const Architecture& architecture, const json& model, const ModelSizes& sizes)
-      : architecture_(architecture), model_(model), sizes_(sizes) {}
+  Expander(const Architecture& architecture, const json& model, const ModelShape& shape)
+      : architecture_(architecture), model_(model), shape_(shape) {}
 
   ExpandedModel Run() {
     ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
       const std::string name = InLayer(module.name, layer) + (bias ? ".bias" : ".weight");
-      result_.tensors.push_back(TensorBuilder(module, sizes_).Build(name, SpecsOf(module, bias, layer)));
+      result_.tensors.push_back(TensorBuilder(module, shape_).Build(name, SpecsOf(module, bias, layer)));
     });
     ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
       for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
@@ -134,14 +127,14 @@ class Expander {
       }
     };
     visit_all(false, kBeforeLayers, 0);
-    for (int layer = 0; layer < static_cast<int>(sizes_.layers); ++layer) visit_all(true, layer, layer);
+    for (int layer = 0; layer < shape_.layers; ++layer) visit_all(true, layer, layer);
     visit_all(false, kAfterLayers, 0);
   }
 
   std::vector<ParameterSpec> SpecsOf(const Module& module, bool bias, int layer) const {
     std::vector<ParameterSpec> specs;
     for (const std::string& name : module.canonical) {
-      specs.push_back(SpecOf(*FindCanonicalModule(name), bias, LayerOf(module, layer), sizes_));
+      specs.push_back(SpecOf(*FindCanonicalModule(name), bias, LayerOf(module, layer), shape_));
       specs.back().tied_to_last = name == "embedding.word" && Holds("tied_embeddings", model_);
     }
     return specs;
@@ -149,7 +142,7 @@ class Expander {
 
   const Architecture& architecture_;
   const json& model_;
-  const ModelSizes& sizes_;
+  const ModelShape& shape_;
   ExpandedModel result_;
 };
 
@@ -163,44 +156,10 @@ bool Holds(const std::string& condition, const json& model) {
   return found != model.end() && found->is_boolean() && found->get<bool>();
 }
 
-Result<ModelSizes> ReadSizes(const json& model) {
-  Status status;
-  const auto read = [&](const char* name, uint64_t fallback) -> uint64_t {
-    const auto found = model.find(name);
-    if (found == model.end() && fallback > 0) return fallback;
-    const bool is_size = found != model.end() && found->is_number_integer() && found->get<int64_t>() > 0 &&
-                         found->get<uint64_t>() <= kMaxExpandedSize;
-    if (is_size) return found->get<uint64_t>();
-    if (status.ok())
-      status = InvalidArgument("the model's {} is {}; it must be a positive integer, at most {}", name,
-                               found == model.end() ? "missing" : found->dump(), kMaxExpandedSize);
-    return 1;
-  };
-  ModelSizes sizes;
-  sizes.layers = read("num_layers", 0);
-  sizes.hidden = read("hidden_size", 0);
-  sizes.heads = read("num_attention_heads", 0);
-  sizes.vocab = read("vocab_size", 0);
-  sizes.key_value_heads = read("num_key_value_heads", sizes.heads);
-  sizes.head = read("head_dim", std::max<uint64_t>(1, sizes.hidden / sizes.heads));
-  sizes.ffn = read("ffn_hidden_size", 4 * sizes.hidden);
-  sizes.positions = read("max_position_embeddings", 1);
-  CAIRN_RETURN_IF_ERROR(status);
-  if (!model.contains("head_dim") && sizes.hidden % sizes.heads != 0)
-    return InvalidArgument("the model's {} attention heads do not divide its hidden size {}", sizes.heads,
-                           sizes.hidden);
-  if (sizes.heads % sizes.key_value_heads != 0)
-    return InvalidArgument("the model's {} key and value heads do not divide its {} attention heads",
-                           sizes.key_value_heads, sizes.heads);
-  if (sizes.layers > kMaxLayers || sizes.layers * sizes.heads > kMaxHeadBoxes)
-    return InvalidArgument("the model has {} layers of {} heads; is its description damaged?", sizes.layers,
-                           sizes.heads);
-  return sizes;
-}
-
 Result<ExpandedModel> Expand(const Architecture& architecture, const json& model) {
-  CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(model));
-  return Expander(architecture, model, sizes).Run();
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  shape.positions = std::max<int64_t>(1, shape.positions);
+  return Expander(architecture, model, shape).Run();
 }
 
 }  // namespace cairn

@@ -12,11 +12,7 @@ struct ExpandedModel {
   std::vector<ForeignTensor> tensors;     // in the order of the other system's state dict
 };
 
-// The sizes in a manifest's `model`; those that may be left out follow from the others.
-// Errors: InvalidArgument naming a missing, ill-typed or absurd field.
-Result<ModelSizes> ReadSizes(const nlohmann::json& model);
-
-// Errors: those of ReadSizes; InvalidArgument naming a missing condition.
+// Errors: those of ReadShape; InvalidArgument naming a missing condition.
 Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model);
 
 // Whether `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.

@@ -157,11 +157,11 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
 
 // What may be left out and follows from other sizes.
 void Derive(const Architecture& architecture, json& model) {
-  const Result<ModelSizes> sizes = ReadSizes(model);
-  if (!sizes.ok()) return;  // the caller says
+  const Result<ModelShape> shape = ReadShape(model);
+  if (!shape.ok()) return;  // the caller says
   for (const auto& [name, size] :
-       {std::pair("num_key_value_heads", sizes->key_value_heads), std::pair("head_dim", sizes->head),
-        std::pair("ffn_hidden_size", sizes->ffn)})
+       {std::pair("num_key_value_heads", shape->kv_heads), std::pair("head_dim", shape->head_dim),
+        std::pair("ffn_hidden_size", shape->ffn)})
     for (const Field& field : architecture.fields)
       if (field.model == name && !model.contains(name)) model[name] = size;
 }
@@ -204,7 +204,7 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   }
   if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
   Derive(architecture, model);
-  CAIRN_RETURN_IF_ERROR(ReadSizes(model).status().WithContext("config.json"));
+  CAIRN_RETURN_IF_ERROR(ReadShape(model).status().WithContext("config.json"));
   CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
   ReadWindow(model);
   ReadOthers(architecture, config, model);

@@ -192,9 +192,9 @@ Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, const std::str
 Result<MappedModel> MapToParameters(const Architecture& architecture, const json& model,
                                     const std::vector<StoredArray>& tensors, std::vector<std::string> files,
                                     const std::vector<std::string>& allow) {
-  CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(model));
-  if (sizes.layers > tensors.size())
-    return NotFound("config.json asks for {} layers, the files have {} tensors", sizes.layers,
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(model));
+  if (std::cmp_greater(shape.layers, tensors.size()))
+    return NotFound("config.json asks for {} layers, the files have {} tensors", shape.layers,
                     tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
   Mapper mapper(architecture, expanded, allow);

@@ -22,17 +22,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxModelSize = uint64_t{1} << 31;  // of any of its sizes; more is not believed
-
 // Reads facts; the first that is ill-typed becomes the status.
 class Facts {
  public:
   explicit Facts(const json& facts) : facts_(facts) {}
 
-  uint64_t Size(const char* name, uint64_t fallback = 0) {
+  int64_t Size(const char* name) {
     const json value = facts_.value(name, json());
-    if (value.is_null() && fallback > 0) return fallback;
-    if (value.is_number_integer() && value > 0 && value <= kMaxModelSize) return value.get<uint64_t>();
+    if (value.is_number_integer() && value > 0 && value <= kMaxModelSize) return value.get<int64_t>();
     Fail(name, value, fmt::format("an integer from 1 to {}", kMaxModelSize));
     return 1;
   }
@@ -63,33 +60,6 @@ class Facts {
   Status status_;
 };
 
-ModelSizes ReadSizes(Facts& of) {
-  ModelSizes sizes;
-  sizes.layers = of.Size("num_layers");
-  sizes.hidden = of.Size("hidden_size");
-  sizes.heads = of.Size("num_attention_heads");
-  sizes.key_value_heads = of.Size("num_key_value_heads", sizes.heads);
-  sizes.head = of.Size("head_dim", std::max<uint64_t>(1, sizes.hidden / sizes.heads));
-  sizes.ffn = of.Size("ffn_hidden_size", 4 * sizes.hidden);
-  sizes.vocab = of.Size("vocab_size");
-  sizes.positions = of.Size("max_position_embeddings", kMaxModelSize);
-  return sizes;
-}
-
-GptTensors ReadTensors(const std::vector<std::string>& of_layer) {
-  const std::set<std::string> names(of_layer.begin(), of_layer.end());
-  return {.positions = names.contains("embedding.position.weight"),
-          .position_offset = names.contains("embedding.position_offset.weight"),
-          .embedding_norm = names.contains("embedding.norm.weight"),
-          .norm_weight = names.contains("final_norm.weight"),
-          .norm_bias = names.contains("final_norm.bias"),
-          .query_key_value_bias = names.contains("layers.0.attention.query.bias"),
-          .query_key_norm = names.contains("layers.0.attention.query_norm.weight"),
-          .attention_output_bias = names.contains("layers.0.attention.output.bias"),
-          .gate = names.contains("layers.0.mlp.gate.weight"),
-          .mlp_bias = names.contains("layers.0.mlp.up.bias")};
-}
-
 Status ReadRotary(const json& function, Facts& of, ModelSpec& spec) {
   spec.rotary = {.base = of.Number("rotary_base", 10000),
                  .percent = of.Number("rotary_percent", 1),
@@ -98,16 +68,16 @@ Status ReadRotary(const json& function, Facts& of, ModelSpec& spec) {
   if (!scaling.is_null()) spec.rotary.scaling_json = scaling.dump();
   CAIRN_ASSIGN_OR_RETURN(
       spec.rotary.scaling,
-      ReadRopeScaling(scaling, static_cast<double>(spec.sizes.positions), spec.RotatedPairs()));
+      ReadRopeScaling(scaling, static_cast<double>(spec.shape.positions), spec.RotatedPairs()));
   return OkStatus();
 }
 
 void ReadWindow(const json& function, Facts& of, ModelSpec& spec) {
   if (function.value("sliding_window", json()).is_null()) return;
-  spec.window = static_cast<int64_t>(of.Size("sliding_window"));
+  spec.window = of.Size("sliding_window");
   for (const json& type : function.value("layer_types", json()))
     spec.windowed.push_back(type == "sliding_attention");
-  spec.windowed.resize(spec.windowed.empty() ? 0 : spec.sizes.layers);
+  spec.windowed.resize(spec.windowed.empty() ? 0 : spec.shape.layers);
 }
 
 // ---- Flags.
@@ -164,14 +134,14 @@ std::string AsGiven(std::string_view name, const TrainConfig& config) {
 
 // The flags' values that come nearest to the model; exactly those of all that flags can say.
 void SetFlags(const ModelSpec& spec, TrainConfig& c) {
-  const ModelSizes& sizes = spec.sizes;
-  c.num_layers = static_cast<int>(sizes.layers);
-  c.hidden_size = static_cast<int>(sizes.hidden);
-  c.num_attention_heads = static_cast<int>(sizes.heads);
-  c.ffn_hidden_size = static_cast<int>(sizes.ffn);
-  c.max_position_embeddings = static_cast<int>(std::min<uint64_t>(sizes.positions, INT32_MAX));
-  c.vocab_size = static_cast<int64_t>(sizes.vocab);
-  c.untie_embeddings_and_output_weights = !spec.tied;
+  const ModelShape& shape = spec.shape;
+  c.num_layers = static_cast<int>(shape.layers);
+  c.hidden_size = static_cast<int>(shape.hidden);
+  c.num_attention_heads = static_cast<int>(shape.heads);
+  c.ffn_hidden_size = static_cast<int>(shape.ffn);
+  c.max_position_embeddings = static_cast<int>(std::min<int64_t>(shape.positions, INT32_MAX));
+  c.vocab_size = shape.vocab;
+  c.untie_embeddings_and_output_weights = !shape.tied;
   c.layernorm_epsilon = spec.norm_epsilon;
   c.normalization = NameOf(spec.normalization);
   c.position_embedding_type =
@@ -180,16 +150,16 @@ void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   c.rotary_percent = spec.rotary.percent;
   c.rotary_interleaved = spec.rotary.interleaved;
   c.rope_scaling = spec.rotary.scaling_json;
-  c.swiglu = spec.has.gate && spec.activation == Activation::kSilu;
-  c.glu_activation = spec.has.gate && !c.swiglu ? "geglu" : "";
+  c.swiglu = shape.has.gate && spec.activation == Activation::kSilu;
+  c.glu_activation = shape.has.gate && !c.swiglu ? "geglu" : "";
   c.activation = c.swiglu ? "" : NameOf(spec.activation);
-  c.group_query_attention = sizes.key_value_heads != sizes.heads;
-  c.num_query_groups = c.group_query_attention ? static_cast<int>(sizes.key_value_heads) : 1;
-  c.kv_channels = sizes.heads * sizes.head == sizes.hidden ? 0 : static_cast<int>(sizes.head);
-  c.disable_bias_linear = !spec.has.mlp_bias;
-  c.add_qkv_bias = spec.has.query_key_value_bias && !spec.has.mlp_bias;
-  c.qk_layernorm = spec.has.query_key_norm;
-  c.embed_layernorm = spec.has.embedding_norm;
+  c.group_query_attention = shape.kv_heads != shape.heads;
+  c.num_query_groups = c.group_query_attention ? static_cast<int>(shape.kv_heads) : 1;
+  c.kv_channels = shape.QueryWidth() == shape.hidden ? 0 : static_cast<int>(shape.head_dim);
+  c.disable_bias_linear = !shape.has.mlp_bias;
+  c.add_qkv_bias = shape.has.query_key_value_bias && !shape.has.mlp_bias;
+  c.qk_layernorm = shape.has.query_key_norm;
+  c.embed_layernorm = shape.has.embedding_norm;
   c.gpt_j_residual = spec.parallel_residual;
   c.apply_residual_connection_post_layernorm = spec.residual_behind_norm;
 }
@@ -199,11 +169,11 @@ json Describe(const ModelSpec& spec) {
   json facts = FunctionOf(FactsOf(spec));
   facts.update(FactsOf(spec));
   facts.erase("architecture");
-  facts["embedding_norm"] = spec.has.embedding_norm;
-  facts["query_key_norm"] = spec.has.query_key_norm;
-  facts["query_key_value_bias"] = spec.has.query_key_value_bias;
-  facts["attention_output_bias"] = spec.has.attention_output_bias;
-  facts["mlp_bias"] = spec.has.mlp_bias;
+  facts["embedding_norm"] = spec.shape.has.embedding_norm;
+  facts["query_key_norm"] = spec.shape.has.query_key_norm;
+  facts["query_key_value_bias"] = spec.shape.has.query_key_value_bias;
+  facts["attention_output_bias"] = spec.shape.has.attention_output_bias;
+  facts["mlp_bias"] = spec.shape.has.mlp_bias;
   return facts;
 }
 
@@ -258,9 +228,10 @@ Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::v
     function[size] = read.facts.value(size, json());  // as stated: FunctionOf fills in what follows
   Facts of(function);
   const auto fill = [&]() -> Status {
-    spec.sizes = ReadSizes(of);
-    spec.has = ReadTensors(read.of_layer);
-    spec.tied = of.Switch("tied_embeddings");
+    CAIRN_ASSIGN_OR_RETURN(spec.shape, ReadShape(function));
+    if (spec.shape.positions == 0) spec.shape.positions = kMaxModelSize;
+    spec.shape.has = TensorsAmong({read.of_layer.begin(), read.of_layer.end()});
+    spec.shape.tied = of.Switch("tied_embeddings");
     CAIRN_ASSIGN_OR_RETURN(spec.normalization,
                            NormalizationNamed(of.Text("normalization"), "the model's normalization"));
     spec.norm_epsilon = of.Number("layernorm_epsilon", 1e-5);
@@ -282,8 +253,7 @@ Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::v
 
 Status CheckParameters(const CheckpointModel& model, const std::vector<ParameterSpec>& of_step) {
   std::map<std::string, Dims> wanted;
-  for (const ParameterSpec& spec : GptSpecs(model.spec.sizes, model.spec.tied, 0, model.spec.has))
-    wanted.emplace(spec.name, spec.shape);
+  for (const ParameterSpec& spec : GptSpecs(model.spec.shape)) wanted.emplace(spec.name, spec.shape);
   for (const ParameterSpec& spec : of_step) {
     const auto found = wanted.find(spec.name);
     if (found == wanted.end())

@@ -18,16 +18,16 @@ namespace {
 
 using nlohmann::json;
 
-ModelSizes SizesOf(const TrainConfig& c) {
-  const auto heads = static_cast<uint64_t>(c.num_attention_heads);
-  return {.layers = static_cast<uint64_t>(c.num_layers),
-          .hidden = static_cast<uint64_t>(c.hidden_size),
-          .heads = heads,
-          .key_value_heads = c.group_query_attention ? static_cast<uint64_t>(c.num_query_groups) : heads,
-          .head = static_cast<uint64_t>(c.head_dim()),
-          .ffn = static_cast<uint64_t>(c.ffn()),
-          .vocab = static_cast<uint64_t>(c.vocab_size),
-          .positions = static_cast<uint64_t>(c.positions())};
+ModelShape SizesOf(const TrainConfig& c) {
+  return {.layers = c.num_layers,
+          .hidden = c.hidden_size,
+          .heads = c.num_attention_heads,
+          .kv_heads = c.group_query_attention ? c.num_query_groups : c.num_attention_heads,
+          .head_dim = c.head_dim(),
+          .ffn = c.ffn(),
+          .vocab = c.vocab_size,
+          .positions = c.positions(),
+          .tied = !c.untie_embeddings_and_output_weights};
 }
 
 struct GatedActivation {
@@ -41,7 +41,7 @@ constexpr GatedActivation kGated[] = {{"swiglu", Activation::kSilu},
 
 // Sets the activation and whether the MLP is gated.
 Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
-  spec.has.gate = c.swiglu || !c.glu_activation.empty();
+  spec.shape.has.gate = c.swiglu || !c.glu_activation.empty();
   const int ways = c.swiglu + !c.glu_activation.empty() + c.squared_relu;
   if (ways > 1) return InvalidArgument("--swiglu, --glu-activation and --squared-relu exclude each other");
   if (!c.activation.empty()) {
@@ -88,7 +88,7 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   const std::string type = c.use_rotary_position_embeddings ? "rope" : c.position_embedding_type;
   CAIRN_ASSIGN_OR_RETURN(spec.position, PositionNamed(type == "learned_absolute" ? "learned" : type,
                                                       "--position-embedding-type"));
-  spec.has.positions = spec.position == Position::kLearned;
+  spec.shape.has.positions = spec.position == Position::kLearned;
   if (spec.position != Position::kRotary) return OkStatus();
   spec.rotary = {.base = c.rotary_base, .percent = c.rotary_percent, .interleaved = c.rotary_interleaved};
   CAIRN_ASSIGN_OR_RETURN(const json scaling, ScalingOfFlags(c));
@@ -101,17 +101,17 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
 // The family of transformers that has these tensors and computes this, so that a release has its form;
 // "megatron" where none does.
 std::string FamilyOf(const ModelSpec& spec) {
-  const GptTensors& has = spec.has;
+  const GptTensors& has = spec.shape.has;
   const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
-  const bool one_width = spec.sizes.heads == spec.sizes.key_value_heads &&
-                         spec.sizes.heads * spec.sizes.head == spec.sizes.hidden;
+  const bool one_width =
+      spec.shape.QueryWidth() == spec.shape.hidden && spec.shape.KeyValueWidth() == spec.shape.hidden;
   const bool plain = spec.normalization == Normalization::kLayerNorm && has.norm_weight && has.norm_bias &&
                      !has.gate && !has.query_key_norm && !has.position_offset && all_biases && one_width;
   const bool serial = !spec.parallel_residual && !spec.residual_behind_norm;
   const bool halves = spec.position == Position::kRotary && !spec.rotary.interleaved;
   if (plain && serial && spec.position == Position::kLearned && !has.embedding_norm) return "gpt2";
   if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && has.embedding_norm &&
-      spec.sizes.ffn == 4 * spec.sizes.hidden && spec.activation == Activation::kGeluTanh)
+      spec.shape.ffn == 4 * spec.shape.hidden && spec.activation == Activation::kGeluTanh)
     return "bloom";
   if (plain && halves && !spec.residual_behind_norm && !has.embedding_norm) return "gpt_neox";
   const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && has.gate && serial &&
@@ -131,9 +131,9 @@ void AddRotary(const RotarySpec& rotary, json& facts) {
 }
 
 void AddAttention(const ModelSpec& spec, json& facts) {
-  const ModelSizes& sizes = spec.sizes;
-  if (sizes.key_value_heads != sizes.heads) facts["num_key_value_heads"] = sizes.key_value_heads;
-  if (sizes.heads * sizes.head != sizes.hidden) facts["head_dim"] = sizes.head;
+  const ModelShape& shape = spec.shape;
+  if (shape.kv_heads != shape.heads) facts["num_key_value_heads"] = shape.kv_heads;
+  if (shape.QueryWidth() != shape.hidden) facts["head_dim"] = shape.head_dim;
   if (spec.attention_scale > 0) facts["attention_scale"] = spec.attention_scale;
   if (spec.attention_scale_by_layer) facts["attention_scale_by_layer"] = true;
   if (spec.window > 0) facts["sliding_window"] = spec.window;
@@ -144,8 +144,7 @@ void AddAttention(const ModelSpec& spec, json& facts) {
 }  // namespace
 
 Result<ModelSpec> SpecOfFlags(const TrainConfig& c) {
-  ModelSpec spec{.sizes = SizesOf(c),
-                 .tied = !c.untie_embeddings_and_output_weights,
+  ModelSpec spec{.shape = SizesOf(c),
                  .norm_epsilon = c.layernorm_epsilon,
                  .parallel_residual = c.gpt_j_residual,
                  .residual_behind_norm = c.apply_residual_connection_post_layernorm};
@@ -153,11 +152,11 @@ Result<ModelSpec> SpecOfFlags(const TrainConfig& c) {
                            : c.normalization == "rmsnorm" ? "RMSNorm"
                                                           : c.normalization;
   CAIRN_ASSIGN_OR_RETURN(spec.normalization, NormalizationNamed(norm, "--normalization"));
-  spec.has.embedding_norm = c.embed_layernorm;
-  spec.has.norm_bias = spec.normalization == Normalization::kLayerNorm;
-  spec.has.query_key_value_bias = !c.disable_bias_linear || c.add_qkv_bias;
-  spec.has.query_key_norm = c.qk_layernorm;
-  spec.has.attention_output_bias = spec.has.mlp_bias = !c.disable_bias_linear;
+  spec.shape.has.embedding_norm = c.embed_layernorm;
+  spec.shape.has.norm_bias = spec.normalization == Normalization::kLayerNorm;
+  spec.shape.has.query_key_value_bias = !c.disable_bias_linear || c.add_qkv_bias;
+  spec.shape.has.query_key_norm = c.qk_layernorm;
+  spec.shape.has.attention_output_bias = spec.shape.has.mlp_bias = !c.disable_bias_linear;
   CAIRN_RETURN_IF_ERROR(ReadActivation(c, spec));
   CAIRN_RETURN_IF_ERROR(ReadPositions(c, spec));
   return spec;
@@ -168,43 +167,44 @@ ModelSpec SpecOf(const TrainConfig& config) {
 }
 
 json FactsOf(const ModelSpec& spec) {
-  const ModelSizes& sizes = spec.sizes;
+  const ModelShape& shape = spec.shape;
   json facts = {{"architecture", FamilyOf(spec)},
-                {"num_layers", sizes.layers},
-                {"hidden_size", sizes.hidden},
-                {"num_attention_heads", sizes.heads},
-                {"ffn_hidden_size", sizes.ffn},
-                {"vocab_size", sizes.vocab},
-                {"max_position_embeddings", sizes.positions},
-                {"tied_embeddings", spec.tied},
+                {"num_layers", shape.layers},
+                {"hidden_size", shape.hidden},
+                {"num_attention_heads", shape.heads},
+                {"ffn_hidden_size", shape.ffn},
+                {"vocab_size", shape.vocab},
+                {"max_position_embeddings", shape.positions},
+                {"tied_embeddings", spec.shape.tied},
                 {"layernorm_epsilon", spec.norm_epsilon}};
   if (spec.normalization != Normalization::kLayerNorm) facts["normalization"] = NameOf(spec.normalization);
   if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
   if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
   if (spec.activation != Activation::kGeluTanh) facts["activation"] = NameOf(spec.activation);
-  if (spec.has.gate) facts["gated_mlp"] = true;
+  if (spec.shape.has.gate) facts["gated_mlp"] = true;
   if (spec.parallel_residual) facts["parallel_residual"] = true;
   if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
   AddAttention(spec, facts);
   // The families' tables ask whether these are there.
   if (spec.position == Position::kRotary) {
-    facts["attention_bias"] = spec.has.attention_output_bias;
-    facts["mlp_bias"] = spec.has.mlp_bias;
+    facts["attention_bias"] = spec.shape.has.attention_output_bias;
+    facts["mlp_bias"] = spec.shape.has.mlp_bias;
     facts["parallel_residual"] = spec.parallel_residual;
   }
   return facts;
 }
 
-uint64_t VocabularyMultiple(const TrainConfig& c) {
+int64_t VocabularyMultiple(const TrainConfig& c) {
   const int64_t wanted = c.pad_vocab_size_to, tp = c.tensor_model_parallel_size;
   const int64_t usual = int64_t{c.make_vocab_size_divisible_by};
   const bool comes_to_it = (c.vocab_size + usual * tp - 1) / (usual * tp) * (usual * tp) == wanted;
-  return static_cast<uint64_t>(wanted == 0 || comes_to_it ? usual : wanted / tp);
+  return wanted == 0 || comes_to_it ? usual : wanted / tp;
 }
 
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  const ModelSpec spec = SpecOf(config);
-  return GptSpecs(spec.sizes, spec.tied, VocabularyMultiple(config), spec.has);
+  ModelShape shape = SpecOf(config).shape;
+  shape.vocab_multiple = VocabularyMultiple(config);
+  return GptSpecs(shape);
 }
 
 json ModelFacts(const TrainConfig& config) {

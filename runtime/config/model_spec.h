@@ -30,15 +30,12 @@ struct RotarySpec {
 };
 
 struct ModelSpec {
-  ModelSizes sizes;
-  GptTensors has;
-  bool tied = true;  // the output layer is the embedding
-
+  ModelShape shape;
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
   Position position = Position::kLearned;
   RotarySpec rotary;
-  Activation activation = Activation::kGeluTanh;  // of a gated MLP: of the gate (has.gate)
+  Activation activation = Activation::kGeluTanh;  // of a gated MLP: of the gate
   bool parallel_residual = false;                 // attention and MLP read the same input
   bool residual_behind_norm = false;              // what is added to a block's output is its normed input
 
@@ -50,7 +47,7 @@ struct ModelSpec {
 
   int64_t WindowOf(int layer) const { return windowed.empty() || windowed[layer] ? window : 0; }
   // Pairs of elements of a head that rotary positions turn.
-  int64_t RotatedPairs() const { return static_cast<int64_t>(double(sizes.head) * rotary.percent) / 2; }
+  int64_t RotatedPairs() const { return static_cast<int64_t>(double(shape.HeadDim()) * rotary.percent) / 2; }
 };
 
 // Errors: InvalidArgument or NotSupported naming the flags that do not fit.
@@ -63,9 +60,8 @@ ModelSpec SpecOf(const TrainConfig& config);
 // What a manifest's `model` says of `spec`, in the words of ckpt/model/model_function.h.
 nlohmann::json FactsOf(const ModelSpec& spec);
 
-// The vocabulary is padded in memory to a multiple of this times TP. Requires that TP divides
-// --pad-vocab-size-to.
-uint64_t VocabularyMultiple(const TrainConfig& config);
+// ModelShape::vocab_multiple of the flags. Requires that TP divides --pad-vocab-size-to.
+int64_t VocabularyMultiple(const TrainConfig& config);
 
 // The parameters of the model, in the order of the flat buffer. Requires a validated config.
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -253,7 +254,8 @@ struct Flag {
                std::string TrainConfig::*, std::vector<int64_t> TrainConfig::*,
                std::vector<std::string> TrainConfig::*>
       field;
-  std::string_view value = {};  // name of its value in the help, choices as "a|b"; empty: its type
+  std::string_view value = {};       // name of its value in the help, choices as "a|b"; empty: its type
+  std::optional<double> least = {};  // smaller values are refused
 };
 std::span<const Flag> TrainFlags();
 

@@ -1,5 +1,4 @@
 // Checks of a configuration before any data is read or any rank waits for another.
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <ranges>
@@ -14,70 +13,17 @@
 namespace cairn {
 namespace {
 
-struct Bound {
-  std::string_view flag;
-  double value;
-  double least;
-};
-
 Status CheckBounds(const TrainConfig& c) {
-  const std::array bounds{
-      Bound{"num-layers", double(c.num_layers), 1},
-      Bound{"hidden-size", double(c.hidden_size), 1},
-      Bound{"num-attention-heads", double(c.num_attention_heads), 1},
-      Bound{"ffn-hidden-size", double(c.ffn_hidden_size), 0},
-      Bound{"seq-length", double(c.seq_length), 1},
-      Bound{"max-position-embeddings", double(c.max_position_embeddings), 0},
-      Bound{"make-vocab-size-divisible-by", double(c.make_vocab_size_divisible_by), 1},
-      Bound{"kv-channels", double(c.kv_channels), 0},
-      Bound{"num-query-groups", double(c.num_query_groups), 1},
-      Bound{"pad-vocab-size-to", double(c.pad_vocab_size_to), 0},
-      Bound{"tensor-model-parallel-size", double(c.tensor_model_parallel_size), 1},
-      Bound{"pipeline-model-parallel-size", double(c.pipeline_model_parallel_size), 1},
-      Bound{"zero-stage", double(c.zero_stage), 0},
-      Bound{"reduce-bucket-size", double(c.reduce_bucket_size), 1},
-      Bound{"stage3-prefetch-bucket-size", double(c.stage3_prefetch_bucket_size), 0},
-      Bound{"stage3-param-persistence-threshold", double(c.stage3_param_persistence_threshold), 0},
-      Bound{"stage3-max-live-parameters", double(c.stage3_max_live_parameters), 0},
-      Bound{"stage3-max-reuse-distance", double(c.stage3_max_reuse_distance), 0},
-      Bound{"num-layers-per-virtual-pipeline-stage", double(c.num_layers_per_virtual_pipeline_stage), 0},
-      Bound{"num-virtual-stages-per-pipeline-rank", double(c.num_virtual_stages_per_pipeline_rank), 0},
-      Bound{"recompute-num-layers", double(c.recompute_num_layers), 1},
-      Bound{"tile-factor", double(c.tile_factor), 1},
-      Bound{"loss-scale", c.loss_scale, 0},
-      Bound{"sgd-momentum", c.sgd_momentum, 0},
-      Bound{"tensorboard-queue-size", double(c.tensorboard_queue_size), 1},
-      Bound{"timing-log-level", double(c.timing_log_level), 0},
-      Bound{"peak-tflops", c.peak_tflops, 0},
-      Bound{"log-memory-interval", double(c.log_memory_interval), 0},
-      Bound{"keep-epochs", double(c.keep_epochs), 0},
-      Bound{"keep-best", double(c.keep_best), 0},
-      Bound{"threads", double(c.threads), 0},
-      Bound{"micro-batch-size", double(c.micro_batch_size), 1},
-      Bound{"global-batch-size", double(c.global_batch_size), 0},
-      Bound{"train-iters", double(c.train_iters), 0},
-      Bound{"train-samples", double(c.train_samples), 0},
-      Bound{"gradient-accumulation-steps", double(c.gradient_accumulation_steps), 0},
-      Bound{"lr-warmup-init", c.lr_warmup_init, 0},
-      Bound{"loss-scale-window", double(c.loss_scale_window), 1},
-      Bound{"hysteresis", double(c.hysteresis), 1},
-      Bound{"log-interval", double(c.log_interval), 1},
-      Bound{"tensorboard-log-interval", double(c.tensorboard_log_interval), 1},
-      Bound{"eval-interval", double(c.eval_interval), 0},
-      Bound{"eval-iters", double(c.eval_iters), 0},
-      Bound{"save-local-interval", double(c.save_local_interval), 0},
-      Bound{"keep-last-local", double(c.keep_last_local), 1},
-      Bound{"save-codec-threads", double(c.save_codec_threads), 1},
-      Bound{"max-bad-iterations", double(c.max_bad_iterations), 0},
-      Bound{"exit-interval", double(c.exit_interval), 0},
-      Bound{"exit-duration-in-mins", c.exit_duration_in_mins, 0},
-      Bound{"hidden-dropout", c.hidden_dropout, 0},
-      Bound{"attention-dropout", c.attention_dropout, 0},
-      Bound{"clip-grad", c.clip_grad, 0},
-  };
-  for (const Bound& bound : bounds)
-    if (!(bound.value >= bound.least))
-      return InvalidArgument("--{} is {}; it must be at least {}", bound.flag, bound.value, bound.least);
+  for (const Flag& flag : TrainFlags()) {
+    const auto check = [&](auto field) {
+      if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(c.*field)>>) {
+        if (flag.least && !(static_cast<double>(c.*field) >= *flag.least))
+          return InvalidArgument("--{} is {}; it must be at least {}", flag.name, c.*field, *flag.least);
+      }
+      return OkStatus();
+    };
+    CAIRN_RETURN_IF_ERROR(std::visit(check, flag.field));
+  }
   if (c.hidden_dropout >= 1 || c.attention_dropout >= 1)
     return InvalidArgument("a dropout probability must be below 1");
   return OkStatus();

@@ -33,21 +33,14 @@ double RecomputedLayers(const TrainConfig& config, const Topology& topology) {
 }  // namespace
 
 Flops StepFlops(const TrainConfig& config, const Topology& topology, int64_t global_batch) {
-  const ModelSpec spec = SpecOf(config);
-  const ModelSizes& sizes = spec.sizes;
-  const TransformerSize size{.layers = static_cast<double>(sizes.layers),
-                             .hidden = static_cast<double>(sizes.hidden),
-                             .queries = static_cast<double>(sizes.heads * sizes.head),
-                             .keys = static_cast<double>(sizes.key_value_heads * sizes.head),
-                             .ffn = static_cast<double>(sizes.ffn),
-                             .gated = spec.has.gate,
-                             .seq = static_cast<double>(config.seq_length),
-                             .vocab = static_cast<double>(PaddedVocabulary(config, topology.tp)),
-                             .recomputed_layers = RecomputedLayers(config, topology)};
-  const Recomputed recomputed = config.recompute()                            ? Recomputed::kLayers
-                                : config.recompute_granularity == "selective" ? Recomputed::kAttention
-                                                                              : Recomputed::kNothing;
-  return StepFlops(size, static_cast<double>(global_batch), recomputed, kCausalPairs);
+  ModelShape shape = SpecOf(config).shape;
+  shape.seq = config.seq_length;
+  shape.vocab_multiple = VocabularyMultiple(config);
+  const Recomputation recomputed = config.recompute()                            ? Recomputation::kFull
+                                   : config.recompute_granularity == "selective" ? Recomputation::kSelective
+                                                                                 : Recomputation::kNone;
+  return StepFlops(shape, topology.tp, static_cast<double>(global_batch), recomputed, kCausalPairs,
+                   RecomputedLayers(config, topology));
 }
 
 TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations)

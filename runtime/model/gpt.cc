@@ -38,8 +38,7 @@ class ModelBuilder {
                const TensorParallel& tp, RandomStreams& streams, UnitHooks* hooks)
       : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams), hooks_(hooks) {
     if (spec.position == Position::kRotary)
-      rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(),
-                                               static_cast<int64_t>(spec.sizes.positions));
+      rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(), spec.shape.positions);
   }
 
   // Of whole rows, or of this rank's: then ranks share the gradient.
@@ -48,10 +47,10 @@ class ModelBuilder {
   }
   // `shared_with`: see Norm.
   Norm MakeNorm(const std::string& name, const ProcessGroup& shared_with) const {
-    const bool biased =
-        spec_.normalization == Normalization::kLayerNorm && spec_.has.norm_weight && spec_.has.norm_bias;
-    return {spec_.normalization, View({name}, "weight", spec_.has.norm_weight), View({name}, "bias", biased),
-            spec_.norm_epsilon, shared_with};
+    const bool biased = spec_.normalization == Normalization::kLayerNorm && spec_.shape.has.norm_weight &&
+                        spec_.shape.has.norm_bias;
+    return {spec_.normalization, View({name}, "weight", spec_.shape.has.norm_weight),
+            View({name}, "bias", biased), spec_.norm_epsilon, shared_with};
   }
 
   Parameter Weight(const std::string& name) const { return View({name}, "weight", true); }
@@ -59,12 +58,13 @@ class ModelBuilder {
   TransformerLayer MakeLayer(int layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     std::vector<std::string> up = {prefix + "mlp.up"};
-    if (spec_.has.gate) up.insert(up.begin(), prefix + "mlp.gate");
+    if (spec_.shape.has.gate) up.insert(up.begin(), prefix + "mlp.gate");
     return {.input_norm = MakeNorm(prefix + "input_norm"),
             .attention = MakeAttention(prefix + "attention.", layer),
             .post_attention_norm = MakeNorm(prefix + "post_attention_norm"),
-            .mlp = Mlp(Column(prefix + "mlp.up", up, spec_.has.mlp_bias),
-                       Row(prefix + "mlp.down", spec_.has.mlp_bias), spec_.activation, spec_.has.gate),
+            .mlp = Mlp(Column(prefix + "mlp.up", up, spec_.shape.has.mlp_bias),
+                       Row(prefix + "mlp.down", spec_.shape.has.mlp_bias), spec_.activation,
+                       spec_.shape.has.gate),
             .dropout = config_.hidden_dropout,
             .own_stream = tp_.cuts_rows() ? &streams_ : nullptr,
             .parallel_residual = spec_.parallel_residual,
@@ -93,22 +93,22 @@ class ModelBuilder {
   }
 
   Attention MakeAttention(const std::string& prefix, int layer) {
-    const ModelSizes& sizes = spec_.sizes;
-    AttentionShape shape{.heads = static_cast<int64_t>(sizes.heads) / tp_.group.size(),
-                         .key_value_heads = static_cast<int64_t>(sizes.key_value_heads) / tp_.group.size(),
-                         .head = static_cast<int64_t>(sizes.head),
+    const ModelShape& model = spec_.shape;
+    AttentionShape shape{.heads = model.heads / tp_.group.size(),
+                         .key_value_heads = model.kv_heads / tp_.group.size(),
+                         .head = model.head_dim,
                          .scale = spec_.attention_scale,
                          .dropout = config_.attention_dropout,
                          .recomputed = config_.recompute_granularity == "selective"};
-    if (shape.scale == 0) shape.scale = 1 / std::sqrt(static_cast<double>(sizes.head));
+    if (shape.scale == 0) shape.scale = 1 / std::sqrt(static_cast<double>(model.head_dim));
     if (spec_.attention_scale_by_layer) shape.scale /= layer + 1;
     std::optional<Norm> query_norm, key_norm;
-    if (spec_.has.query_key_norm) query_norm = MakeNorm(prefix + "query_norm", tp_.group);
-    if (spec_.has.query_key_norm) key_norm = MakeNorm(prefix + "key_norm", tp_.group);
+    if (spec_.shape.has.query_key_norm) query_norm = MakeNorm(prefix + "query_norm", tp_.group);
+    if (spec_.shape.has.query_key_norm) key_norm = MakeNorm(prefix + "key_norm", tp_.group);
     return {shape,
             Column(prefix + "qkv", {prefix + "query", prefix + "key", prefix + "value"},
-                   spec_.has.query_key_value_bias),
-            Row(prefix + "output", spec_.has.attention_output_bias),
+                   spec_.shape.has.query_key_value_bias),
+            Row(prefix + "output", spec_.shape.has.attention_output_bias),
             std::move(query_norm),
             std::move(key_norm),
             rotary_,
@@ -122,7 +122,7 @@ class ModelBuilder {
     if (mask) return mask;
     std::vector<double> slopes;
     if (spec_.position == Position::kAlibi) {
-      const std::vector<double> all = AlibiSlopes(static_cast<int>(spec_.sizes.heads));
+      const std::vector<double> all = AlibiSlopes(static_cast<int>(spec_.shape.heads));
       const size_t share = all.size() / tp_.group.size();
       slopes.assign(all.begin() + static_cast<int64_t>(share) * tp_.group.rank(),
                     all.begin() + static_cast<int64_t>(share) * (tp_.group.rank() + 1));
@@ -180,14 +180,14 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
   if (part == 0) {
     const VocabularyShard shard = ShardOf(parameters, "embedding.word.weight");
     embedding_.emplace(model.Weight("embedding.word"), shard.first_id, shard.ids, tp_);
-    if (spec.has.embedding_norm) embedding_norm_ = model.MakeNorm("embedding.norm");
-    if (spec.has.positions) positions_.emplace(model.Weight("embedding.position"), tp_);
+    if (spec.shape.has.embedding_norm) embedding_norm_ = model.MakeNorm("embedding.norm");
+    if (spec.shape.has.positions) positions_.emplace(model.Weight("embedding.position"), tp_);
   }
   first_layer_ = std::accumulate(chunks->begin(), chunks->begin() + part, 0);
   for (int layer = first_layer_; layer < first_layer_ + chunks->at(part); ++layer)
     layers_.push_back(model.MakeLayer(layer));
   if (part == static_cast<int>(chunks->size()) - 1) {
-    const std::string head = spec.tied ? "embedding.word" : "output";
+    const std::string head = spec.shape.tied ? "embedding.word" : "output";
     final_norm_ = model.MakeNorm("final_norm");
     head_.emplace("logits", LinearWeight(model.Weight(head)), Parameter(), tp_);
     head_shard_ = ShardOf(parameters, head + ".weight");

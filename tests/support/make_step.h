@@ -33,15 +33,14 @@ struct TinyGpt {
 
 // The parameters, in the trainer's order.
 inline std::vector<ParameterSpec> SpecsOf(const TinyGpt& m) {
-  return GptSpecs({.layers = static_cast<uint64_t>(m.layers),
-                   .hidden = m.hidden,
-                   .heads = m.heads,
-                   .key_value_heads = m.heads,
-                   .head = m.hidden / m.heads,
-                   .ffn = m.ffn,
-                   .vocab = m.vocab,
-                   .positions = m.positions},
-                  m.tied, m.pad_multiple);
+  return GptSpecs({.layers = m.layers,
+                   .hidden = static_cast<int64_t>(m.hidden),
+                   .heads = static_cast<int64_t>(m.heads),
+                   .ffn = static_cast<int64_t>(m.ffn),
+                   .vocab = static_cast<int64_t>(m.vocab),
+                   .positions = static_cast<int64_t>(m.positions),
+                   .vocab_multiple = static_cast<int64_t>(m.pad_multiple),
+                   .tied = m.tied});
 }
 
 // The manifest's `model` object.

@@ -62,7 +62,7 @@ inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, const at::Tens
   const at::Tensor ahead = at::arange(s).unsqueeze(0) - at::arange(s).unsqueeze(1);
   at::Tensor bias = at::zeros({1, s, s});
   if (spec.position == Position::kAlibi) {  // of a power of two of heads
-    const auto heads = static_cast<int64_t>(spec.sizes.heads);
+    const int64_t heads = spec.shape.heads;
     bias = at::pow(2.0, -8.0 * at::arange(1, heads + 1, at::kFloat) / heads).view({-1, 1, 1}) * ahead;
   }
   at::Tensor unseen = ahead.gt(0);
@@ -75,11 +75,10 @@ inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, const at::Tens
 inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int layer, const at::Tensor& x,
                                      const ReferencePlaces& places) {
   const std::string name = fmt::format("layers.{}.attention", layer);
-  const int64_t b = x.size(0), s = x.size(1), heads = static_cast<int64_t>(spec.sizes.heads);
+  const int64_t b = x.size(0), s = x.size(1), heads = spec.shape.heads;
   const auto part = [&](const char* which, bool rotates) {
-    at::Tensor y =
-        ReferenceLinear(p, name + "." + which, x).view({b, s, -1, static_cast<int64_t>(spec.sizes.head)});
-    if (rotates && spec.has.query_key_norm)
+    at::Tensor y = ReferenceLinear(p, name + "." + which, x).view({b, s, -1, spec.shape.head_dim});
+    if (rotates && spec.shape.has.query_key_norm)
       y = ReferenceNorm(spec, p, fmt::format("{}.{}_norm", name, which), y);
     y = y.transpose(1, 2);
     if (rotates && spec.position == Position::kRotary) y = ReferenceRotation(spec, y, places.positions);
@@ -107,8 +106,8 @@ inline at::Tensor ReferenceMlp(const ModelSpec& spec, const Leaves& p, const std
                                const at::Tensor& x) {
   const at::Tensor up = ReferenceLinear(p, name + ".up", x);
   const at::Tensor inner =
-      spec.has.gate ? ReferenceActivation(spec.activation, ReferenceLinear(p, name + ".gate", x)) * up
-                    : ReferenceActivation(spec.activation, up);
+      spec.shape.has.gate ? ReferenceActivation(spec.activation, ReferenceLinear(p, name + ".gate", x)) * up
+                          : ReferenceActivation(spec.activation, up);
   return ReferenceLinear(p, name + ".down", inner);
 }
 
@@ -117,8 +116,8 @@ inline at::Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, cons
   const ModelSpec spec = SpecOf(config);
   const ReferencePlaces places = ReferencePlacesOf(config, tokens);
   at::Tensor x = at::embedding(p.at("embedding.word.weight"), tokens);
-  if (spec.has.embedding_norm) x = ReferenceNorm(spec, p, "embedding.norm", x);
-  if (spec.has.positions) x = x + at::embedding(p.at("embedding.position.weight"), places.positions);
+  if (spec.shape.has.embedding_norm) x = ReferenceNorm(spec, p, "embedding.norm", x);
+  if (spec.shape.has.positions) x = x + at::embedding(p.at("embedding.position.weight"), places.positions);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     const at::Tensor normed = ReferenceNorm(spec, p, prefix + "input_norm", x);
@@ -128,7 +127,7 @@ inline at::Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, cons
         ReferenceNorm(spec, p, prefix + "post_attention_norm", spec.parallel_residual ? x : y);
     x = (spec.residual_behind_norm ? middle : y) + ReferenceMlp(spec, p, prefix + "mlp", middle);
   }
-  const std::string head = spec.tied ? "embedding.word.weight" : "output.weight";
+  const std::string head = spec.shape.tied ? "embedding.word.weight" : "output.weight";
   at::Tensor logits = at::matmul(ReferenceNorm(spec, p, "final_norm", x), p.at(head).t());
   logits = logits.narrow(2, 0, config.vocab_size).reshape({-1, config.vocab_size}).to(at::kFloat);
   return at::cross_entropy_loss(logits, labels.view({-1}), {}, at::Reduction::Mean, /*ignore_index=*/-1);

@@ -30,20 +30,20 @@ const std::string kNonce = "bench";
 
 // About 24 layers, or fewer of a smaller model, and a tenth of the parameters in the vocabulary, which TP
 // divides.
-ModelSizes SizesFor(uint64_t bytes) {
+ModelShape ShapeFor(uint64_t bytes) {
   const double parameters = static_cast<double>(bytes) / kStateBytesPerParameter;
   const double width = std::sqrt(parameters * 0.9 / (24 * 12));
-  ModelSizes sizes{.hidden = std::max<uint64_t>(1, static_cast<uint64_t>(width) / 64) * 64};
-  sizes.head = 16;
-  sizes.heads = sizes.key_value_heads = sizes.hidden / sizes.head;
-  sizes.ffn = 4 * sizes.hidden;
-  const double h = static_cast<double>(sizes.hidden);
-  sizes.layers = std::max<uint64_t>(2, static_cast<uint64_t>(parameters * 0.9 / (12 * h * h)));
-  const double rest = parameters - 12 * h * h * static_cast<double>(sizes.layers);
-  sizes.positions = std::clamp<uint64_t>(static_cast<uint64_t>(std::max(0.0, rest / h / 16)), 1, 1024);
-  const auto rows = static_cast<uint64_t>(std::max(0.0, rest / h));
-  sizes.vocab = std::max<uint64_t>(1, (rows - std::min(rows, sizes.positions)) / 64) * 64;
-  return sizes;
+  ModelShape shape{.hidden = std::max<int64_t>(1, static_cast<int64_t>(width) / 64) * 64,
+                   .vocab_multiple = 0};
+  shape.head_dim = 16;
+  shape.heads = shape.hidden / shape.head_dim;
+  const double h = static_cast<double>(shape.hidden);
+  shape.layers = std::max<int64_t>(2, static_cast<int64_t>(parameters * 0.9 / (12 * h * h)));
+  const double rest = parameters - 12 * h * h * static_cast<double>(shape.layers);
+  shape.positions = std::clamp<int64_t>(static_cast<int64_t>(std::max(0.0, rest / h / 16)), 1, 1024);
+  const auto rows = static_cast<int64_t>(std::max(0.0, rest / h));
+  shape.vocab = std::max<int64_t>(1, (rows - std::min(rows, shape.positions)) / 64) * 64;
+  return shape;
 }
 
 void LayOut(BenchState& state) {
@@ -77,18 +77,18 @@ class PastCacheFileSystem final : public ReadOnlyFileSystem {
 }  // namespace
 
 BenchState GptLikeState(uint64_t bytes) {
-  const ModelSizes sizes = SizesFor(bytes);
+  const ModelShape shape = ShapeFor(bytes);
   BenchState state;
   state.model = {{"architecture", "gpt2"},
-                 {"num_layers", sizes.layers},
-                 {"hidden_size", sizes.hidden},
-                 {"num_attention_heads", sizes.heads},
-                 {"ffn_hidden_size", sizes.ffn},
-                 {"vocab_size", sizes.vocab},
-                 {"max_position_embeddings", sizes.positions},
+                 {"num_layers", shape.layers},
+                 {"hidden_size", shape.hidden},
+                 {"num_attention_heads", shape.heads},
+                 {"ffn_hidden_size", shape.Ffn()},
+                 {"vocab_size", shape.vocab},
+                 {"max_position_embeddings", shape.positions},
                  {"tied_embeddings", true},
                  {"layernorm_epsilon", 1e-5}};
-  for (const ParameterSpec& spec : GptSpecs(sizes, /*tied=*/true, /*vocab_multiple=*/0)) {
+  for (const ParameterSpec& spec : GptSpecs(shape)) {
     state.tensors.push_back({spec, Role::kWeight, Dtype::kBF16});
     for (const Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
       state.tensors.push_back({spec, role, Dtype::kF32});

@@ -22,8 +22,8 @@ namespace {
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 
-const std::pair<const char*, Recompute> kRecompute[] = {
-    {"full", Recompute::kFull}, {"selective", Recompute::kSelective}, {"none", Recompute::kNone}};
+const std::pair<const char*, Recomputation> kRecompute[] = {
+    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
 
 template <typename Value>
 CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
@@ -47,7 +47,7 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
   size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
   size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
        "pad the vocabulary to a multiple of this times TP");
-  plan.add_flag("--swiglu", o.shape.gated, "gated MLP, no biases; cairn train also rotates positions")
+  plan.add_flag("--swiglu", o.shape.has.gate, "gated MLP, no biases; cairn train also rotates positions")
       ->group("Model");
   plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has a weight of its own")
       ->group("Model");
@@ -102,7 +102,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
   plan.add_option("--recompute-granularity,--recompute", r.recompute, "kinds to try; default: all three")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Recompute>(std::begin(kRecompute), std::end(kRecompute))))
+          std::map<std::string, Recomputation>(std::begin(kRecompute), std::end(kRecompute))))
       ->option_text("full|selective|none")
       ->group("Search");
   AddFramework(plan, r.program)->group("Search");
@@ -279,7 +279,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
         "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
         "--vocab-size");
   if (request.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
-  if (request.program == Program::kCairn && request.shape.gated) request.shape.learned_positions = false;
+  if (request.program == Program::kCairn && request.shape.has.gate) request.shape.has.positions = false;
   if (request.program == Program::kCairn &&
       (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
     return InvalidArgument(

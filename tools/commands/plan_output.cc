@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view NameOf(Recompute recompute) {
+std::string_view NameOf(Recomputation recompute) {
   constexpr std::string_view kNames[] = {"none", "selective", "full"};
   return kNames[static_cast<int>(recompute)];
 }

@@ -18,7 +18,7 @@ PlanRequest Narrowed(const PlanRequest& request, const ModelShape& shape) {
   if (narrowed.micro_batches.empty()) narrowed.micro_batches = {1, 2, 4, 8};
   if (narrowed.zero.empty()) narrowed.zero = {1};
   if (narrowed.virtual_stages.empty()) narrowed.virtual_stages = {1};
-  if (narrowed.recompute.empty()) narrowed.recompute = {Recompute::kFull};
+  if (narrowed.recompute.empty()) narrowed.recompute = {Recomputation::kFull};
   return narrowed;
 }
 

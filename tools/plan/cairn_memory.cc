@@ -23,7 +23,7 @@ constexpr LayerBytes kGatedSingle = {16, 4, 28};
 constexpr LayerBytes kGatedHalf = {8, 2, 36};
 
 LayerBytes BytesOf(const ModelShape& shape, const RunSetup& setup) {
-  if (shape.gated) return setup.mixed() ? kGatedHalf : kGatedSingle;
+  if (shape.has.gate) return setup.mixed() ? kGatedHalf : kGatedSingle;
   return setup.mixed() ? kHalf : kSingle;
 }
 
@@ -35,7 +35,7 @@ double CutWidth(const ModelShape& shape) {
   const auto queries = static_cast<double>(shape.QueryWidth()),
              keys = static_cast<double>(shape.KeyValueWidth());
   const auto ffn = static_cast<double>(shape.Ffn());
-  return shape.gated ? 3 * queries + 3 * keys + 3 * ffn : 4 * queries + 2 * ffn;
+  return shape.has.gate ? 3 * queries + 3 * keys + 3 * ffn : 4 * queries + 2 * ffn;
 }
 
 // Elements, by the trainer's flags where nothing is given: --stage3-max-live-parameters, and
@@ -87,9 +87,9 @@ class Rank {
            (KeepsScores() ? scores * kScoreBytes / tp_ : 0);
   }
   // Fused attention, which keeps no scores, is what runs without dropout, and on a GPU in half precision.
-  bool KeepsScores() const { return !shape_.gated && (setup_.on_cpu || !setup_.mixed()); }
+  bool KeepsScores() const { return !shape_.has.gate && (setup_.on_cpu || !setup_.mixed()); }
   double Kept() const {
-    return setup_.recompute == Recompute::kFull ? elements_ * element_ : LayerActivations();
+    return setup_.recompute == Recomputation::kFull ? elements_ * element_ : LayerActivations();
   }
 
   // Logits and their gradient, or one layer computed again. The gradient of a weight is added where it stays,
@@ -100,7 +100,7 @@ class Rank {
     double work = head ? 2 * logits * element_ : 0;
     if (head && !setup_.on_cpu && setup_.mixed()) work += table * 4;
     if (head && setup_.on_cpu && setup_.precision == Precision::kFp16) work += logits * 4;
-    if (setup_.recompute == Recompute::kFull) work = std::max(work, LayerActivations());
+    if (setup_.recompute == Recomputation::kFull) work = std::max(work, LayerActivations());
     return work + elements_ * bytes_.rest;
   }
 

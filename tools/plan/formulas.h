@@ -6,7 +6,6 @@
 #pragma once
 
 #include "ckpt/model/training_flops.h"
-#include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {
@@ -20,36 +19,18 @@ inline double SimpleTflops(double params, double seq, double global_batch, doubl
   return params * PassesOf(recompute) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
 }
 
-// Widths of the products, the vocabulary as padded for `tp`.
-inline TransformerSize SizeOf(const ModelShape& shape, int64_t tp) {
-  return {.layers = static_cast<double>(shape.layers),
-          .hidden = static_cast<double>(shape.hidden),
-          .queries = static_cast<double>(shape.QueryWidth()),
-          .keys = static_cast<double>(shape.KeyValueWidth()),
-          .ffn = static_cast<double>(shape.Ffn()),
-          .gated = shape.gated,
-          .seq = static_cast<double>(shape.seq),
-          .vocab = static_cast<double>(shape.PaddedVocab(tp))};
-}
-
-inline Recomputed RecomputedBy(Recompute recompute) {
-  if (recompute == Recompute::kFull) return Recomputed::kLayers;
-  return recompute == Recompute::kSelective ? Recomputed::kAttention : Recomputed::kNothing;
-}
-
 // TFLOPs of a GPU as the Megatron-LM paper (2021) and tables after it have them: hardware FLOPs, attention
 // between all pairs of positions.
 inline double MegatronTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
-                             double gpus, Recompute recompute = Recompute::kFull) {
-  return StepFlops(SizeOf(shape, tp), global_batch, RecomputedBy(recompute), kAllPairs).hardware /
-         (sec_per_it * gpus * 1e12);
+                             double gpus, Recomputation recompute = Recomputation::kFull) {
+  return StepFlops(shape, tp, global_batch, recompute, kAllPairs).hardware / (sec_per_it * gpus * 1e12);
 }
 
 // The same of the model alone, as Megatron-LM's and cairn train's logs have them: nothing that is computed
 // again, and of attention what the causal mask leaves. Against the peak it is the MFU.
 inline double ModelTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
                           double gpus) {
-  return StepFlops(SizeOf(shape, tp), global_batch, Recomputed::kNothing, kCausalPairs).model /
+  return StepFlops(shape, tp, global_batch, Recomputation::kNone, kCausalPairs).model /
          (sec_per_it * gpus * 1e12);
 }
 

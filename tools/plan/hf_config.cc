@@ -71,10 +71,10 @@ Result<ModelShape> ShapeOfConfig(const json& json_config, const std::string& ori
   CAIRN_ASSIGN_OR_RETURN(
       shape.seq,
       config.Size({"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}, 2048));
-  shape.gated = !plain;
+  shape.has.gate = !plain;
   shape.tied = config.Flag("tie_word_embeddings",
                            OneOf(type, {"gpt2", "bloom", "opt", "gemma", "gemma2", "gpt_bigcode", "mpt"}));
-  shape.learned_positions = OneOf(type, {"gpt2", "opt", "gpt_neo", "gpt_bigcode"});
+  shape.has.positions = OneOf(type, {"gpt2", "opt", "gpt_neo", "gpt_bigcode"});
   return shape;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ckpt/base/status.h"
-#include "tools/plan/model_shape.h"
+#include "ckpt/model/shape.h"
 
 namespace cairn {
 

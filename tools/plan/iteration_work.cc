@@ -38,7 +38,7 @@ class WorkCounter {
         hidden_(static_cast<double>(shape.hidden)),
         tokens_(static_cast<double>(setup.micro_batch) * shape.seq),
         element_(setup.mixed() ? 2.0 : 4.0),
-        forwards_(setup.recompute == Recompute::kFull ? 2 : 1),
+        forwards_(setup.recompute == Recomputation::kFull ? 2 : 1),
         peak_(cluster.PeakFlops(setup.precision)),
         memory_(cluster.hbm_gbps * kGiga),
         network_(cluster.nic_gbps * kGiga),
@@ -61,7 +61,7 @@ class WorkCounter {
     const double ffn = shape_.Ffn() / tp_;
     AddTrained(hidden_, fused, work.products);
     AddTrained(queries, hidden_, work.products);
-    AddTrained(hidden_, shape_.gated ? 2 * ffn : ffn, work.products);
+    AddTrained(hidden_, shape_.has.gate ? 2 * ffn : ffn, work.products);
     AddTrained(ffn, hidden_, work.products);
     work.attention = Attention();
     work.input = (forwards_ + 2) * element_ * tokens_ * hidden_ / memory_;
@@ -144,7 +144,7 @@ class WorkCounter {
     }
     work.products = pass;
     work.scores = scores * element_ / memory_;
-    work.passes = setup_.recompute == Recompute::kNone ? 3 : 4;
+    work.passes = setup_.recompute == Recomputation::kNone ? 3 : 4;
     if (cluster_.cpu) return work;
     work.products /= head_dim / (64 * std::ceil(head_dim / 64));
     work.odd = !IsMultiple(head_dim, 8);

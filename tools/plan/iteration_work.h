@@ -6,8 +6,8 @@
 // TimeOf (time_model.h) is a few dozen multiplications.
 #pragma once
 
+#include "ckpt/model/shape.h"
 #include "tools/plan/cluster.h"
-#include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
 #include "tools/plan/stage_layers.h"
 

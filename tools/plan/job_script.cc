@@ -44,7 +44,7 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
     add("num-query-groups", m.kv_heads);
   }
   if (m.QueryWidth() != m.hidden) add("kv-channels", m.HeadDim());
-  if (m.gated)  // as LLaMA
+  if (m.has.gate)  // as LLaMA
     flags += fmt::format("  --{}\n", fmt::join(kLlamaFlags, "\n  --"));
   add("seq-length", m.seq);
   add("vocab-size", m.vocab);
@@ -79,7 +79,7 @@ constexpr char kDataFlag[] =
 std::string JobName(const PlanRequest& request, const RunSetup& s) {
   return fmt::format("{}-zero{}-tp{}-mbs-{}-pp{}-dp-{}-gas-{}{}", SizeName(request.shape.TotalParams()),
                      s.zero, s.tp, s.micro_batch, s.pp, s.dp, s.MicroBatches(),
-                     s.recompute == Recompute::kNone ? "-norecompute" : "");
+                     s.recompute == Recomputation::kNone ? "-norecompute" : "");
 }
 
 std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, const JobOptions& options) {

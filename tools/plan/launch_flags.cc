@@ -26,14 +26,14 @@ void AddMegatronStages(const ModelShape& shape, const RunSetup& setup, std::vect
 
 // What is kept of activations, and how attention runs. BigScience's program recomputes all or nothing.
 void AddActivations(const RunSetup& setup, std::vector<std::string>& flags) {
-  const bool full = setup.recompute == Recompute::kFull;
+  const bool full = setup.recompute == Recomputation::kFull;
   if (full && setup.program == Program::kMegatronDeepSpeed)
     flags.insert(flags.end(), {"--checkpoint-activations", "--deepspeed-activation-checkpointing"});
   else if (full)
     flags.push_back("--recompute-granularity full");
   if (setup.program != Program::kMegatronLm) return;
   if (full) flags.insert(flags.end(), {"--recompute-method uniform", "--recompute-num-layers 1"});
-  if (setup.recompute == Recompute::kSelective) flags.push_back("--recompute-granularity selective");
+  if (setup.recompute == Recomputation::kSelective) flags.push_back("--recompute-granularity selective");
   if (setup.sequence_parallel) flags.push_back("--sequence-parallel");
   if (setup.flash_attention) flags.push_back("--use-flash-attn");
 }

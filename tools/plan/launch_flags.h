@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/plan/model_shape.h"
+#include "ckpt/model/shape.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {

@@ -62,9 +62,9 @@ class Stage {
 
   // Of one layer and micro-batch, until its backward.
   double KeptBytes() const {
-    if (setup_.recompute == Recompute::kFull)
+    if (setup_.recompute == Recomputation::kFull)
       return constants_.kept * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);
-    return constants_.kept * LayerActivationBytes(shape_, setup_, setup_.recompute == Recompute::kNone);
+    return constants_.kept * LayerActivationBytes(shape_, setup_, setup_.recompute == Recomputation::kNone);
   }
 
   double Working(bool loss) const {
@@ -86,7 +86,7 @@ double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool
   const double tp = static_cast<double>(setup.tp);
   const double hidden = static_cast<double>(shape.hidden);
   const double width =
-      static_cast<double>(shape.Ffn()) / hidden * (shape.gated ? 1.5 : 1.0);  // 4 of a plain GPT
+      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
   const double query = static_cast<double>(shape.QueryWidth()) / hidden;
   const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
   // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each

@@ -1,8 +1,8 @@
 // What one GPU of each pipeline stage must hold, from first principles.
 #pragma once
 
+#include "ckpt/model/shape.h"
 #include "tools/plan/constants.h"
-#include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {

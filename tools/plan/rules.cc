@@ -70,8 +70,9 @@ void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
                      [](const RunSetup& s) { return s.zero <= 1; }});
   if (request.program == Program::kCairn)
     rules.push_back(
-        {"cairn train runs it", "full or no recomputation; no virtual stages",
-         [](const RunSetup& s) { return s.virtual_stages == 1 && s.recompute != Recompute::kSelective; }});
+        {"cairn train runs it", "full or no recomputation; no virtual stages", [](const RunSetup& s) {
+           return s.virtual_stages == 1 && s.recompute != Recomputation::kSelective;
+         }});
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ constexpr std::pair<std::string_view, Precision> kPrecisions[] = {{"bf16", Preci
                                                                   {"fp16", Precision::kFp16},
                                                                   {"fp32", Precision::kFp32},
                                                                   {"fp8", Precision::kFp8}};
-constexpr std::pair<std::string_view, Recompute> kRecomputes[] = {
-    {"full", Recompute::kFull}, {"selective", Recompute::kSelective}, {"none", Recompute::kNone}};
+constexpr std::pair<std::string_view, Recomputation> kRecomputes[] = {
+    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
 
 class RowReader {
  public:
@@ -201,7 +201,7 @@ class RowParser {
     CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
     CAIRN_RETURN_IF_ERROR(reader.Word<Precision>("precision", kPrecisions, setup.precision));
-    CAIRN_RETURN_IF_ERROR(reader.Word<Recompute>("recompute", kRecomputes, setup.recompute));
+    CAIRN_RETURN_IF_ERROR(reader.Word<Recomputation>("recompute", kRecomputes, setup.recompute));
     setup.program = program_;
     CAIRN_ASSIGN_OR_RETURN(setup.virtual_stages, reader.Count("virtual_stages", 1));
     CAIRN_ASSIGN_OR_RETURN(setup.first_layers, reader.Count("first_layers", 0, 0));
@@ -320,7 +320,7 @@ class RowParser {
       // Rows that give TFLOPs alone had them from the plain formula on the size as it is written.
       const double params = row.size_b > 0 ? row.size_b * 1e9 : row.shape.TotalParams();
       row.seconds = SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus,
-                                 row.setup.recompute == Recompute::kFull) /
+                                 row.setup.recompute == Recomputation::kFull) /
                     *row.tflops;
       Note(where, "seconds are blank; {} TFLOPs by the plain formula are {:.1f} s", *row.tflops,
            *row.seconds);

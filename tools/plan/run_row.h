@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/shape.h"
 #include "tools/plan/cluster.h"
 #include "tools/plan/csv_table.h"
-#include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {

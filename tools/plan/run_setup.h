@@ -6,11 +6,12 @@
 #include <compare>
 #include <cstdint>
 
+#include "ckpt/model/training_flops.h"
+
 namespace cairn {
 
 enum class Precision { kFp32, kFp16, kBf16, kFp8 };  // kFp8: the products of layers; all else as bf16
 enum class Program { kMegatronDeepSpeed, kMegatronLm, kCairn };  // whose memory is counted
-enum class Recompute { kNone, kSelective, kFull };               // selective: attention's scores only
 
 struct RunSetup {
   int64_t gpus = 1;  // tp * pp * dp
@@ -21,7 +22,7 @@ struct RunSetup {
   int64_t micro_batch = 1;     // samples
   int64_t global_batch = 1;    // samples
   int64_t zero = 0;            // 0 to 3
-  Recompute recompute = Recompute::kFull;
+  Recomputation recompute = Recomputation::kFull;
   Precision precision = Precision::kBf16;
   bool offload_optimizer = false;  // states and step on the CPU
   Program program = Program::kMegatronDeepSpeed;

@@ -66,7 +66,7 @@ class Combinations {
     zero_ = Or(request.zero, {0, 1, 2, 3});
     chunks_ = Or(request.virtual_stages, {1, 2, 4});
     recompute_ = request.recompute.empty()
-                     ? std::vector{Recompute::kFull, Recompute::kSelective, Recompute::kNone}
+                     ? std::vector{Recomputation::kFull, Recomputation::kSelective, Recomputation::kNone}
                      : request.recompute;
   }
 
@@ -103,7 +103,7 @@ class Combinations {
       const std::vector<StageEnds>& uneven = Ends(pp, chunks);
       for (const int64_t micro : micro_)
         for (const int64_t zero : zero_)
-          for (const Recompute recompute : recompute_) {
+          for (const Recomputation recompute : recompute_) {
             setup.virtual_stages = chunks;
             setup.micro_batch = micro;
             setup.zero = zero;
@@ -142,7 +142,7 @@ class Combinations {
 
   const PlanRequest& request_;
   std::vector<int64_t> tp_, pp_, micro_, zero_, chunks_;
-  std::vector<Recompute> recompute_;
+  std::vector<Recomputation> recompute_;
   mutable std::map<std::pair<int64_t, int64_t>, std::vector<StageEnds>> ends_;  // by stages and chunks
 };
 

@@ -23,7 +23,7 @@ struct PlanRequest {
   int64_t global_batch = 0;
   std::vector<int64_t> rampup;  // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
-  std::vector<Recompute> recompute;
+  std::vector<Recomputation> recompute;
   bool embeddings_as_layers =
       false;                         // only stages where the embedding and the output layer count as one each
   bool even_stages = false;          // only stages of as many layers

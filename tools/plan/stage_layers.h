@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tools/plan/model_shape.h"
+#include "ckpt/model/shape.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {

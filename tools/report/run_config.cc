@@ -112,8 +112,8 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
                    .seq = *config.seq,
                    .vocab = *vocab,
                    .vocab_multiple = 1,
-                   .gated = config.gated.value_or(false),
-                   .tied = !config.untied.value_or(false)};
+                   .tied = !config.untied.value_or(false),
+                   .has = {.gate = config.gated.value_or(false)}};
   if (possible(config.heads) && (possible(config.head_dim) || shape.hidden % *config.heads == 0)) {
     shape.heads = *config.heads;
     shape.head_dim = possible(config.head_dim) ? *config.head_dim : 0;
@@ -121,7 +121,7 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   }
   if (possible(config.ffn))
     shape.ffn = *config.ffn;
-  else if (shape.gated)  // as Megatron-LM has it
+  else if (shape.has.gate)  // as Megatron-LM has it
     shape.ffn = std::max<int64_t>(64, shape.hidden * 8 / 3 / 64 * 64);
   return shape;
 }

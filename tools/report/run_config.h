@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/plan/model_shape.h"
+#include "ckpt/model/shape.h"
 
 namespace cairn {
 

@@ -235,8 +235,8 @@ FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters
         SimpleTflops(*parameters, static_cast<double>(*config.seq), batch, seconds, gpus, recompute);
   const auto shape = ShapeOf(config);
   if (!shape) return tflops;
-  tflops.megatron =
-      MegatronTflops(*shape, 1, batch, seconds, gpus, recompute ? Recompute::kFull : Recompute::kNone);
+  tflops.megatron = MegatronTflops(*shape, 1, batch, seconds, gpus,
+                                   recompute ? Recomputation::kFull : Recomputation::kNone);
   tflops.model = ModelTflops(*shape, 1, batch, seconds, gpus);
   return tflops;
 }

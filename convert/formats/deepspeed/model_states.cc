@@ -28,7 +28,7 @@ nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) 
   }
   return {{"universal_checkpoint_version", 0.2},
           {"original_vocab_size", model.shape.vocab},
-          {"padded_vocab_size", model.shape.padded_vocab(topology.tp)},
+          {"padded_vocab_size", model.shape.PaddedVocab(topology.tp)},
           {"vocabulary_parameter_patterns", vocabulary},
           {"tp_replicated_parameter_patterns", replicated},
           {"parameter_with_row_parallelism_patterns", rows},

@@ -325,9 +325,9 @@ Result<ConfigMapping> MapByConfig(CheckpointSource& source, const ConfigModel& c
   if (config.architecture == nullptr)
     return NotSupported("{}: no table knows {}; without --config the tensors keep their own names",
                         options.config, FamilyWithoutTable(config.model));
-  CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(config.model));
-  if (sizes.layers > source.catalog().tensors.size())
-    return NotFound("{} asks for {} layers, and there are {} tensors", options.config, sizes.layers,
+  CAIRN_ASSIGN_OR_RETURN(const ModelShape shape, ReadShape(config.model));
+  if (std::cmp_greater(shape.layers, source.catalog().tensors.size()))
+    return NotFound("{} asks for {} layers, and there are {} tensors", options.config, shape.layers,
                     source.catalog().tensors.size());
   CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(*config.architecture, config.model));
   return Mapper(source, *config.architecture, expanded, options).Map();

@@ -84,7 +84,7 @@ Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronArgs& model
   const auto number = [&](const char* name) {
     return std::clamp<int64_t>(AsInt(Find(args, name)).value_or(0), 0, INT32_MAX / 4);
   };
-  const int layers = static_cast<int>(std::min<uint64_t>(model.layers, INT32_MAX / 4));
+  const int layers = static_cast<int>(std::min<int64_t>(model.shape.layers, INT32_MAX / 4));
   Topology topology{.pp = pp};
   const int64_t in_chunk = number("num_layers_per_virtual_pipeline_stage");
   int64_t chunks = number("virtual_pipeline_model_parallel_size");
@@ -118,10 +118,10 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
   MegatronBuckets buckets;
   buckets.tp_ = size("tensor_model_parallel_size");
   buckets.pp_ = size("pipeline_model_parallel_size");
-  buckets.gated_ = model.gated;
+  buckets.gated_ = model.shape.has.gate;
   buckets.tied_ = model.facts.value("tied_embeddings", true);
   buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
-  buckets.layer_count_ = model.layers;
+  buckets.layer_count_ = static_cast<uint64_t>(model.shape.layers);
   CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, model, buckets.pp_));
   CAIRN_ASSIGN_OR_RETURN(buckets.buffers_, BuffersOf(index));
   // What follows is as large as the file, whatever its arguments say.

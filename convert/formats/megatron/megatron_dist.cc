@@ -232,9 +232,9 @@ class MegatronDistOpener {
              MegatronAssembler& assembler) {
     MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
-    if (shape.rank() < 2 || shape[0] != args_.layers)
+    if (shape.rank() < 2 || std::cmp_not_equal(shape[0], args_.shape.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
-                     args_.layers);
+                     args_.shape.layers);
     const StoredArray all = std::move(slice.tensor);
     slice.shape = WithoutFirst(shape);
     slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};

@@ -284,7 +284,6 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
 // The names of a family's tensors, without the norm of its embedding, which no argument of Megatron-LM's
 // says. A layer is enough to see them.
 bool HasTensorsOf(const Architecture& family, const json& args, const json& facts) {
-  const ModelSizes sizes{1, 1, 1, 1, 1, 1, 1, 1};
   json one = facts;
   for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
                            "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings"})
@@ -294,10 +293,14 @@ bool HasTensorsOf(const Architecture& family, const json& args, const json& fact
   std::set<std::string> of_family, asked;
   for (const ParameterSpec& spec : expanded->parameters)
     if (!spec.name.starts_with("embedding.norm.")) of_family.insert(spec.name);
-  const bool tied = facts.value("tied_embeddings", true);
-  for (const ParameterSpec& spec :
-       GptSpecs(sizes, tied, 0, TensorsOfArguments(args, facts, MegatronProgram::kCore)))
-    asked.insert(spec.name);
+  const ModelShape shape{.layers = 1,
+                         .hidden = 1,
+                         .heads = 1,
+                         .vocab = 1,
+                         .positions = 1,
+                         .tied = facts.value("tied_embeddings", true),
+                         .has = TensorsOfArguments(args, facts, MegatronProgram::kCore)};
+  for (const ParameterSpec& spec : GptSpecs(shape)) asked.insert(spec.name);
   return of_family == asked;
 }
 

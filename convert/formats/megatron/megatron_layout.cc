@@ -29,17 +29,22 @@ Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
 class Builder {
  public:
   Builder(const TrainingTensors& tensors, const MegatronShape& shape, int tp, int rank)
-      : tensors_(tensors), shape_(shape), tp_(static_cast<uint64_t>(tp)), rank_(static_cast<uint64_t>(rank)) {
+      : tensors_(tensors),
+        shape_(shape),
+        groups_(static_cast<uint64_t>(shape.KvHeads())),
+        ffn_(static_cast<uint64_t>(shape.Ffn())),
+        tp_(static_cast<uint64_t>(tp)),
+        rank_(static_cast<uint64_t>(rank)) {
     for (size_t i = 0; i < tensors.parameters.size(); ++i) index_[tensors.parameters[i].spec.name] = i;
   }
 
   Result<std::vector<MegatronTensor>> Build() {
-    if (shape_.groups % tp_ != 0 || shape_.ffn % tp_ != 0)
+    if (groups_ % tp_ != 0 || ffn_ % tp_ != 0)
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp_,
-          shape_.groups, shape_.ffn);
+          groups_, ffn_);
     CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kBeforeLayers, kBeforeLayers));
-    for (int layer = 0; layer < static_cast<int>(shape_.layers); ++layer)
+    for (int layer = 0; layer < shape_.layers; ++layer)
       CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kInLayer, layer));
     CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kAfterLayers, kAfterLayers));
     for (const auto& [name, index] : index_)
@@ -87,11 +92,12 @@ class Builder {
   }
 
   bool AddQkv(const std::vector<size_t>& found, MegatronTensor& tensor) const {
-    const uint64_t d = shape_.head, share = shape_.heads / shape_.groups, local = shape_.groups / tp_;
+    const auto d = static_cast<uint64_t>(shape_.HeadDim()), heads = static_cast<uint64_t>(shape_.heads);
+    const uint64_t share = heads / groups_, local = groups_ / tp_;
     if (found.size() != 3) return false;
     const uint64_t rows[] = {share * d, d, d};  // of a group
     for (size_t i = 0; i < 3; ++i)
-      if (ShapeOf(found[i])[0] != rows[i] * shape_.groups) return false;
+      if (ShapeOf(found[i])[0] != rows[i] * groups_) return false;
     tensor.tp_dim = 0;
     tensor.shape = ShapeOf(found[0]);
     tensor.shape[0] = local * (share + 2) * d;
@@ -104,15 +110,15 @@ class Builder {
   }
 
   bool AddGateUp(std::vector<size_t> found, MegatronTensor& tensor) const {
-    if (shape_.gated != (found.size() == 2)) return false;
+    if (shape_.has.gate != (found.size() == 2)) return false;
     if (shape_.gate_last) std::ranges::reverse(found);
-    const uint64_t units = shape_.ffn / tp_;
+    const uint64_t units = ffn_ / tp_;
     tensor.tp_dim = 0;
-    tensor.gated = shape_.gated;
+    tensor.gated = shape_.has.gate;
     tensor.shape = ShapeOf(found[0]);
     tensor.shape[0] = units * found.size();
     for (size_t i = 0; i < found.size(); ++i) {
-      if (ShapeOf(found[i])[0] != shape_.ffn) return false;
+      if (ShapeOf(found[i])[0] != ffn_) return false;
       tensor.parts.push_back(
           {{Rows(ShapeOf(found[i]), rank_ * units, units), Rows(tensor.shape, i * units, units)}, found[i]});
     }
@@ -128,7 +134,8 @@ class Builder {
     if (tensor.tp_dim != kReplicated) {
       const int d = tensor.tp_dim;
       if (d >= whole.rank()) return false;
-      const uint64_t size = tensor.vocabulary ? shape_.padded_vocab(static_cast<int>(tp_)) : whole[d];
+      const uint64_t size =
+          tensor.vocabulary ? static_cast<uint64_t>(shape_.PaddedVocab(static_cast<int64_t>(tp_))) : whole[d];
       if (size % tp_ != 0) return false;
       tensor.shape[d] = size / tp_;
       source.offset[d] = std::min(whole[d], rank_ * tensor.shape[d]);
@@ -140,6 +147,8 @@ class Builder {
 
   const TrainingTensors& tensors_;
   const MegatronShape& shape_;
+  const uint64_t groups_;
+  const uint64_t ffn_;
   const uint64_t tp_;
   const uint64_t rank_;
   std::map<std::string, size_t> index_;
@@ -150,45 +159,26 @@ class Builder {
 }  // namespace
 
 Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors) {
-  const auto size = [&](const char* name, uint64_t fallback) {
-    const int64_t value = IntField(model, name);
-    return value > 0 ? static_cast<uint64_t>(value) : fallback;
-  };
-  MegatronShape shape;
-  shape.layers = size("num_layers", 0);
-  shape.hidden = size("hidden_size", 0);
-  shape.heads = size("num_attention_heads", 0);
-  shape.vocab = size("vocab_size", 0);
   if (const std::string family = FamilyWithoutTable(model); !family.empty())
     return NotSupported(
         "no table knows {}, so Megatron's names for its tensors are unknown; hf, safetensors, dcp "
         "and native keep its own",
         family);
-  if (shape.layers == 0 || shape.hidden == 0 || shape.heads == 0 || shape.vocab == 0)
-    return NotSupported(
-        "it does not say what model it is, which Megatron's formats need; --config FILE names the "
-        "config.json of a transformers model");
-  shape.groups = size("num_key_value_heads", shape.heads);
-  shape.head = size("head_dim", shape.hidden / shape.heads);
-  shape.ffn = size("ffn_hidden_size", 4 * shape.hidden);
-  shape.positions = size("max_position_embeddings", 0);
-  if (shape.groups > shape.heads || shape.heads % shape.groups != 0)
-    return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.groups);
-  const auto has = [&](std::string_view name) {
-    return std::ranges::find(tensors.parameters, name, [](const TrainingParameter& p) -> std::string_view {
-             return p.spec.name;
-           }) != tensors.parameters.end();
-  };
-  shape.tied = !has("output.weight");
-  shape.gated = has("layers.0.mlp.gate.weight");
-  shape.linear_bias = has("layers.0.mlp.down.bias");
-  shape.qkv_bias = has("layers.0.attention.query.bias");
-  shape.qk_norm = has("layers.0.attention.query_norm.weight");
-  shape.embedding_norm = has("embedding.norm.weight");
-  for (const TrainingParameter& parameter : tensors.parameters)
+  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
+    if (IntField(model, size) <= 0)
+      return NotSupported(
+          "it does not say what model it is, which Megatron's formats need; --config FILE names the "
+          "config.json of a transformers model");
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  std::set<std::string_view> names;
+  for (const TrainingParameter& parameter : tensors.parameters) {
+    names.insert(parameter.spec.name);
     if (parameter.spec.name == "embedding.word.weight" && parameter.spec.pad_multiple > 0)
-      shape.vocab_multiple = parameter.spec.pad_multiple;
-  return shape;
+      shape.vocab_multiple = static_cast<int64_t>(parameter.spec.pad_multiple);
+  }
+  shape.tied = !names.contains("output.weight");
+  shape.has = TensorsAmong(names);
+  return MegatronShape{shape};
 }
 
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
@@ -198,14 +188,14 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
 
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
                           const MegatronShape& shape) {
-  CAIRN_ASSIGN_OR_RETURN(const GptTensors asked, CheckFunctionArguments(CompleteModel(model), shape.program,
-                                                                        MegatronArguments(model, shape, {})));
-  if (shape.layers > tensors.parameters.size())
+  ModelShape asked = shape;
+  CAIRN_ASSIGN_OR_RETURN(asked.has, CheckFunctionArguments(CompleteModel(model), shape.program,
+                                                           MegatronArguments(model, shape, {})));
+  if (std::cmp_greater(shape.layers, tensors.parameters.size()))
     return Corrupt("the model says that it has {} layers, and there are {} tensors", shape.layers,
                    tensors.parameters.size());
   std::set<std::string> wanted;
-  for (const ParameterSpec& spec : GptSpecs({.layers = shape.layers}, shape.tied, 0, asked))
-    wanted.insert(spec.name);
+  for (const ParameterSpec& spec : GptSpecs(asked)) wanted.insert(spec.name);
   std::vector<std::string> ignored;
   for (const TrainingParameter& parameter : tensors.parameters)
     if (wanted.erase(parameter.spec.name) == 0) ignored.push_back(parameter.spec.name);
@@ -227,17 +217,17 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"hidden_size", shape.hidden},
       {"ffn_hidden_size", shape.ffn},
       {"num_attention_heads", shape.heads},
-      {"kv_channels", shape.head},
-      {"group_query_attention", shape.groups != shape.heads},
-      {"num_query_groups", shape.groups},
-      {"num_key_value_heads", shape.groups},
+      {"kv_channels", shape.head_dim},
+      {"group_query_attention", shape.kv_heads != shape.heads},
+      {"num_query_groups", shape.kv_heads},
+      {"num_key_value_heads", shape.kv_heads},
       {"vocab_size", shape.vocab},
-      {"padded_vocab_size", shape.padded_vocab(topology.tp)},
+      {"padded_vocab_size", shape.PaddedVocab(topology.tp)},
       {"make_vocab_size_divisible_by", shape.vocab_multiple},
       {"untie_embeddings_and_output_weights", !shape.tied},
-      {"add_bias_linear", shape.linear_bias},
-      {"add_qkv_bias", shape.qkv_bias},
-      {"qk_layernorm", shape.qk_norm},
+      {"add_bias_linear", shape.has.mlp_bias},
+      {"add_qkv_bias", shape.has.query_key_value_bias},
+      {"qk_layernorm", shape.has.query_key_norm},
       {"tensor_model_parallel_size", topology.tp},
       {"pipeline_model_parallel_size", topology.pp},
       {"data_parallel_size", topology.dp},
@@ -250,7 +240,7 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
   };
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
-  if (shape.bigscience) args["embed_layernorm"] = shape.embedding_norm;
+  if (shape.bigscience) args["embed_layernorm"] = shape.has.embedding_norm;
   AddFunctionArguments(CompleteModel(model), shape.program, args);
   return args;
 }

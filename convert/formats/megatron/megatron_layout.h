@@ -35,29 +35,10 @@ struct MegatronTensor {
   std::string Kind() const { return bias ? "bias" : "weight"; }
 };
 
-struct MegatronShape {
-  uint64_t layers = 0;
-  uint64_t hidden = 0;
-  uint64_t heads = 0;
-  uint64_t groups = 0;  // of heads that share a key and a value
-  uint64_t head = 0;
-  uint64_t ffn = 0;
-  uint64_t vocab = 0;
-  uint64_t vocab_multiple = 128;
-  uint64_t positions = 0;
-  bool tied = true;
-  bool linear_bias = true;  // of the MLP and the attention's output
-  bool qkv_bias = true;
-  bool qk_norm = false;
-  bool embedding_norm = false;
-  bool gated = false;
+struct MegatronShape : ModelShape {
   bool bigscience = false;  // their fork of Megatron-DeepSpeed, which trained BLOOM
   bool gate_last = false;   // its order of the halves
   MegatronProgram program = MegatronProgram::kCore;
-  uint64_t padded_vocab(int tp) const {
-    const uint64_t unit = vocab_multiple * static_cast<uint64_t>(tp);
-    return (vocab + unit - 1) / unit * unit;
-  }
 };
 
 // Errors: NotSupported where the manifest's model has not what a GPT is made of.

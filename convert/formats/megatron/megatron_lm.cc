@@ -251,8 +251,8 @@ class MegatronOpener {
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
-    if (first_layer != static_cast<int>(args_.layers))
-      return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.layers);
+    if (first_layer != args_.shape.layers)
+      return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.shape.layers);
     PutMembers();
     return OkStatus();
   }

@@ -30,16 +30,16 @@ class ArgumentReader {
   ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown)
       : args_(args), shown_(shown) {}
 
-  uint64_t Size(const char* name) {
-    if (const uint64_t value = Size(name, 0); value > 0) return value;
+  int64_t Size(const char* name) {
+    if (const int64_t value = Size(name, 0); value > 0) return value;
     if (status_.ok()) status_ = NotFound("the checkpoint's args have no {}", name);
     return 1;
   }
-  uint64_t Size(const char* name, uint64_t otherwise) const {
+  int64_t Size(const char* name, int64_t otherwise) const {
     const auto value = AsInt(Find(args_, name));
-    if (value && *value > 0 && *value < int64_t{1} << 40) return static_cast<uint64_t>(*value);
+    if (value && *value > 0 && *value < int64_t{1} << 40) return *value;
     const auto shown = shown_.find(name);
-    return shown != shown_.end() && shown->second > 0 ? shown->second : otherwise;
+    return shown != shown_.end() && shown->second > 0 ? static_cast<int64_t>(shown->second) : otherwise;
   }
   bool Flag(const char* name, bool otherwise = false) const {
     return AsInt(Find(args_, name)).value_or(otherwise) != 0;
@@ -65,39 +65,41 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
                                       const std::map<std::string, uint64_t>& shown) {
   ArgumentReader from(args, shown);
   MegatronArgs m;
-  m.layers = from.Size("num_layers");
-  m.hidden = from.Size("hidden_size");
-  m.heads = from.Size("num_attention_heads");
-  m.head = from.Size("kv_channels", m.hidden / m.heads);
-  m.groups = from.Flag("group_query_attention") ? from.Size("num_query_groups", m.heads)
-                                                : from.Size("num_key_value_heads", m.heads);
-  m.vocab = from.Size("padded_vocab_size");
-  m.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
+  ModelShape& shape = m.shape;
+  shape.layers = from.Size("num_layers");
+  shape.hidden = from.Size("hidden_size");
+  shape.heads = from.Size("num_attention_heads");
+  shape.head_dim = from.Size("kv_channels", shape.hidden / shape.heads);
+  shape.kv_heads = from.Flag("group_query_attention") ? from.Size("num_query_groups", shape.heads)
+                                                      : from.Size("num_key_value_heads", shape.heads);
+  const int64_t padded = from.Size("padded_vocab_size");
+  shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
   m.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  m.gated = m.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
+  shape.has.gate = m.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
   m.qkv_version = checkpoint_version;
   CAIRN_RETURN_IF_ERROR(from.status());
-  if (m.heads % m.groups != 0)
-    return InvalidArgument("{} query heads are not a multiple of {} groups", m.heads, m.groups);
+  if (shape.heads % shape.kv_heads != 0)
+    return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
   if (from.Flag("apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other system does");
   if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
     return NotSupported("multi-latent attention and mixtures of experts of Megatron cannot be read yet");
-  const uint64_t vocab = from.Size("original_vocab_size", from.Size("vocab_size", m.vocab));
-  if (vocab <= m.vocab) m.vocab = vocab;
-  const uint64_t ffn = from.Size("ffn_hidden_size", 4 * m.hidden);
-  m.facts = {{"num_layers", m.layers}, {"hidden_size", m.hidden}, {"num_attention_heads", m.heads},
-             {"ffn_hidden_size", ffn}, {"vocab_size", m.vocab},   {"tied_embeddings", tied}};
-  if (const uint64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
+  shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
+  m.vocab = static_cast<uint64_t>(shape.vocab);
+  const int64_t ffn = from.Size("ffn_hidden_size", 4 * shape.hidden);
+  m.facts = {{"num_layers", shape.layers},         {"hidden_size", shape.hidden},
+             {"num_attention_heads", shape.heads}, {"ffn_hidden_size", ffn},
+             {"vocab_size", shape.vocab},          {"tied_embeddings", tied}};
+  if (const int64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
       positions > 0)
     m.facts["max_position_embeddings"] = positions;
-  if (m.groups != m.heads) m.facts["num_key_value_heads"] = m.groups;
-  if (m.head * m.heads != m.hidden) m.facts["head_dim"] = m.head;
+  if (shape.kv_heads != shape.heads) m.facts["num_key_value_heads"] = shape.kv_heads;
+  if (shape.head_dim * shape.heads != shape.hidden) m.facts["head_dim"] = shape.head_dim;
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
   ReadMegatronFunction(MegatronArgumentsOf(args), allowed, m.facts);
   if (m.facts.value("position_embedding", nlohmann::json()) == "rope") {
-    m.facts["num_key_value_heads"] = m.groups;
-    m.facts["head_dim"] = m.head;
+    m.facts["num_key_value_heads"] = shape.kv_heads;
+    m.facts["head_dim"] = shape.head_dim;
   }
   return m;
 }
@@ -126,15 +128,17 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
 // all queries, keys and values of the rank (0), or the three of each element (1).
 Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& target) {
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
-  const uint64_t share = args_.heads / args_.groups, d = args_.head, local = args_.groups / tp;
+  const auto heads = static_cast<uint64_t>(args_.shape.heads),
+             d = static_cast<uint64_t>(args_.shape.head_dim);
+  const auto groups = static_cast<uint64_t>(args_.shape.kv_heads);
+  const uint64_t share = heads / groups, local = groups / tp;
   const Dims& shape = slice.shape;
-  if (args_.groups < tp)
+  if (groups < tp)
     return NotSupported(
         "TP={} with {} key and value heads: each rank then has a copy of a head, which cannot be read; save "
         "it with a TP of at most {}",
-        tp, args_.groups, args_.groups);
-  if (args_.groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 ||
-      shape[0] != local * (share + 2) * d)
+        tp, groups, groups);
+  if (groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 || shape[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.name,
                    ToString(shape), local, share, d);
   if (args_.qkv_version < 2 && share != 1)
@@ -149,7 +153,7 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
   bool first = true;
   const auto add = [&](int which, uint64_t to, uint64_t from, uint64_t count) {
     Dims whole = shape;
-    whole[0] = (which == 0 ? args_.heads : args_.groups) * d;
+    whole[0] = (which == 0 ? heads : groups) * d;
     const Status status = AddBox(slice, target, target.module->canonical[which], whole, rows(to, count),
                                  rows(from, count), array, first);
     first = false;
@@ -183,7 +187,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
   const int dim = CutDim(module.cut_as(), target.bias);
   if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.name, ToString(shape));
   Box in_slice = Box::Whole(shape), box = in_slice;
-  if (module.is_gate_up() && args_.gated) {
+  if (module.is_gate_up() && args_.shape.has.gate) {
     const uint64_t half = shape[0] / 2;
     if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.name);
     shape[0] = half * tp;
@@ -225,8 +229,8 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
       .shape = shape,
       .tp_dim = CutDim(module, target.bias),
       .layer = slice.layer};
-  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = args_.head;
-  if (module.out == Extent::kVocab) spec.pad_multiple = args_.vocab_multiple;
+  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = SizeOf(Extent::kHead, args_.shape);
+  if (module.out == Extent::kVocab) spec.pad_multiple = static_cast<uint64_t>(args_.shape.vocab_multiple);
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(in_slice, slice.box);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/shape.h"
 #include "convert/foreign/format.h"
 #include "convert/foreign/stored_builder.h"
 
@@ -17,14 +18,8 @@ namespace cairn {
 
 // What its arguments say of a model.
 struct MegatronArgs {
-  uint64_t layers = 0;
-  uint64_t hidden = 0;
-  uint64_t heads = 0;
-  uint64_t groups = 0;  // of query heads that share a key and a value
-  uint64_t head = 0;    // elements of one
-  uint64_t vocab = 0;   // true where it is known, else padded
-  uint64_t vocab_multiple = 128;
-  bool gated = false;
+  ModelShape shape;
+  uint64_t vocab = 0;      // the true size if it is known, else the padded one
   bool gate_last = false;  // BigScience's GLU: up * act(gate)
   double qkv_version = 3;  // checkpoint_version
   nlohmann::json facts;    // the manifest's model

@@ -176,7 +176,7 @@ class TorchDistPlanner {
     if (!added) return entries_[at->second];
     Dims shape = tensor.shape;
     if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(topology_.tp);
-    if (InLayer(tensor)) shape = Prepended(shape_.layers, shape);
+    if (InLayer(tensor)) shape = Prepended(static_cast<uint64_t>(shape_.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
@@ -216,7 +216,7 @@ class TorchDistPlanner {
     }
     if (!options_.local_spec) modules.push_back("self_attention.core_attention");
     for (const std::string& module : modules)
-      for (uint64_t layer = 0; layer < shape_.layers; ++layer)
+      for (int64_t layer = 0; layer < shape_.layers; ++layer)
         AddNothing(fmt::format("{}{}{}/shard_{}_{}", kLayers, module, kExtraState, layer, shape_.layers),
                    static_cast<int>(layer));
     if (!options_.local_spec)

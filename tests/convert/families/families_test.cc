@@ -150,18 +150,18 @@ TEST_P(ArchitectureTest, CutsFallBetweenHeads) {
   for (int round = 0; round < 30; ++round) {
     json model = RandomModel();
     model["ffn_hidden_size"] = 42;  // any divisor of the heads divides it
-    const ModelSizes sizes = *ReadSizes(model);
+    const ModelShape shape = *ReadShape(model);
     const auto specs = Expand(GetParam(), model)->parameters;
     for (int tp = 1; tp <= 3; ++tp) {
-      const bool fits = sizes.key_value_heads % tp == 0 && sizes.heads % tp == 0;
+      const bool fits = shape.kv_heads % tp == 0 && shape.heads % tp == 0;
       for (int rank = 0; rank < tp; ++rank) {
-        const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(sizes.layers)}, rank, 0);
+        const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(shape.layers)}, rank, 0);
         ASSERT_EQ(layout.ok(), fits) << layout.status().message();
         for (size_t i = 0; fits && i < layout->parameters.size(); ++i) {
           const Box& box = layout->parameters[i].box;
           const std::string& name = specs[layout->parameters[i].index].name;
           if (name.find("attention.query.") == std::string::npos) continue;
-          EXPECT_EQ(box.extent[0], sizes.heads / tp * sizes.head);
+          EXPECT_EQ(box.extent[0], static_cast<uint64_t>(shape.heads / tp * shape.head_dim));
         }
       }
     }
@@ -261,9 +261,9 @@ TEST(ArchitecturesTest, SizesThatCannotBeAreNamed) {
         std::pair("head_dim", json(0))}) {
     json model = good;
     model[field] = value;
-    EXPECT_EQ(ReadSizes(model).status().kind(), StatusKind::kInvalidArgument) << field;
+    EXPECT_EQ(ReadShape(model).status().kind(), StatusKind::kInvalidArgument) << field;
   }
-  EXPECT_TRUE(ReadSizes(good).ok());
+  EXPECT_TRUE(ReadShape(good).ok());
 }
 
 TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {

@@ -50,8 +50,8 @@ TEST(ModelSpecTest, AStepSaysTheModelThatItIsOf) {
     if (!spec.name.starts_with("layers.") || spec.name.starts_with("layers.0.")) names.push_back(spec.name);
   const Result<CheckpointModel> read = ReadCheckpointModel("step", ModelFacts(config), names);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read->spec.sizes.head, 16u);
-  EXPECT_EQ(read->spec.sizes.key_value_heads, 4u);
+  EXPECT_EQ(read->spec.shape.head_dim, 16);
+  EXPECT_EQ(read->spec.shape.kv_heads, 4);
 }
 
 TEST(ModelSpecTest, QueryKeyAndValueAreAdjacentInEveryLayout) {

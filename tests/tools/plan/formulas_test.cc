@@ -57,13 +57,12 @@ TEST(FormulasTest, PublishedTables) {
 // The paper's 96·B·s·l·h²·(1 + s/6h + v/16lh), and Megatron-LM's 72·B·s·l·h²·(1 + s/12h + v/12lh).
 TEST(FormulasTest, OfAPlainGptTheyAreThePublishedFormulas) {
   const double l = 24, h = 1024, s = 2048, v = 50304, batch = 8;
-  const TransformerSize size{
-      .layers = l, .hidden = h, .queries = h, .keys = h, .ffn = 4 * h, .seq = s, .vocab = v};
+  const ModelShape shape{.layers = 24, .hidden = 1024, .heads = 16, .seq = 2048, .vocab = 50304};
   const double block = batch * s * l * h * h;
-  const Flops paper = StepFlops(size, batch, Recomputed::kLayers, kAllPairs);
+  const Flops paper = StepFlops(shape, 1, batch, Recomputation::kFull, kAllPairs);
   EXPECT_NEAR(paper.hardware / (96 * block * (1 + s / (6 * h) + v / (16 * l * h))), 1, 1e-12);
-  EXPECT_EQ(paper.model, StepFlops(size, batch, Recomputed::kNothing, kAllPairs).hardware);
-  const Flops megatron = StepFlops(size, batch, Recomputed::kNothing, kCausalPairs);
+  EXPECT_EQ(paper.model, StepFlops(shape, 1, batch, Recomputation::kNone, kAllPairs).hardware);
+  const Flops megatron = StepFlops(shape, 1, batch, Recomputation::kNone, kCausalPairs);
   EXPECT_NEAR(megatron.model / (72 * block * (1 + s / (12 * h) + v / (12 * l * h))), 1, 1e-12);
 }
 
@@ -76,9 +75,8 @@ TEST(FormulasTest, WidthOfTheMlpGatesAndGroupsCount) {
                    .ffn = 14336,
                    .seq = 8192,
                    .vocab = 128256,
-                   .gated = true,
                    .tied = false,
-                   .learned_positions = false};
+                   .has = {.positions = false, .gate = true}};
   const double norms = 32 * 2 * 4096 + 4096, table = 128256.0 * 4096;
   const double products = 6 * (llama.TotalParams() - norms - table) * 8192;
   const double attention = 3 * 32 * 2.0 * 8192 * 8192 * 4096;  // scores and values of half the pairs

@@ -155,7 +155,7 @@ TEST(OtherClustersTest, SequencesFlashAttentionAndFp8SaveTimeAndMemory) {
                  .micro_batch = 1,
                  .global_batch = 512,
                  .zero = 1,
-                 .recompute = Recompute::kSelective};
+                 .recompute = Recomputation::kSelective};
   const auto of = [&] { return Predict(shape, setup, cluster, calibration); };
   const Prediction plain = of();
   setup.sequence_parallel = true;
@@ -202,9 +202,8 @@ TEST(OtherClustersTest, ALargeRunOfAnotherProgramLiesWithinTheBounds) {
                          .ffn = 53248,
                          .seq = 8192,
                          .vocab = 128256,
-                         .gated = true,
                          .tied = false,
-                         .learned_positions = false};
+                         .has = {.positions = false, .gate = true}};
   RunSetup setup{.gpus = 8192,
                  .tp = 8,
                  .pp = 16,
@@ -213,7 +212,7 @@ TEST(OtherClustersTest, ALargeRunOfAnotherProgramLiesWithinTheBounds) {
                  .micro_batch = 1,
                  .global_batch = 2048,
                  .zero = 1,
-                 .recompute = Recompute::kNone};
+                 .recompute = Recomputation::kNone};
   setup.sequence_parallel = setup.flash_attention = true;
   const double seconds = 6 * shape.TotalParams() * shape.seq * 2048 / (8192 * 430e12);
   const Cluster cluster = *FindCluster("h100");

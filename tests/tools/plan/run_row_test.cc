@@ -78,9 +78,9 @@ TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
   const auto rows = parse("256,8,8,1,1,1,1,16,fp32,none\n256,8,8,1,1,1,1,16,,\n");
   ASSERT_TRUE(rows.ok()) << rows.status().message();
   EXPECT_EQ(rows->rows[0].setup.precision, Precision::kFp32);
-  EXPECT_EQ(rows->rows[0].setup.recompute, Recompute::kNone);
+  EXPECT_EQ(rows->rows[0].setup.recompute, Recomputation::kNone);
   EXPECT_EQ(rows->rows[1].setup.precision, Precision::kBf16);
-  EXPECT_EQ(rows->rows[1].setup.recompute, Recompute::kFull);
+  EXPECT_EQ(rows->rows[1].setup.recompute, Recomputation::kFull);
   EXPECT_EQ(parse("256,8,8,1,1,1,1,16,int4,none\n").status().message(),
             "runs.csv:2: precision: 'int4' is not one of bf16, fp16, fp32, fp8");
 }

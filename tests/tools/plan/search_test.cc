@@ -18,7 +18,7 @@ class SearchTest : public testing::Test {
     request_.cluster = *FindCluster("jean-zay");
     request_.nodes = 48;
     request_.global_batch = 2048;
-    request_.recompute = {Recompute::kFull};
+    request_.recompute = {Recomputation::kFull};
     request_.virtual_stages = {1};
   }
   SearchResult Found(size_t top = 10) {
@@ -105,8 +105,8 @@ TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
                     .ffn = 53248,
                     .seq = 8192,
                     .vocab = 128256,
-                    .gated = true,
-                    .tied = false};
+                    .tied = false,
+                    .has = {.gate = true}};
   request_.cluster = *FindCluster("h100");
   request_.program = Program::kMegatronLm;
   request_.nodes = 1024;

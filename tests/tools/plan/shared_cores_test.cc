@@ -31,7 +31,7 @@ RunRow Row(int64_t tp, int64_t pp, int64_t dp, int64_t micro_batch) {
                .dp = dp,
                .micro_batch = micro_batch,
                .global_batch = 16,
-               .recompute = Recompute::kNone,
+               .recompute = Recomputation::kNone,
                .precision = Precision::kFp32};
   return row;
 }

@@ -45,8 +45,7 @@ MegatronTensor OneTensor(const TrainingTensors& tensors, const MegatronShape& sh
   return held->at(0);
 }
 
-const MegatronShape kSmall = {
-    .layers = 1, .hidden = 8, .heads = 4, .groups = 4, .head = 2, .ffn = 6, .vocab = 101};
+const MegatronShape kSmall = {{.layers = 1, .hidden = 8, .heads = 4, .ffn = 6, .vocab = 101}};
 
 TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
   const TrainingTensors tensors = Parameters({{"layers.0.attention.query.weight", {8, 8}},
@@ -67,7 +66,7 @@ TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
 
 TEST(MegatronLayoutTest, AGroupHasItsQueryHeadsThenOneKeyAndOneValue) {
   MegatronShape shape = kSmall;
-  shape.groups = 2;
+  shape.kv_heads = 2;
   const TrainingTensors tensors = Parameters({{"layers.0.attention.query.bias", {8}},
                                               {"layers.0.attention.key.bias", {4}},
                                               {"layers.0.attention.value.bias", {4}}});
@@ -81,7 +80,7 @@ TEST(MegatronLayoutTest, AGroupHasItsQueryHeadsThenOneKeyAndOneValue) {
 
 TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
   MegatronShape shape = kSmall;
-  shape.gated = true;
+  shape.has.gate = true;
   const TrainingTensors tensors =
       Parameters({{"layers.0.mlp.up.weight", {6, 8}}, {"layers.0.mlp.gate.weight", {6, 8}}});
   const MegatronTensor fused = OneTensor(tensors, shape, 2, 1);
@@ -111,10 +110,10 @@ TEST(MegatronLayoutTest, TheVocabularyIsPaddedToAMultipleOfTp) {
   MegatronShape shape = kSmall;
   shape.ffn = 8;
   shape.vocab_multiple = 8;
-  EXPECT_EQ(shape.padded_vocab(1), 104u);
-  EXPECT_EQ(shape.padded_vocab(2), 112u);
+  EXPECT_EQ(shape.PaddedVocab(1), 104);
+  EXPECT_EQ(shape.PaddedVocab(2), 112);
   shape.vocab_multiple = 64;
-  EXPECT_EQ(shape.padded_vocab(4), 256u);
+  EXPECT_EQ(shape.PaddedVocab(4), 256);
 
   const TrainingTensors words = Parameters({{"embedding.word.weight", {101, 8}}});
   const auto rank = [&](int at) { return OneTensor(words, shape, 4, at); };
@@ -154,11 +153,11 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
       {"num_layers", 2}, {"hidden_size", 32}, {"num_attention_heads", 4}, {"vocab_size", 101}};
   const auto shape = MegatronShapeOf(model, gpt2);
   ASSERT_TRUE(shape.ok()) << shape.status().message();
-  EXPECT_EQ(shape->groups, 4u);
-  EXPECT_EQ(shape->head, 8u);
-  EXPECT_EQ(shape->ffn, 128u);
-  EXPECT_TRUE(shape->tied && shape->linear_bias && shape->qkv_bias);
-  EXPECT_FALSE(shape->gated || shape->qk_norm);
+  EXPECT_EQ(shape->kv_heads, 4);
+  EXPECT_EQ(shape->head_dim, 8);
+  EXPECT_EQ(shape->ffn, 128);
+  EXPECT_TRUE(shape->tied && shape->has.mlp_bias && shape->has.query_key_value_bias);
+  EXPECT_FALSE(shape->has.gate || shape->has.query_key_norm);
 
   const TrainingTensors llama =
       Parameters({{"output.weight", {101, 32}}, {"layers.0.mlp.gate.weight", {48, 32}}});
@@ -166,11 +165,11 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
   grouped.update({{"num_key_value_heads", 2}, {"head_dim", 16}, {"ffn_hidden_size", 48}});
   const auto other = MegatronShapeOf(grouped, llama);
   ASSERT_TRUE(other.ok()) << other.status().message();
-  EXPECT_EQ(other->groups, 2u);
-  EXPECT_EQ(other->head, 16u);
-  EXPECT_EQ(other->ffn, 48u);
-  EXPECT_TRUE(other->gated);
-  EXPECT_FALSE(other->tied || other->linear_bias || other->qkv_bias);
+  EXPECT_EQ(other->kv_heads, 2);
+  EXPECT_EQ(other->head_dim, 16);
+  EXPECT_EQ(other->ffn, 48);
+  EXPECT_TRUE(other->has.gate);
+  EXPECT_FALSE(other->tied || other->has.mlp_bias || other->has.query_key_value_bias);
 
   grouped["num_key_value_heads"] = 3;
   EXPECT_EQ(MegatronShapeOf(grouped, llama).status().kind(), StatusKind::kInvalidArgument);

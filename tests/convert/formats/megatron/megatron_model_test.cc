@@ -29,19 +29,20 @@ TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
     const auto gpt = Read(ArgumentsOf(program, "gpt"));
     ASSERT_TRUE(gpt.ok()) << gpt.status().message();
-    EXPECT_EQ(gpt->layers, 2u);
-    EXPECT_EQ(gpt->hidden, 64u);
-    EXPECT_EQ(gpt->heads, 4u);
-    EXPECT_EQ(gpt->groups, 4u) << program;  // num_query_groups is 1 there, but group_query_attention false
-    EXPECT_EQ(gpt->head, 16u);
-    EXPECT_EQ(gpt->vocab_multiple, 128u);
-    EXPECT_FALSE(gpt->gated);
+    EXPECT_EQ(gpt->shape.layers, 2);
+    EXPECT_EQ(gpt->shape.hidden, 64);
+    EXPECT_EQ(gpt->shape.heads, 4);
+    EXPECT_EQ(gpt->shape.kv_heads, 4)
+        << program;  // num_query_groups is 1 there, but group_query_attention false
+    EXPECT_EQ(gpt->shape.head_dim, 16);
+    EXPECT_EQ(gpt->shape.vocab_multiple, 128);
+    EXPECT_FALSE(gpt->shape.has.gate);
     EXPECT_EQ(gpt->facts["ffn_hidden_size"], 256);
     EXPECT_EQ(gpt->facts["max_position_embeddings"], 32);
     const auto llama = Read(ArgumentsOf(program, "llama"));
     ASSERT_TRUE(llama.ok()) << llama.status().message();
-    EXPECT_EQ(llama->groups, 2u) << program;
-    EXPECT_TRUE(llama->gated);
+    EXPECT_EQ(llama->shape.kv_heads, 2) << program;
+    EXPECT_TRUE(llama->shape.has.gate);
     EXPECT_FALSE(llama->gate_last);
     EXPECT_EQ(llama->facts["ffn_hidden_size"], 96);
     EXPECT_EQ(llama->facts["num_key_value_heads"], 2);
@@ -75,7 +76,7 @@ TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
   args["glu_activation"] = "geglu";
   const auto read = Read(args);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_TRUE(read->gated && read->gate_last);
+  EXPECT_TRUE(read->shape.has.gate && read->gate_last);
 }
 
 TEST(MegatronModelTest, OtherModelsAreRefused) {
