@@ -1,6 +1,6 @@
 // The verb plans under the store's lock, asks for all files of the plan from tape at once, and then makes
 // bundles by a plan of its own for each (bundler.h), from what has come back. The rest serves the verbs
-// that bundle or rewrite by policy: the same job with the same lines of output.
+// that bundle by policy: the same job with the same lines of output.
 
 #include "tools/commands/archive/cmd_archive_bundle.h"
 
@@ -82,28 +82,6 @@ Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, 
   job.all = all;
   job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
   return MakeBundles({fs, policy.store}, job);
-}
-
-Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
-                                           const std::vector<BundleRewrite>& rewrites, bool quiet) {
-  const Store store(fs, policy.store);
-  std::vector<BundleDraft> drafts;
-  std::vector<std::string> paths;
-  for (const BundleRewrite& rewrite : rewrites) {
-    drafts.push_back(rewrite.draft);
-    paths.push_back(store.Path(rewrite.draft.files.front()));
-  }
-  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  return RewriteBundles(store, drafts, ShownJob(policy, quiet));
-}
-
-void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
-  const std::string& file = rewrite.draft.files.front();
-  const bool taped = IsStub(Store(FileSystem::Posix(), policy.store).Path(file));
-  fmt::print("rewrite {} as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file, rewrite.draft.name,
-             rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
-             taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",
-             HumanBytes(rewrite.draft.bytes), HumanBytes(rewrite.unwanted_bytes), rewrite.draft.why);
 }
 
 ordered_json BundlingJson(const BundlePlan& bundling) {

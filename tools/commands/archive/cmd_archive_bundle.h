@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/archive/policy/bundle_policy.h"
-#include "tools/archive/policy/bundle_rewrite.h"
 #include "tools/cli/verb.h"
 
 namespace cairn {
@@ -15,12 +14,6 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb);
 // Makes the bundles that are due, and tells of each unless `quiet`. Returns what went wrong, one line each.
 // Requires the store's lock.
 Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet);
-
-// The same for bundles that are written anew, brought back from tape before.
-Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
-                                           const std::vector<BundleRewrite>& rewrites, bool quiet);
-// What it reads, writes and frees.
-void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy);
 
 nlohmann::ordered_json BundlingJson(const BundlePlan& bundling);
 void PrintBundling(const BundlePlan& bundling, const Policy& policy);

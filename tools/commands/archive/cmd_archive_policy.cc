@@ -15,9 +15,9 @@
 #include <set>
 
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/prune.h"
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/archive/store/archiver.h"
@@ -40,7 +40,6 @@ using nlohmann::ordered_json;
 
 struct PolicyOptions {
   std::string policy;
-  std::string rewrite;             // of prune
   std::vector<std::string> adopt;  // of prune
   bool dry_run = false;
   bool json = false;
@@ -126,27 +125,6 @@ Result<int> RunArchivePlan(const PolicyOptions& options) {
   options.json ? PrintPlanJson(plan) : PrintPlan(plan, policy);
   for (const std::string& failure : plan.failures) PrintProblem(failure);
   return plan.failures.empty() ? kExitDone : kExitCheckFailed;
-}
-
-// Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
-Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
-                                         const std::vector<PruneEntry>& entries, bool quiet) {
-  const Store store(fs, policy.store);
-  std::set<std::string> on_tape;
-  for (const PruneEntry& entry : entries)
-    if (entry.on_tape) on_tape.insert(store.Path(entry.file));
-  for (const std::string& path : on_tape)
-    PrintProblem(
-        fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
-  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
-  return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
-}
-
-// What is to go; what a killed run left of bundles comes first where they are to be written anew.
-Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
-  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles({fs, policy.store}).status());
-  return PlanPrune(fs, policy);
 }
 
 // One run by policy.
@@ -342,12 +320,10 @@ class PolicyRun {
   }
 
   Status Prune() {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, SettleAndPlanPrune(fs_, policy_));
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, PruneBy(fs_, policy_, entries, quiet_));
-    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
+    CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_, entries));
     for (const PruneEntry& entry : entries)
-      if (entry.remove && (!entry.rewrite || problems.empty()) && !quiet_)
-        fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+      if (entry.remove && !quiet_) fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
     return OkStatus();
   }
 
@@ -369,12 +345,7 @@ class PolicyRun {
 
 Result<int> RunPrune(const PolicyOptions& options) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(Policy policy, ReadPolicy(options.policy));
-  if (!options.rewrite.empty()) {
-    const auto share = ParsePercent(options.rewrite);
-    if (!share) return InvalidArgument("--rewrite '{}' is not a share; write 50%", options.rewrite);
-    policy.rewrite = *share;
-  }
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   const Store store(fs, policy.store);
   std::optional<FileLock> lock;
   if (!options.dry_run) {
@@ -386,9 +357,8 @@ Result<int> RunPrune(const PolicyOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run
-                                                                    ? PlanPrune(fs, policy, options.adopt)
-                                                                    : SettleAndPlanPrune(fs, policy));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries,
+                         options.dry_run ? PlanPrune(fs, policy, options.adopt) : PlanPrune(fs, policy));
   ordered_json list = ordered_json::array();
   TextTable table({"member", "do", "size", "why", "tar"});
   const auto named_twice = [](const PruneEntry& e) { return e.title.find('~') != std::string::npos; };
@@ -404,26 +374,17 @@ Result<int> RunPrune(const PolicyOptions& options) {
                     {"tar", e.tar},
                     {"file", e.file},
                     {"remove", e.remove},
-                    {"rewrite", e.rewrite},
                     {"drop_claim", e.drop_claim},
                     {"bytes", e.bytes},
                     {"why", e.why}});
   }
   options.json ? PrintJson(list) : table.Print();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
-  if (!options.json)
-    for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
-  std::vector<std::string> problems;
-  if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(problems, PruneBy(fs, policy, entries, options.json));
-  }
-  for (const std::string& problem : problems) PrintProblem(problem);
+  if (!options.dry_run) CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> orphans, OrphanedClaims(fs, policy));
   for (const std::string& line : orphans)
     if (!options.json) fmt::print("note: {}\n", line);
-  if (!options.json && problems.empty())
-    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
-  return problems.empty() ? kExitDone : kExitCheckFailed;
+  if (!options.json) fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
+  return kExitDone;
 }
 
 // One of several processes, that others outlast.
@@ -478,9 +439,8 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
   if (dry_run)
-    return team.leads()
-               ? RunArchivePlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
-               : Result<int>(kExitDone);
+    return team.leads() ? RunArchivePlan({.policy = policy_path, .dry_run = true, .json = json})
+                        : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
@@ -519,11 +479,6 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
                    "policy names is missing or cannot be read"));
   CLI::App* prune = add("prune", "remove members that no class of a policy keeps", RunPrune);
   prune
-      ->add_option(
-          "--rewrite", options->rewrite,
-          "rewrite bundles of which this share or more is not kept, like 50%; recalls them from tape")
-      ->option_text("PERCENT");
-  prune
       ->add_option("--adopt", options->adopt,
                    "take over another claim: a policy's tag, or \"policy:PATH\" of a policy that is gone, "
                    "\"by hand\", or \"unknown\" for members of older versions; repeatable")
@@ -538,8 +493,7 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
       "are stored\n"
       "nowhere else. Runs are known by their identity, not by their name. A bundle is removed only if no "
       "class keeps\n"
-      "any of its members, or after --rewrite (or the policy's `rewrite`) wrote the others into a new bundle "
-      "and proved it.\n\n" +
+      "any of its members.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));
 }
 
