@@ -12,9 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
-#include <set>
 
-#include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
 #include "tools/archive/policy/prune.h"
@@ -127,221 +125,33 @@ Result<int> RunArchivePlan(const PolicyOptions& options) {
   return plan.failures.empty() ? kExitDone : kExitCheckFailed;
 }
 
-// One run by policy.
-class PolicyRun {
- public:
-  PolicyRun(FileSystem& fs, const Policy& policy, bool quiet) : fs_(fs), policy_(policy), quiet_(quiet) {
-    last_ = ReadLastReport(fs, policy);
-    report_.verb = "run";
-    report_.started_unix_seconds = std::time(nullptr);
-  }
-
-  // The store, locked and made ready.
-  Result<TeamStore> Join(const RankTeam& team) {
-    CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
-    return TeamStore::Join(store_, team, [this] { return Prepare(); });
-  }
-
-  // This process's share.
-  Status Store(TeamStore& team) {
-    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    for (const PlanEntry& entry : plan.entries)
-      for (const StoreUsage& one : {entry.full_at_most, entry.weights_at_most})
-        largest_ = {std::max(largest_.bytes, one.bytes), std::max(largest_.files, one.files)};
-    for (const size_t i : team.Order(plan.entries.size())) {
-      const PlanEntry& entry = plan.entries[i];
-      if (!entry.stores() && !entry.delete_source) continue;
-      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(team, entry); }).status());
-    }
-    return OkStatus();
-  }
-
-  // What comes after every process has stored its share.
-  Status Conclude(TeamStore& team) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
-    if (!shares.empty()) Take(shares);
-    if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
-    if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(Bundle());
-    CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
-    Note(after);
-    for (const std::string& failure : after.failures)
-      if (std::ranges::find(report_.failures, failure) == report_.failures.end())
-        report_.failures.push_back(failure);
-    for (const std::string& note : after.notes)
-      if (!quiet_) fmt::print("note: {}\n", note);
-    report_.nearest_purge_days = after.nearest_purge_days;
-    for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
-    return OkStatus();
-  }
-
-  // `status`: of what ended the run before its end.
-  RunReport& Finish(const Status& status = {}) {
-    if (!status.ok()) report_.failures.push_back(status.message());
-    report_.finished_unix_seconds = std::time(nullptr);
-    report_.last_success_unix_seconds =
-        report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
-    report_.bytes_per_second =
-        seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
-    if (const auto usage = UsageOf(store_); usage.ok()) {
-      report_.store_files = usage->files;
-      report_.store_bytes = usage->bytes;
-    }
-    return report_;
-  }
-
- private:
-  // What comes before any process of a team stores something.
-  Status Prepare() {
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(store_));
-    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
-    Note(plan);
-    return OkStatus();
-  }
-
-  Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
-
-  // The report becomes that of all processes.
-  void Take(const std::vector<ShareResult>& shares) {
-    report_.stored_bytes = report_.stored_members = 0;
-    report_.failures.clear();
-    int64_t first = report_.started_unix_seconds, last = 0;
-    for (const ShareResult& share : shares) {
-      report_.stored_bytes += share.stored_bytes;
-      report_.stored_members += share.stored_members;
-      report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
-      first = std::min(first, share.started_unix_seconds);
-      last = std::max(last, share.finished_unix_seconds);
-    }
-    report_.started_unix_seconds = first;
-    seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
-  }
-
-  ShareResult DoOne(TeamStore& team, const PlanEntry& entry) {
-    const RunReport before = report_;
-    Do(team, entry);
-    return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
-            .stored_members = report_.stored_members - before.stored_members,
-            .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
-                         report_.failures.end()}};
-  }
-
-  // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
-  void Note(const Plan& plan) {
-    Result<Ledger> ledger = Ledger::Open(store_);
-    if (!ledger.ok()) return PrintProblem(ledger.status().message());
-    (void)ledger->Sync();
-    for (const PlanEntry& e : plan.entries)
-      (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
-                        : ledger->ForgetSource(e.source.path));
-  }
-
-  void Do(TeamStore& team, const PlanEntry& entry) {
-    // What takes the source away comes last, and only where all before it succeeded.
-    bool good = true;
-    if (entry.store_weights)
-      good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
-    if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
-      good = One(team, entry, /*weights=*/false, entry.delete_source);
-    if (good && !entry.stores() && entry.delete_source && !entry.keeps_full) One(team, entry, true, true);
-  }
-
-  // Stores one form of a source where the quota has room for it, or removes the source of what is stored.
-  Result<ArchiveOutcome> Try(TeamStore& team, const PlanEntry& entry, const ArchiveRequest& request) {
-    const StoreUsage& more = request.weights ? entry.weights_at_most : entry.full_at_most;
-    const bool stores = request.weights ? entry.store_weights : entry.store_full;
-    const bool limited = stores && (policy_.quota_bytes > 0 || policy_.quota_inodes > 0);
-    Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
-    const auto work = [&]() -> Status {
-      if (limited) {
-        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(store_));
-        CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
-      }
-      Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
-      outcome = Archive(store_, request,
-                        {.pack = policy_.pack,
-                         .parity = policy_.parity,
-                         .max_tar_bytes = policy_.bundle_max,
-                         .claims = {claim_}},
-                        [&](uint64_t done) { progress.Update(done); });
-      return outcome.status();
-    };
-    const auto all_fit = [&] {
-      const auto there = UsageOf(store_);
-      return there.ok() &&
-             CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
-    };
-    CAIRN_RETURN_IF_ERROR(limited ? team.TakingRoom(all_fit, work) : work());
-    return outcome;
-  }
-
-  bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
-    bool on_tape = false;
-    const auto claim = [&](const std::string& tar) -> Status {
-      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
-      if (!delete_source) return OkStatus();
-      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
-      const std::vector<std::string> files = FilesOf(store_.Place(record));
-      on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
-      return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
-    };
-    const auto outcome = Try(
-        team, entry,
-        {.source = entry.source,
-         .weights = weights,
-         .delete_source = delete_source,
-         .stored = claim,
-         .successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs_, step, !quiet_); }});
-    if (on_tape) {  // no failure: what was asked for is stored
-      PrintProblem(fmt::format(
-          "note: {}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
-          entry.title));
-      return false;
-    }
-    const Status failure = outcome.ok() ? outcome->kept : outcome.status();
-    if (!failure.ok()) {
-      PrintProblem(failure.message());
-      report_.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
-    }
-    if (!outcome.ok()) return false;
-    if (outcome->stored) {
-      report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
-      ++report_.stored_members;
-      seconds_ += outcome->seconds;
-      if (!quiet_)
-        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
-                   Name(outcome->record.form), FilesText(outcome->record),
-                   HumanBytesOrDash(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
-    }
-    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
+// Prints what a run does, unless `quiet`; problems always.
+PolicyEvents PrintedEvents(bool quiet) {
+  PolicyEvents events = PrintedBundling(quiet);
+  events.problem = [](const std::string& line) { PrintProblem(line); };
+  events.note = [](const std::string& line) { PrintProblem("note: " + line); };
+  const auto progress = std::make_shared<std::optional<Progress>>();
+  events.archiving = [=](const PlanEntry& entry) -> ByteProgress {
+    progress->emplace("archiving " + entry.title, 2 * entry.bytes, !quiet);
+    return [=](uint64_t done) { (*progress)->Update(done); };
+  };
+  events.archived = [=] { progress->reset(); };
+  if (quiet) return events;
+  events.stored = [](const PlanEntry& entry, const ArchiveOutcome& outcome) {
+    fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
+               Name(outcome.record.form), FilesText(outcome.record),
+               HumanBytesOrDash(outcome.record.tar_bytes), HumanSeconds(outcome.seconds));
     std::fflush(stdout);
-    return failure.ok();
-  }
-
-  Status Prune() {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
-    CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_, entries));
-    for (const PruneEntry& entry : entries)
-      if (entry.remove && !quiet_) fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
-    return OkStatus();
-  }
-
-  Status Bundle() {
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs_, policy_, /*all=*/false, quiet_));
-    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
-    return OkStatus();
-  }
-
-  FileSystem& fs_;
-  const Policy& policy_;
-  const cairn::Store store_{fs_, policy_.store};
-  const bool quiet_;
-  const std::string claim_ = policy_.labels().front();
-  RunReport last_, report_;
-  StoreUsage largest_;  // that any member may take
-  double seconds_ = 0;  // spent on what was stored
-};
+  };
+  events.source_removed = [](const std::string& source) {
+    fmt::print("removed its source {}\n", source);
+    std::fflush(stdout);
+  };
+  events.pruned = [](const PruneEntry& entry) {
+    fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+  };
+  return events;
+}
 
 Result<int> RunPrune(const PolicyOptions& options) {
   FileSystem& fs = FileSystem::Posix();
@@ -444,10 +254,11 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
-    PolicyRun run(fs, policy, json);
+    const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
+    PolicyRun run(fs, policy, successor, PrintedEvents(json));
     Result<TeamStore> store = run.Join(team);
     if (!store.ok()) return TellStopped(fs, policy, team, run, store.status());
-    Status status = run.Store(*store);
+    Status status = run.StoreShare(*store);
     const Result<bool> last = store->IsLast();
     if (!last.ok()) return TellStopped(fs, policy, team, run, last.status());
     if (!*last) return TellShare(run.Finish(), status, json);
