@@ -126,7 +126,6 @@ class ProgramTest(CliTest):
     def test_every_help_has_an_example_and_the_exit_statuses(self):
         commands = [[verb] for verb in verbs() if verb != "train"]
         commands += [["archive", verb] for verb in ("run", "ls", "verify", "restore")]
-        commands += [["bench", verb] for verb in ("limits", "save", "load", "codec")]
         commands += [["plan", "predict"]]
         self.assertGreater(len(commands), 7)
         for command in commands:

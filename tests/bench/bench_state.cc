@@ -4,7 +4,7 @@
 // copy; its stall is what it took to start the copy and to wait for it. A saved step is verified past the
 // page cache.
 
-#include "tools/bench/bench_state.h"
+#include "tests/bench/bench_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
 #include "runtime/control/background_thread.h"
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 namespace cairn {
 namespace {

@@ -2,7 +2,9 @@
 // same other rows, so that the comparison is fair. Ranking asks what a user wants to know: of the
 // configurations of the group, how many does the planner put before the one that was measured fastest?
 
-#include "tools/plan/cross_validation.h"
+#include "tests/bench/cross_validation.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -100,6 +102,12 @@ HeldOut Judge(const std::string& group, const std::vector<RunRow>& train, const 
   return held;
 }
 
+std::string Percent(const Errors& errors, double (Errors::*which)() const) {
+  return errors.all.empty() ? "-" : fmt::format("{:.1f} %", 100 * (errors.*which)());
+}
+
+std::string Share(int part, size_t whole) { return whole == 0 ? "-" : fmt::format("{}/{}", part, whole); }
+
 }  // namespace
 
 double Errors::Median() const { return MedianOf(all); }
@@ -133,6 +141,33 @@ HeldOut SumOf(const std::vector<HeldOut>& groups) {
       sum.*count += g.*count;
   }
   return sum;
+}
+
+CsvTable ErrorTable(const std::vector<HeldOut>& groups) {
+  CsvTable table{"errors"};
+  table.header = {"left out",          "rows",
+                  "sec/it median",     "worst",
+                  "plain: median",     "worst (plain)",
+                  "memory median",     "worst (mem)",
+                  "plain mem: median", "worst (plain mem)",
+                  "fits called",       "best ranked",
+                  "sec/it in bounds",  "memory in bounds"};
+  std::vector<HeldOut> lines = groups;
+  lines.push_back(SumOf(groups));
+  for (const HeldOut& g : lines) {
+    CsvTable::Row row;
+    row.cells = {g.group, fmt::format("{}", g.rows)};
+    for (const Errors* errors : {&g.time, &g.plain_time, &g.memory, &g.plain_memory}) {
+      row.cells.push_back(Percent(*errors, &Errors::Median));
+      row.cells.push_back(Percent(*errors, &Errors::Worst));
+    }
+    row.cells.push_back(Share(g.right_calls, g.calls));
+    row.cells.push_back(g.best_rank == 0 ? "-" : fmt::format("{} of {}", g.best_rank, g.candidates));
+    row.cells.push_back(Share(g.within_time, g.time.all.size()));
+    row.cells.push_back(Share(g.within_memory, g.memory.all.size()));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
 }
 
 }  // namespace cairn

@@ -2,7 +2,7 @@
 // what raw reads bring is compared with what was written.
 #pragma once
 
-#include "tools/bench/bench_save.h"
+#include "tests/bench/bench_save.h"
 
 namespace cairn {
 

@@ -3,7 +3,7 @@
 // Before each contender the file system may finish its discards, so that none pays for what another
 // deleted.
 
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 #include <unistd.h>
 

@@ -1,10 +1,10 @@
 #include <cstring>
 
 #include "ckpt/model/layout.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
-#include "tools/bench/bench_save.h"
-#include "tools/bench/bench_state.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
+#include "tests/bench/bench_save.h"
+#include "tests/bench/bench_state.h"
 
 namespace cairn {
 namespace {

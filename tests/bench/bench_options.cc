@@ -2,7 +2,7 @@
 // Facts of the machine come from /proc and system calls and go before the figures, which say little without
 // them.
 
-#include "tools/bench/bench_options.h"
+#include "tests/bench/bench_options.h"
 
 #include <sys/utsname.h>
 #include <sys/vfs.h>
@@ -13,8 +13,8 @@
 
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/io/file_system.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 

@@ -1,7 +1,7 @@
 // What the codec makes of a checkpoint's tensors: size and speed by class, which is role and dtype.
 #pragma once
 
-#include "tools/bench/bench_save.h"
+#include "tests/bench/bench_save.h"
 
 namespace cairn {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/bench_disk.h"
+#include "tests/bench/bench_disk.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "ckpt/io/file_system.h"
+#include "tests/bench/bench_memory.h"
 #include "tests/support/temp_dir.h"
-#include "tools/bench/bench_memory.h"
 
 namespace cairn {
 namespace {

@@ -1,9 +1,9 @@
-#include "tools/bench/bench_save.h"
+#include "tests/bench/bench_save.h"
 
 #include "ckpt/step/shard_image.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
-#include "tools/bench/bench_state.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
+#include "tests/bench/bench_state.h"
 
 namespace cairn {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Our own save and load against raw transfers of the same bytes, in the same rounds.
 #pragma once
 
-#include "tools/bench/bench_options.h"
+#include "tests/bench/bench_options.h"
 
 namespace cairn {
 

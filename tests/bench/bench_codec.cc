@@ -1,4 +1,4 @@
-#include "tools/bench/bench_codec.h"
+#include "tests/bench/bench_codec.h"
 
 #include <algorithm>
 #include <map>

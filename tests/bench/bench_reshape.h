@@ -1,8 +1,8 @@
-// cairn bench reshape: another TP and PP for a step on disk, against one read and one write of its bytes.
+// cairn-bench reshape: another TP and PP for a step on disk, against one read and one write of its bytes.
 #pragma once
 
-#include "tools/bench/bench_options.h"
-#include "tools/bench/bench_save.h"
+#include "tests/bench/bench_options.h"
+#include "tests/bench/bench_save.h"
 
 namespace cairn {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/plan/calibration.h"
+#include "tools/plan/csv_table.h"
 
 namespace cairn {
 
@@ -37,5 +38,8 @@ struct HeldOut {
 Result<std::vector<HeldOut>> CrossValidate(const std::vector<RunRow>& rows,
                                            const std::vector<std::string>& groups, const Cluster& cluster);
 HeldOut SumOf(const std::vector<HeldOut>& groups);
+
+// One row a group and one for all.
+CsvTable ErrorTable(const std::vector<HeldOut>& groups);
 
 }  // namespace cairn

@@ -3,16 +3,16 @@
 // timed as a whole, its start included; it reports its peak memory itself. Beside it stand a raw write and a
 // cold raw read of about as many bytes, without which no reshape is possible.
 
-#include "tools/bench/bench_reshape.h"
+#include "tests/bench/bench_reshape.h"
 
 #include <fmt/ranges.h>
 
 #include <filesystem>
 
 #include "convert/stream/step_builder.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
-#include "tools/bench/bench_state.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
+#include "tests/bench/bench_state.h"
 #include "tools/process/child.h"
 
 namespace cairn {

@@ -4,7 +4,7 @@
 // cold or warm is never assumed: mincore counts its resident pages, and a state that cannot be reached is an
 // error.
 
-#include "tools/bench/bench_disk.h"
+#include "tests/bench/bench_disk.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -21,7 +21,7 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/unique_fd.h"
 #include "ckpt/io/file_system.h"
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 namespace cairn {
 namespace {

@@ -1,10 +1,10 @@
-// The options of every `cairn bench`, and what it checks before it starts.
+// The options of every job of cairn-bench, and what it checks before it starts.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 namespace cairn {
 

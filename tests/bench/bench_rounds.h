@@ -1,4 +1,4 @@
-// Contenders measured in turn: the core that every `cairn bench` shares.
+// Contenders measured in turn: the core that every job of cairn-bench shares.
 //
 // A round runs each contender once, and each round starts with the next one, so that none always follows the
 // same neighbour. Figures are medians over the rounds with the extremes beside them; a ratio is the median of

@@ -2,14 +2,14 @@
 // noise and one target, both touched before. What needs new pages is timed in two states, as found and
 // recycled (bench_memory.h says why). Reads are compared with the source after the clock has stopped.
 
-#include "tools/bench/bench_limits.h"
+#include "tests/bench/bench_limits.h"
 
 #include <algorithm>
 
 #include "ckpt/base/digest.h"
 #include "convert/stream/fingerprint.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
 
 namespace cairn {
 namespace {

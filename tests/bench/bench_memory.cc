@@ -1,4 +1,4 @@
-#include "tools/bench/bench_memory.h"
+#include "tests/bench/bench_memory.h"
 
 #include <sys/mman.h>
 #include <time.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
-#include "tools/bench/bench_rounds.h"
+#include "tests/bench/bench_rounds.h"
 
 namespace cairn {
 namespace {

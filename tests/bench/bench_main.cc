@@ -1,17 +1,21 @@
-// A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec takes
-// a checkpoint and is added beside them. Every report begins with the facts of the machine, without which a
-// number means little.
+// `cairn-bench`: measures this machine's limits, and Cairn's speed beside them, in one process.
+//
+// A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec takes a
+// checkpoint. Every report begins with the facts of the machine, without which a number means little.
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
-#include "tools/bench/bench_codec.h"
-#include "tools/bench/bench_limits.h"
-#include "tools/bench/bench_reshape.h"
-#include "tools/bench/bench_save.h"
+#include "runtime/config/wrapped_help.h"
+#include "tests/bench/bench_codec.h"
+#include "tests/bench/bench_limits.h"
+#include "tests/bench/bench_reshape.h"
+#include "tests/bench/bench_save.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
-#include "tools/commands/commands.h"
+#include "tools/cli/verb.h"
 
 namespace cairn {
 namespace {
@@ -100,7 +104,7 @@ void AddJob(CLI::App& bench, const BenchJob& job, Verb& verb) {
       ->check(CLI::Range(0.0, 600.0))
       ->option_text("SECONDS");
   command->footer(fmt::format(
-      "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn bench {} --bytes 4GB --dir /scratch", job.name))));
+      "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn-bench {} --bytes 4GB --dir /scratch", job.name))));
   command->callback([options, &job, &verb] {
     options->bytes = std::max<uint64_t>(options->bytes / kBenchUnit, 1) * kBenchUnit;
     verb = [options, &job] { return Run(job, *options); };
@@ -122,21 +126,34 @@ void AddCodec(CLI::App& bench, Verb& verb) {
   command->footer(
       "One thread. NAME_in is the speed of encoding, NAME_out of decoding, both in bytes of the tensors. "
       "Everything encoded is decoded and compared.\n\n" +
-      HelpFooter("cairn bench codec runs/gpt"));
+      HelpFooter("cairn-bench codec runs/gpt"));
   command->callback([options, checkpoint, &verb] {
     verb = [options, checkpoint] { return RunCodec(*checkpoint, *options); };
   });
 }
 
-}  // namespace
-
-void AddBenchCommand(CLI::App& app, Verb& verb) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "measure this machine's limits, and Cairn's speed beside them");
-  bench->require_subcommand(1);
-  bench->footer("A slow result is not a failure.\n\n" + HelpFooter("cairn bench limits --json"));
-  for (const BenchJob& job : kJobs) AddJob(*bench, job, verb);
-  AddCodec(*bench, verb);
+int RunBench(int argc, char** argv) {
+  CLI::App app("Measures this machine's limits, and Cairn's speed beside them.", "cairn-bench");
+  app.require_subcommand(1);
+  app.footer("A slow result is not a failure.\n\n" + HelpFooter("cairn-bench limits --json"));
+  app.formatter(std::make_shared<WrappedHelp>());
+  Verb verb;
+  for (const BenchJob& job : kJobs) AddJob(app, job, verb);
+  AddCodec(app, verb);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    PrintProblem(error.what());
+    return kExitTrouble;
+  }
+  const Result<int> result = verb();
+  if (result.ok()) return *result;
+  PrintProblem(result.status().message());
+  return kExitTrouble;
 }
 
+}  // namespace
 }  // namespace cairn
+
+int main(int argc, char** argv) { return cairn::RunBench(argc, argv); }
