@@ -43,7 +43,7 @@ Result<std::unique_ptr<StoredSource>> ArraysOf(FileSystem& fs, const std::string
   return StoredSource::Make(fs, directory, {}, std::move(plain));
 }
 
-// The largest difference of two arrays; 0 where their bytes are equal.
+// The largest difference of two arrays; 0 if their bytes are equal.
 Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
   const TensorEntry& entry = arrays.catalog().tensors[a];
   if (!(entry.spec.shape == arrays.catalog().tensors[b].spec.shape) ||
@@ -83,8 +83,8 @@ struct AveragedBox {
   size_t copies = 0;
 };
 
-// Reads the mean of all copies where some differ, and the first copy elsewhere. The i-th source has the i-th
-// copy of each box, or the first one where there are fewer. Averages in fp32, as converters of BLOOM do.
+// Reads the mean of all copies if some differ, else the first copy. The i-th source has the i-th copy of each
+// box, or the first one if there are fewer. Averages in fp32, as converters of BLOOM do.
 class MeanSource final : public ForeignSource {
  public:
   MeanSource(std::vector<std::unique_ptr<StoredSource>> sources,

@@ -1,5 +1,5 @@
 // Names are taken apart from the left, piece by piece; a name that does not fit in full is not one of
-// DeepSpeed's and is passed over. `latest` is followed only where the path itself has no model states, and
+// DeepSpeed's and is ignored. `latest` is followed only if the path itself has no model states, and
 // only to a plain name. Mixtures of experts are refused here, since their files would be passed over in
 // silence.
 

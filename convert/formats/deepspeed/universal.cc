@@ -1,8 +1,8 @@
 // Model states come first: they hold the arguments, and the shapes that ZeRO-3 flattened. Then the
-// directories are listed by name. The model is Megatron's only where each of the names has a place there and
+// directories are listed by name. The model is Megatron's only if each of the names has a place there and
 // there are args; otherwise all names stay. Then each file of a parameter's directory becomes the tensor of
-// one role. Last come the modules beside them: buffers of an unknown model are nowhere else and are read,
-// everything else is a replica in the account.
+// one role. Last come the modules beside them: buffers of an unknown model are stored only there and are
+// read; everything else is a replica in the account.
 
 #include "convert/formats/deepspeed/universal.h"
 
@@ -33,7 +33,7 @@ std::optional<int> PipelineIndex(const std::string& name) {
   return index;
 }
 
-// A pipeline's names as Megatron's: what a module is, those beside it say.
+// A pipeline's names as Megatron's. The names beside a module's tell what the module is.
 std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
   std::set<int> transformer;
   for (const std::string& name : names)
@@ -141,7 +141,7 @@ class UniversalOpener {
     return ReadSteps();
   }
 
-  // One number where all parameters agree.
+  // One number if all parameters agree.
   Status ReadSteps() {
     std::set<double> steps;
     for (const std::string& name : names_) {

@@ -68,14 +68,14 @@ const TensorRef* StateOf(const OptimizerStates& states, Role role) {
   return nullptr;
 }
 
-// What the optimizer itself keeps for a group: its moments and the number of its updates.
+// The optimizer's own state of a group: its moments and the number of its updates.
 const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (base && base->is(PyKind::kList)) return ItemOf(base, group);  // elastic checkpoints
   return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
 }
 
-// What both forms have: the states of each group (or sub-group), and what becomes of a number among them.
+// The base of both readers: the states of each group (or sub-group), and the numbers among them.
 class ZeroReader {
  public:
   ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
@@ -128,7 +128,8 @@ class Zero12 : public ZeroReader {
   }
 
  private:
-  // What the optimizer has a place of must have a shape, or its elements would count as alignment.
+  // Every parameter that the optimizer has a place for must have a shape, or its elements would count as
+  // alignment.
   Status CheckNames() const {
     for (const ZeroShard& shard : shards_) {
       const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
@@ -375,8 +376,7 @@ void ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
   PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
 }
 
-// Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
-// many.
+// With ZeRO-3 `param_shapes` has sub-groups. They belong to one group if there is one, else each is a group.
 void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
   for (const PyValue* group : param_shapes.items) {
@@ -390,7 +390,7 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   }
 }
 
-// The number of updates; where groups differ in it, each parameter gets its own.
+// The number of updates; if groups differ in it, each parameter gets its own.
 Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents) {
   std::set<double> steps;
   for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {
