@@ -318,11 +318,8 @@ bool MatchesUniversal(FileSystem& fs, const std::string& path) {
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
                                                      const OpenOptions& options) {
   if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
-  const std::string pointer = JoinPath(path, kPointer);
-  CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
-  tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
-  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", pointer, tag);
-  return UniversalOpener(fs, JoinPath(path, tag), options).Open();
+  CAIRN_ASSIGN_OR_RETURN(std::string directory, NamedDirectory(fs, path, kPointer));
+  return UniversalOpener(fs, std::move(directory), options).Open();
 }
 
 }  // namespace cairn

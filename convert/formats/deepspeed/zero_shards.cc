@@ -96,6 +96,19 @@ class ZeroReader {
     return states;
   }
 
+  // Puts a rank's vector of a group (ZeRO-3: sub-group) behind `flat`.
+  Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
+    const ZeroShard& shard = shards_[rank];
+    const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
+    const TensorRef* value = TensorIn(ItemOf(Find(*OptimizerOf(shard), masters), group));
+    if (role != Role::kMaster) {
+      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, group));
+      value = StateOf(states, role);
+    }
+    const std::string name = fmt::format("{} of {}group {}", key, stage_ == 3 ? "sub-" : "", group);
+    return AppendVector(shard, value, name, flat);
+  }
+
   // One number for all parameters of a group, so that each has it.
   Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
     auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
@@ -186,14 +199,7 @@ class Zero12 : public ZeroReader {
                   uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
     StoredArray flat;
     for (size_t d = 0; d < shards_.size(); ++d) {
-      const TensorRef* value = nullptr;
-      if (role == Role::kMaster) {
-        value = TensorIn(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
-      } else {
-        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
-        value = StateOf(states, role);
-      }
-      CAIRN_RETURN_IF_ERROR(AppendVector(shards_[d], value, fmt::format("{} of group {}", key, g), flat));
+      CAIRN_RETURN_IF_ERROR(AppendRole(d, g, role, key, flat));
       if (flat.shape[0] > share * (d + 1))
         return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
                        g, share);
@@ -304,15 +310,8 @@ class Zero3 : public ZeroReader {
   // All sub-groups of a rank.
   Status Gather(size_t rank, Role role, std::string_view key, StoredArray& flat) const {
     CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
-    for (size_t g = 0; g < masters->items.size(); ++g) {
-      const TensorRef* value = TensorIn(masters->items[g]);
-      if (role != Role::kMaster) {
-        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
-        value = StateOf(states, role);
-      }
-      CAIRN_RETURN_IF_ERROR(
-          AppendVector(shards_[rank], value, fmt::format("{} of sub-group {}", key, g), flat));
-    }
+    for (size_t g = 0; g < masters->items.size(); ++g)
+      CAIRN_RETURN_IF_ERROR(AppendRole(rank, g, role, key, flat));
     return OkStatus();
   }
 
