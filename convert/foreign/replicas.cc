@@ -157,6 +157,8 @@ std::string FileOf(const StoredCatalog& catalog, uint32_t array) {
 
 Result<Differing> Compare(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                           const std::vector<StoredReplica>& replicas) {
+  Differing differing;
+  if (replicas.empty()) return differing;
   std::vector<uint32_t> arrays;
   for (const StoredReplica& replica : replicas) arrays.insert(arrays.end(), {replica.array, replica.first});
   std::ranges::sort(arrays);
@@ -165,7 +167,6 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
   const auto place = [&](uint32_t array) {
     return static_cast<uint32_t>(std::ranges::lower_bound(arrays, array) - arrays.begin());
   };
-  Differing differing;
   for (const StoredReplica& replica : replicas) {
     CAIRN_ASSIGN_OR_RETURN(const double distance,
                            Distance(*source, place(replica.array), place(replica.first)));
