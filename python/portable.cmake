@@ -53,7 +53,6 @@ cairn_inside(PkgConfig::UTF8PROC utf8proc)
 cairn_inside(PkgConfig::ARCHIVE archive)  # of it tar alone: no codec, no XML, no ACL
 cairn_inside(PkgConfig::SQLITE sqlite3 m dl)
 cairn_inside(PkgConfig::MUPARSER muparser)
-cairn_inside(PkgConfig::HS hs m)
 if(TARGET OpenMP::OpenMP_CXX)
   cairn_inside(OpenMP::OpenMP_CXX gomp)
 endif()

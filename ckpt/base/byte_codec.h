@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "ckpt/base/box.h"
+#include "ckpt/base/digest.h"
 
 namespace cairn {
 static_assert(std::endian::native == std::endian::little, "the on-disk format is little-endian");
@@ -25,6 +26,9 @@ class ByteWriter {
   }
   void PutDims(const Dims& dims) {  // rank is not written
     for (uint64_t value : dims) Put(value);
+  }
+  void PutDigest(const Digest& digest) {
+    bytes_.append(reinterpret_cast<const char*>(digest.data()), digest.size());
   }
   void PutRaw(std::string_view raw) { bytes_.append(raw); }
   std::string Take() && { return std::move(bytes_); }
@@ -62,6 +66,12 @@ class ByteReader {
     Dims dims;
     for (int i = 0; i < rank; ++i) dims.push_back(Get<uint64_t>());
     return dims;
+  }
+  Digest GetDigest() {
+    Digest digest{};
+    const std::string_view raw = GetRaw(digest.size());
+    if (raw.size() == digest.size()) std::memcpy(digest.data(), raw.data(), raw.size());
+    return digest;
   }
   std::string_view GetRaw(uint64_t count) {
     if (!ok_ || count > left()) {

@@ -36,6 +36,10 @@ std::string ToHex(const Digest& digest) {
   return hex;
 }
 
+bool IsHex(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
 std::optional<Digest> ParseHex(std::string_view hex) {
   Digest digest;
   if (hex.size() != 2 * digest.size()) return std::nullopt;

@@ -22,6 +22,8 @@ using Digest = std::array<std::byte, 16>;  // canonical (big-endian) XXH3-128
 
 std::string ToHex(const Digest& digest);
 std::optional<Digest> ParseHex(std::string_view hex);
+// True for lower-case hex digits only, and at least one.
+bool IsHex(std::string_view text);
 
 Digest DigestOf(std::span<const std::byte> bytes, uint64_t seed = 0);
 inline Digest DigestOf(std::string_view bytes) { return DigestOf(std::as_bytes(std::span(bytes))); }

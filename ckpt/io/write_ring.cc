@@ -1,5 +1,7 @@
 #include "ckpt/io/write_ring.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace cairn {
@@ -61,6 +63,28 @@ Status WriteRing::Drain() {
   const std::lock_guard lock(mutex_);
   while (queue_->in_flight() > 0) Reap();
   return status_;
+}
+
+void SequentialWriter::Append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (!buffer_) buffer_ = ring_.Acquire();
+    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - buffer_->size);
+    std::memcpy(buffer_->data() + buffer_->size, bytes.data(), count);
+    buffer_->size += count;
+    offset_ += count;
+    bytes = bytes.subspan(count);
+    if (buffer_->size == ring_.buffer_bytes()) Flush();
+  }
+}
+
+void SequentialWriter::Flush() {
+  if (!buffer_) return;
+  const uint64_t begin = offset_ - buffer_->size;
+  const uint64_t padded = PageUp(buffer_->size);
+  std::memset(buffer_->data() + buffer_->size, 0, padded - buffer_->size);
+  offset_ = begin + padded;
+  buffer_->size = padded;
+  ring_.Submit(file_, begin, std::move(buffer_));
 }
 
 }  // namespace cairn

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "ckpt/io/file_system.h"
@@ -58,5 +60,32 @@ class WriteRing {
   Status status_;
   std::unique_ptr<IoQueue> queue_;  // last: it is drained before the buffers go
 };
+
+// Bytes of a file in order, through a ring. Used by one thread at a time.
+class SequentialWriter {
+ public:
+  // `offset` is a multiple of kPageBytes. The file must live until the ring is drained.
+  SequentialWriter(WriteRing& ring, File* file, uint64_t offset)
+      : ring_(ring), file_(file), offset_(offset) {}
+
+  void Append(std::span<const std::byte> bytes);
+  void Append(std::string_view bytes) { Append(std::as_bytes(std::span(bytes))); }
+  // Submits what is left, padded with zeros to the end of its page.
+  void Flush();
+  uint64_t offset() const { return offset_; }  // of the next byte
+
+ private:
+  WriteRing& ring_;
+  File* file_;
+  uint64_t offset_;
+  std::unique_ptr<WriteRing::Buffer> buffer_;
+};
+
+// Submits `bytes` at `offset`, padded to whole pages.
+inline void WriteExtent(WriteRing& ring, File* file, uint64_t offset, std::string_view bytes) {
+  SequentialWriter out(ring, file, offset);
+  out.Append(bytes);
+  out.Flush();
+}
 
 }  // namespace cairn

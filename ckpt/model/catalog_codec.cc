@@ -49,10 +49,6 @@ void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
   out.Put(static_cast<int32_t>(tensor.spec.layer));
 }
 
-void PutDigest(ByteWriter& out, const Digest& digest) {
-  out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
-}
-
 void PutExceptions(ByteWriter& out, std::span<const MasterException> exceptions) {
   out.Put(static_cast<uint32_t>(exceptions.size()));
   for (const MasterException& exception : exceptions) {
@@ -72,12 +68,12 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   out.Put(piece.range.begin);
   out.Put(piece.range.end);
   out.Put(static_cast<uint32_t>(piece.chunks.size()));
-  for (const Digest& digest : piece.chunks) PutDigest(out, digest);
+  for (const Digest& digest : piece.chunks) out.PutDigest(digest);
   for (const StoredChunk& chunk : piece.stored) {
     if (piece.codec != Codec::kDerived) {
       out.Put(chunk.file_offset);
       out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
-      PutDigest(out, chunk.digest);
+      out.PutDigest(chunk.digest);
     }
     if (IsJoined(piece.codec)) PutExceptions(out, ExceptionsOf(piece, chunk));
   }
@@ -254,9 +250,8 @@ class Decoder {
       const auto bytes = in_.Get<uint32_t>();
       chunk.bytes = bytes & ~kEncodedBit;
       chunk.encoded = (bytes & kEncodedBit) != 0;
-      const std::string_view raw = in_.GetRaw(sizeof(Digest));
+      chunk.digest = in_.GetDigest();
       if (!in_.ok()) return Bad("truncated chunk table");  // exceptions of chunks before took what was left
-      std::memcpy(chunk.digest.data(), raw.data(), sizeof(Digest));
       const uint64_t decoded = DecodedChunkBytes(decoded_bytes, i);
       const bool is_low = piece.codec == Codec::kMasterLow;
       if (chunk.encoded ? chunk.bytes == 0 || chunk.bytes >= decoded : chunk.bytes != decoded)

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "ckpt/base/digest.h"
+
 namespace cairn {
 namespace {
 
@@ -9,10 +11,6 @@ constexpr std::string_view kStepPrefix = "step-";
 
 std::string Marked(int64_t step, std::string_view mark, std::string_view nonce) {
   return fmt::format("{}.{}-{}", StepDirName(step), mark, nonce);
-}
-
-bool IsNonce(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
 }  // namespace
@@ -42,7 +40,7 @@ std::optional<std::string> ParseMarkedDirName(std::string_view name) {
   const size_t dot = name.find('.');
   const size_t dash = name.rfind('-');
   if (dot == std::string_view::npos || dash == std::string_view::npos || dash < dot ||
-      !ParseStepDirName(name.substr(0, dot)) || !IsNonce(name.substr(dash + 1)))
+      !ParseStepDirName(name.substr(0, dot)) || !IsHex(name.substr(dash + 1)))
     return std::nullopt;
   const std::string_view mark = name.substr(dot + 1, dash - dot - 1);
   if (mark != "partial" && mark != "superseded" && mark != "deleting") return std::nullopt;

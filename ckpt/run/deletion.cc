@@ -1,5 +1,5 @@
-// Both deletions are a table of checks, run in the order of DeletionRefusal, and then the same three moves:
-// rename aside, make that durable, unlink what the checks saw.
+// Both deletions run a table of checks, in the order of DeletionRefusal, and then take the same three steps:
+// rename aside, make that durable, unlink the files that the checks saw.
 #include "ckpt/run/deletion.h"
 
 #include <unistd.h>
@@ -57,7 +57,7 @@ Status CheckNoLink(FileSystem& fs, const std::string& directory) {
                          info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
 }
 
-// A simulated file system has no mounts.
+// Nothing is mounted in a simulated file system.
 Status CheckMounts(FileSystem& fs, const std::string& directory,
                    const std::vector<std::string>& directories = {}) {
   return &fs == &FileSystem::Posix() ? CheckNoMount(directory, directories) : OkStatus();
@@ -65,7 +65,7 @@ Status CheckMounts(FileSystem& fs, const std::string& directory,
 
 using IsKnown = std::function<bool(const std::string&)>;
 
-// Those of `names` in `directory` that are not ordinary files that `known` accepts.
+// The `names` in `directory` that are not regular files or that `known` rejects.
 Result<std::vector<std::string>> Strangers(FileSystem& fs, const std::string& directory,
                                            const std::vector<std::string>& names, const IsKnown& known) {
   std::vector<std::string> strangers;
@@ -76,7 +76,7 @@ Result<std::vector<std::string>> Strangers(FileSystem& fs, const std::string& di
   return strangers;
 }
 
-// All names in `directory`, which has no strangers.
+// All names in `directory`. Errors: InvalidArgument if one is a stranger.
 Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& directory,
                                            const IsKnown& known) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(directory));
@@ -121,7 +121,7 @@ class StepCheck {
                          {DeletionRefusal::kHeld, [&] { return Held(); }},
                          {DeletionRefusal::kProof, [&] { return proof.Check(fs_); }}});
   }
-  // Once nothing refuses.
+  // Valid once nothing refuses.
   const Manifest& manifest() const { return manifest_; }
   const std::vector<std::string>& files() const { return files_; }
 
@@ -181,7 +181,7 @@ Status CheckNobodyWrites(const TreeDeletion& d) {
   return OkStatus();
 }
 
-// Every entry lies in a directory of the tree itself: nothing is reached through a link.
+// Every entry is in a directory of the tree itself: nothing is reached through a link.
 Status CheckNoLinkInside(FileSystem& fs, const TreeDeletion& d) {
   CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, d.directory));
   for (const std::string& below : d.directories)
@@ -195,7 +195,7 @@ Status CheckNoLinkInside(FileSystem& fs, const TreeDeletion& d) {
   return OkStatus();
 }
 
-// Runs and steps are not deleted as parts of a tree: nothing has checked which of their steps must stay.
+// Runs and steps are not deleted as parts of a tree: nobody has checked which of their steps must stay.
 Status CheckNoRunInside(const TreeDeletion& d) {
   for (const std::string& path : d.files) {
     const std::filesystem::path file(path);
@@ -281,7 +281,8 @@ std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& 
                        {DeletionRefusal::kProof, [&] { return proof.Check(fs); }}});
 }
 
-// Directories are removed only where they are empty then: what came meanwhile stays, and the name says why.
+// Directories are removed only if they are empty by then: files that came meanwhile stay, and the name says
+// why.
 Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
   const size_t slash = d.directory.rfind('/');
   const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));

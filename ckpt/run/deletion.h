@@ -1,22 +1,22 @@
-// The only place that removes what a user may still want: committed steps and archived trees.
+// The only code that removes data that a user may still want: committed steps and archived trees.
 //
 // Every route comes here: retention, superseded and local steps, `archive run --delete-source`, policies. A
-// caller brings a proof that what goes is not the only copy or not the best one, and DeleteStep() and
-// DeleteTree() look again at the moment of deletion, in this order; the first that does not hold is a
-// refusal, and then nothing has changed. docs/deletion.md has the same table for users.
+// caller brings a proof that the step or tree is not the only copy or not the best one. DeleteStep() and
+// DeleteTree() check again at the moment of deletion, in this order; the first check that fails is a refusal,
+// and then nothing has changed. docs/deletion.md has the same table for users.
 //
 //   kLink        the directory itself is a link, or something inside it is one
 //   kMount       something is mounted on it or below it
-//   kIdentity    another step or another content than the proof is about
+//   kIdentity    not the step or the content that the proof is about
 //   kForeign     it holds a file that is not part of the checkpoint
 //   kNewest      it is the newest healthy step of its run
 //   kHeld        a virtual step elsewhere uses its shards
 //   kAlive       a training writes into it or below it
-//   kProof       what the proof rests on is no longer there
+//   kProof       the copy or step that the proof names is no longer there
 //
-// What goes is renamed aside first, durably, so that a half-removed step is never taken for a whole one; then
-// exactly the files that were looked at are unlinked, never what else a directory holds by then. DeleteStep()
-// and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
+// The directory is renamed aside first, durably, so that a half-removed step is never taken for a whole one.
+// Then exactly the files that were checked are unlinked, never other files that have appeared since.
+// DeleteStep() and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
 #pragma once
 
 #include <functional>
@@ -32,21 +32,23 @@
 
 namespace cairn {
 
-// Why something may go. Only those who looked make one (HealthySuccessor, StoredCopy of the archive).
+// Why something may be deleted. Made only by code that has checked it (HealthySuccessor, StoredCopy of the
+// archive).
 class DeletionProof {
  public:
   virtual ~DeletionProof() = default;
-  // Looks again. Errors: what no longer holds.
+  // Checks again. Errors: why it no longer holds.
   virtual Status Check(FileSystem& fs) const = 0;
   // For people: "stored as gpt-step-00000040.1a2b3c4d.tar".
   virtual std::string Text() const = 0;
 };
 
-// Held while something is checked and removed: a training's retention and an archive's do not interleave.
+// Held while something is checked and removed, so that a training's retention and an archive's do not
+// interleave.
 class DeletionLock {
  public:
-  // Waits for another process for a few seconds. A simulated file system has no other process, so nothing is
-  // locked there. Errors: AlreadyExists where another process holds it for longer; IoError.
+  // Waits for another process for a few seconds. Nothing is locked on a simulated file system, which no other
+  // process uses. Errors: AlreadyExists if another process holds it for longer; IoError.
   static Result<DeletionLock> Take(FileSystem& fs, const std::string& run_dir);
 
  private:
@@ -57,43 +59,43 @@ class DeletionLock {
 enum class DeletionRefusal { kLink, kMount, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
 std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
 
-// A line of the table, and the words for a person.
+// A line of the table, and the message.
 struct RefusedDeletion {
   DeletionRefusal refusal;
   Status status;
 };
 
-// Whether all shards of a step lie in its directory, or are spread over those of many nodes (local steps).
+// Whether all shards of a step are in its directory, or in those of many nodes (local steps).
 enum class Shards { kHere, kSpread };
 
 struct StepDeletion {
   std::string run_dir;
   std::string name;   // in run_dir: a committed step's, or a superseded one's
   Digest manifest{};  // of its manifest's bytes, when the proof was made
-  std::string nonce;  // of the name that it has while it is removed
+  std::string nonce;  // in its name while it is removed
   Shards shards = Shards::kHere;
-  bool newest_too = false;  // a user insists: the newest healthy step may go
+  bool newest_too = false;  // the user insists: the newest healthy step may go
   std::string run;          // its identity; empty: the step may be of any run
 };
-// Entries of a step's directory that its manifest does not list: with one of them no step is deleted.
+// Entries of a step's directory that its manifest does not list. A step with one of them is never deleted.
 Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string& step_dir,
                                                const Manifest& manifest);
 
-// Nothing where it may go.
+// nullopt if it may be deleted.
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,
                                             const DeletionProof& proof);
 // Errors: the status of WhyNotDelete(), with nothing changed; those of the disk.
 Status DeleteStep(FileSystem& fs, const StepDeletion& deletion, const DeletionProof& proof);
 
-// Behind the name of a tree while it is removed.
+// Suffix of a tree's name while it is removed.
 inline constexpr std::string_view kTreeDeletingSuffix = ".cairn-deleting";
 
-// Of a tree of any files, that an archive stored.
+// A tree of any files that an archive stored.
 struct TreeDeletion {
   std::string directory;                 // absolute
-  std::vector<std::string> files;        // what it consists of, below it: files and links,
+  std::vector<std::string> files;        // paths below it: files and links,
   std::vector<std::string> directories;  // and directories, each after its parent
-  std::function<Status()> same;          // reads it all: whether that is still all that it holds
+  std::function<Status()> same;          // reads everything: OK if the tree is still what was stored
 };
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion,
                                             const DeletionProof& proof);
@@ -104,18 +106,18 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionPr
 Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
                                                       Shards shards = Shards::kHere);
 
-// How a step that stays is looked at. Errors: why it does not count as good.
+// Checks a step that stays. Errors: why it does not count as good.
 using StepLook = std::function<Status(const std::string& directory)>;
 
-// A healthy step of the same run directory that stays; Check() looks at it again.
+// A healthy step of the same run directory that stays. Check() checks it again.
 class HealthySuccessor final : public DeletionProof {
  public:
   // The newest healthy step, if it is `at_least` or was committed later. Errors: NotFound.
   static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir,
                                        const BranchedStep& at_least, Shards shards = Shards::kHere);
   // The newest healthy step that `look` finds good, for the step `name` to go: newer than that one, or any
-  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; what
-  // `look` says of the newest one if that is not good and no other one is newer than `name`; Corrupt if no
+  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; the error
+  // of `look` for the newest one, if that is not good and no other one is newer than `name`; Corrupt if no
   // other step is healthy.
   static Result<HealthySuccessor> For(FileSystem& fs, const std::string& run_dir, const std::string& name,
                                       StepLook look);
@@ -129,8 +131,8 @@ class HealthySuccessor final : public DeletionProof {
   StepLook look_;
 };
 
-// Ends what a killed DeleteStep() or DeleteTree() began in `aside`, its directory's new name: only files of
-// the names that Cairn gives go. Errors: kForeign, kLink.
+// Finishes what a killed DeleteStep() began in `aside`, the directory's new name. Removes only files with
+// names that Cairn gives. Errors: kForeign, kLink.
 Status FinishDeletion(FileSystem& fs, const std::string& aside);
 
 }  // namespace cairn

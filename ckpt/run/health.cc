@@ -1,5 +1,5 @@
-// Only one step can be condemned by what follows it: the one right before the first bad iteration. Those that
-// were saved later are bad by their own record, those saved earlier had a good iteration after them.
+// Successors can condemn only one step: the one right before the first bad iteration. Steps that were saved
+// later are bad by their own record, and steps that were saved earlier had a good iteration after them.
 #include "ckpt/run/health.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// JSON has no NaN and no infinity, and from here on printers of JSON differ in the form of a number.
+// JSON has no NaN and no infinity, and from this size on printers of JSON write numbers in different forms.
 constexpr double kNumbersBelow = 1e15;
 
 json NumberOrText(double value) {

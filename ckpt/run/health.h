@@ -1,10 +1,9 @@
-// Whether a step is worth resuming from: what its training saw when it was saved, and what came after it.
+// Whether a step is worth resuming from: the losses that its training saw up to the save, and after it.
 //
 // A step's own record is in manifest.state["health"]. The loss of iteration k + 1 is the first that judges
-// the weights of step k, so the verdict on a step is also that of its successors: the bad iteration that
-// follows it at once condemns it, and a good step that follows later in the same session acquits it. An
-// isolated bad batch thus condemns nothing for good. Absent record: unknown (older or converted), counts as
-// healthy. FORMAT.md, "Health".
+// the weights of step k, so successors judge a step, too: a bad iteration right after it condemns it, and a
+// good step later in the same session acquits it. An isolated bad batch therefore condemns nothing for good.
+// A step without a record (older or converted) counts as healthy. FORMAT.md, "Health".
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 namespace cairn {
 
 struct Health {
-  // Of the last iteration; may be infinite or NaN.
+  // Of the last iteration. May be infinite or NaN.
   double loss = 0;
   double grad_norm = 0;
   // In a row, up to the save. Bad: the loss is not finite, or the update was skipped and no loss scale
@@ -27,29 +26,29 @@ struct Health {
   int64_t bad_iterations = 0;
   int64_t first_bad_iteration = 0;  // of those
   int64_t skipped_iterations = 0;   // in a row, explained or not
-  uint64_t nonfinite = 0;           // values that are infinite or NaN in what was saved
+  uint64_t nonfinite = 0;           // saved values that are infinite or NaN
   std::string session;              // of the process group that saved it; empty: not known
   std::string accused;              // the session of step first_bad_iteration - 1; empty: not known
   bool operator==(const Health&) const = default;
 };
 
 nlohmann::json ToJson(const Health& health);
-// Of the manifest's `state`. Nothing where there is none, or none of this form.
+// The record in the manifest's `state`. nullopt if there is none, or it has another form.
 std::optional<Health> HealthOf(const nlohmann::json& state);
 
-// Why the step is unhealthy by its own record, in a few words; empty where it is healthy.
+// Why the step is unhealthy by its own record, in a few words; empty if it is healthy.
 std::string WhyUnhealthy(const Health& health);
 inline bool Healthy(const Health& health) { return WhyUnhealthy(health).empty(); }
-// By its own record alone: use Verdicts() where the step's successors are at hand.
+// By its own record alone: use Verdicts() if the step's successors are known.
 bool Healthy(const Manifest& manifest);
 
 struct JudgedStep {
   int64_t step = 0;
-  std::optional<Health> health;  // nothing: unknown
+  std::optional<Health> health;  // nullopt: unknown
   std::string run;
 };
 
-// What a training that stopped for bad iterations left on the step before them (run_health.h).
+// Written by a training that stopped for bad iterations, about the step before them (run_health.h).
 struct Condemnation {
   std::string run;
   int64_t step = 0;
@@ -58,7 +57,7 @@ struct Condemnation {
   bool operator==(const Condemnation&) const = default;
 };
 
-// For each step, in the same order, why it is unhealthy; empty where it is healthy. The steps are of one run
+// For each step, in the same order, why it is unhealthy; empty if it is healthy. The steps are of one run
 // directory, in any order. Pure.
 std::vector<std::string> Verdicts(std::span<const JudgedStep> steps,
                                   std::span<const Condemnation> condemned = {});

@@ -1,6 +1,6 @@
-// A name makes a step a candidate, and opening it shows whether it is one; a training may save and retire
-// meanwhile, so a list is made again when a step of it does not open. A directory goes through deletion.h
-// alone; what that refuses is reported and stays, and only an error of the disk ends a clean-up. Retention
+// A name makes a directory a candidate, and opening it shows whether it is a step. A training may save and
+// retire meanwhile, so steps are listed again if one does not open. Directories are removed by deletion.h
+// alone; what it refuses is reported and stays, and only an error of the disk ends a clean-up. Retention
 // first decides from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy
 // one first.
 
@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <thread>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/partial_dir.h"
@@ -17,11 +19,12 @@
 namespace cairn {
 namespace {
 
+constexpr auto kLockPoll = std::chrono::milliseconds(20);
+
 // "latest.<hex digits>"
 bool IsLatestTempName(std::string_view name) {
   const std::string prefix = LatestTempName("");
-  return name.starts_with(prefix) && name.size() > prefix.size() &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos;
+  return name.starts_with(prefix) && IsHex(name.substr(prefix.size()));
 }
 
 // A refusal is reported and is not a failure; an error of the disk is one.
@@ -90,6 +93,19 @@ Result<RunLock> RunLock::Take(const std::string& run_dir) {
       "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
 }
 
+Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
+                              std::chrono::seconds patience) {
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  Result<RunLock> lock = Take(run_dir);
+  while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kLockPoll);
+    lock = Take(run_dir);
+  }
+  if (lock.ok()) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));
+  return lock;
+}
+
 Status RunLock::CheckPlace() const {
   if (file_.IsAtItsPath()) return OkStatus();
   return AlreadyExists(
@@ -104,8 +120,8 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
     return mark != "partial" && mark != "deleting" && !IsLatestTempName(name);
   });
   if (names.empty()) return OkStatus();
-  // The names first: what a process renamed just before it was killed may bear its old name again after a
-  // power loss, and must then have all its files.
+  // Names become durable first: a directory that was renamed just before a kill may have its old name again
+  // after a power loss, and must then have all its files.
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);
@@ -117,7 +133,7 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
 
 namespace {
 
-// Of two steps with the same loss the newer one is better: it has seen more data.
+// The newer one of two steps with the same loss is better: it has seen more data.
 void KeepBest(const std::vector<StepFacts>& steps, int64_t count, std::set<int64_t>& keep) {
   std::vector<std::pair<double, int64_t>> best;
   for (const StepFacts& step : steps)
@@ -127,7 +143,7 @@ void KeepBest(const std::vector<StepFacts>& steps, int64_t count, std::set<int64
   for (size_t i = 0; i < best.size() && static_cast<int64_t>(i) < count; ++i) keep.insert(-best[i].second);
 }
 
-// Of healthy steps. Requires at least one.
+// `steps` are healthy; requires at least one.
 std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
   const auto passes = [](int64_t every, int64_t before, int64_t now) {
     return every > 0 && now / every > before / every;

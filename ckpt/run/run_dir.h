@@ -1,6 +1,7 @@
 // A run directory: its committed steps, its leftovers, and which steps to keep.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,25 +15,32 @@
 
 namespace cairn {
 
-// Steps with a committed name, ascending. An empty list where the directory does not exist yet.
+// Steps with a committed name, ascending. Empty if the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
 // Those of them that the training of the newest step went through, ascending: without superseded ones
 // (branch.h). A step whose manifest cannot be read counts, since nothing says that it is superseded.
 Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those. Finds
-// one also while a training saves and retires steps. Errors: NotFound where there is none.
+// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those. Works
+// while a training saves and retires steps. Errors: NotFound if there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped);
+
+// Called for each thing that a clean-up leaves where it is, with the reason.
+using Complain = std::function<void(const Status&)>;
 
 // Held by the one training that writes into a run directory. Released with the process, however it ends.
 class RunLock {
  public:
-  // Errors: AlreadyExists where another process holds it; those of CheckOutsideSteps (partial_dir.h).
+  // Errors: AlreadyExists if another process holds it; those of CheckOutsideSteps (partial_dir.h).
   static Result<RunLock> Take(const std::string& run_dir);
-  // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
-  // renamed or removed, or another took its name.
+  // For a writer of many steps: makes the directory, waits up to `patience` for the lock, and removes
+  // leftovers.
+  static Result<RunLock> Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
+                              std::chrono::seconds patience = {});
+  // OK if the directory at the path is still the one that was locked. Errors: AlreadyExists if it was
+  // renamed, removed or replaced.
   Status CheckPlace() const;
 
  private:
@@ -40,13 +48,10 @@ class RunLock {
   FileLock file_;
 };
 
-// Told of each thing that a clean-up leaves where it is, and why.
-using Complain = std::function<void(const Status&)>;
-
-// Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
-// `latest` files; once what they were renamed from is durable. Call with the lock held. Only names that Cairn
-// gives go, and nothing through a link: what else such a directory holds stays, with the directory, and
-// `left` hears of them. A directory without a mark is never touched, whatever it lacks.
+// Removes the leftovers of killed savers and prunes: directories marked partial or deleting, and unfinished
+// `latest` files, after their renames are durable. Call with the lock held. Removes only names that Cairn
+// gives, and nothing through a link: a directory with other files stays, and `left` is called for it. A
+// directory without a mark is never touched, whatever it lacks.
 Status CleanLeftovers(
     FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
 
@@ -56,7 +61,7 @@ struct RetentionPolicy {
   int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
   int64_t keep_epochs = 0;  // the first step at or after each E-th pass over the training data
   int64_t keep_best = 0;    // the N lowest validation losses, of steps that were evaluated as they were saved
-  std::string run = {};     // retire steps of this run alone; empty: whatever the directory holds
+  std::string run = {};     // retire steps of this run alone; empty: of any run
   bool enabled() const {
     return keep_last > 0 || keep_every > 0 || keep_tokens > 0 || keep_epochs > 0 || keep_best > 0;
   }
@@ -64,25 +69,25 @@ struct RetentionPolicy {
 
 // Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure. `steps` is ascending.
 //
-// The rules count healthy steps alone, and where there is none nothing is retired. Two are kept whatever the
+// The rules count healthy steps only; without one nothing is retired. Two are kept whatever the
 // rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
 // iteration after a step shows whether its weights are good, so the newest step is not known to be.
 // Unhealthy steps are evidence: they stay until there is a newer healthy step. Superseded steps (branch.h)
 // count for no rule and go, but a branch must have two healthy steps of its own before a step of an earlier
-// branch goes: until then the step that the training came from and those that it gave up stay.
+// branch goes: until then the step that the training came from stays, and so do those that it gave up.
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
-// those of DeleteStep, and NotFound where there is no such successor; then nothing has changed.
+// those of DeleteStep, and NotFound if there is no such successor; then nothing has changed.
 Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
                   const std::string& nonce, Shards shards = Shards::kHere, const std::string& run = {});
-// Retires superseded steps, of `run` alone where it is not empty.
+// Retires superseded steps; only those of `run`, unless it is empty.
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
                         const Complain& left, const std::string& run = {});
 
-// Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
-// and verified. A step that does not open is not counted and never deleted, nor is one
-// that a virtual step uses (step_hold.h). `left` hears of what should go and stays.
+// Retires the steps that the policy does not keep, and superseded ones. Call only once the newest step is
+// committed and verified. A step that does not open is not counted and never deleted, nor is one that a
+// virtual step uses (step_hold.h). `left` is called for steps that should go and stay.
 Status ApplyRetention(
     FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
     const Complain& left = [](const Status&) {});

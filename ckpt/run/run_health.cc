@@ -17,7 +17,7 @@ std::string TextAt(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// Of state["validation"], if that is of this step.
+// From state["validation"], if it was evaluated at this step.
 std::optional<double> ValidationLossOf(const nlohmann::json& state, int64_t step) {
   const auto found = state.find("validation");
   if (found == state.end() || !found->is_object() || !found->contains("iteration")) return std::nullopt;
@@ -102,7 +102,7 @@ Status WriteCondemnation(FileSystem& fs, const std::string& run_dir, const Conde
                                {"step", condemned.step},
                                {"session", condemned.session},
                                {"bad_iterations", condemned.bad_iterations}};
-  // Under the run's lock: no one else writes it.
+  // Nobody else writes it: the caller holds the run's lock.
   return ReplaceSmallFile(fs, JoinPath(directory, StepDirName(condemned.step) + ".json"),
                           json.dump(1) + "\n");
 }

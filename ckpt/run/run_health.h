@@ -1,4 +1,4 @@
-// The steps of a run directory with the verdict on each: what resume, retention and listings go by.
+// The steps of a run directory with a verdict on each, for resume, retention and listings.
 #pragma once
 
 #include <optional>
@@ -15,11 +15,11 @@ namespace cairn {
 struct StepFacts {
   int64_t step = 0;
   int64_t tokens = 0;
-  std::string unhealthy;         // why; empty where it is healthy, or nothing is known
+  std::string unhealthy;         // why; empty if it is healthy or unknown
   std::optional<Health> health;  // by its own record
   std::string run;
   int64_t epoch = 0;                      // passes over the training data that are complete
-  std::optional<double> validation_loss;  // where it was evaluated at this very iteration
+  std::optional<double> validation_loss;  // if it was evaluated at this very iteration
   std::vector<int64_t> branches = {};     // branch.h
   bool superseded = false;                // by the newest step of the directory
 };

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/digest.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
@@ -78,9 +79,7 @@ Status WriteOwner(FileSystem& fs, const std::string& run_dir, const Owner& owner
 
 }  // namespace
 
-bool IsRunId(std::string_view text) {
-  return text.size() == kRunIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
+bool IsRunId(std::string_view text) { return text.size() == kRunIdDigits && IsHex(text); }
 
 std::string NewRunId() {
   unsigned char bytes[kRunIdDigits / 2];

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// What stays with a directory when it is renamed, and is new in a copy.
+// Facts that a directory keeps when it is renamed, and that differ in a copy.
 struct DirectoryFacts {
   uint64_t inode = 0;
   int64_t born_unix_nanoseconds = 0;  // 0: the file system does not say
@@ -39,12 +39,12 @@ struct RunIdentity {
   bool owns() const { return ownership == Ownership::kOwned || ownership == Ownership::kRenamed; }
 };
 
-// Reads RUN/.run. Errors: Corrupt where it is not an identity, naming it; those of the disk.
+// Reads RUN/.run. Errors: Corrupt if it is not an identity, naming the file; those of the disk.
 Result<RunIdentity> IdentifyRun(FileSystem& fs, const std::string& run_dir);
 
 // The identity under which steps are written into `run_dir` from now on, durable before it returns: that of
-// RUN/.run where this directory owns it, else a new one. Call with the run's lock held. `before` says what
-// the directory was, for a message.
+// RUN/.run if this directory owns it, else a new one. Call with the run's lock held. `before` says what the
+// directory was, for a message.
 struct OwnedRun {
   std::string run;
   RunIdentity before;

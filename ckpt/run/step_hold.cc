@@ -23,7 +23,7 @@ Status HoldStep(FileSystem& fs, const std::string& step_dir, const std::string& 
   const std::string holds = JoinPath(path.parent_path().string(), kHeldName);
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, holds));
   const std::string name = HoldName(*step, ToHex(DigestOf(holder)).substr(0, 8));
-  // Whole and without a gap, its age renewed: HolderOf may look at any moment.
+  // Replaces an older one without a gap, and renews its age: HolderOf() may look at any moment.
   CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, JoinPath(holds, fmt::format("next-{}-{}", NewNonce(), name)),
                                        JoinPath(holds, name), holder + "\n"));
   return fs.SyncDir(holds);

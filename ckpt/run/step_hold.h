@@ -8,12 +8,12 @@
 namespace cairn {
 
 // Writes RUN/held/step-N.NONCE, durably; the nonce follows from `holder`, the absolute path of the step that
-// will use the shards. Where `step_dir` has no committed step's name nothing retires it, and nothing is
-// written.
+// will use the shards. Writes nothing if `step_dir` does not have the name of a committed step, because
+// nothing retires it then.
 Status HoldStep(FileSystem& fs, const std::string& step_dir, const std::string& holder);
 
-// The step that uses the shards of RUN/step-N; empty where there is none any more. One that was announced
-// less than an hour ago counts also while it is not there yet.
+// The step that uses the shards of RUN/step-N; empty if there is none any more. One that was announced less
+// than an hour ago counts even if it is not there yet.
 Result<std::string> HolderOf(FileSystem& fs, const std::string& run_dir, int64_t step);
 
 }  // namespace cairn

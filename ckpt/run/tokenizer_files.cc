@@ -29,8 +29,8 @@ constexpr const char* kLicences[] = {"LICENSE*", "LICENCE*", "COPYING*", "NOTICE
 constexpr const char* kCode[] = {"*.py"};
 constexpr const char* kNamesCode[] = {"config.json", "tokenizer_config.json", "processor_config.json"};
 
-// The directory that a model's own files lie in: of a snapshot in a Hugging Face cache
-// (MODEL/snapshots/REVISION, whose files are links into MODEL/blobs) the model's.
+// The directory that must contain a model's files. For a snapshot in a Hugging Face cache
+// (MODEL/snapshots/REVISION, whose files are links into MODEL/blobs) that is MODEL.
 std::string OwnPlace(const std::string& directory) {
   const std::filesystem::path place = CanonicalPath(directory);
   return place.parent_path().filename() == "snapshots" ? place.parent_path().parent_path() : place;
@@ -60,7 +60,7 @@ Status AddFiles(FileSystem& fs, const std::string& directory, const std::string&
   return OkStatus();
 }
 
-// A step has the code only if it was named where the step comes from.
+// A step has the code only if the checkpoint that it was made from named it.
 bool NamesCode(FileSystem& fs, const std::string& directory) {
   return fs.Stat(JoinPath(directory, kManifestName)).ok() ||
          std::ranges::any_of(kNamesCode, [&](const char* name) {

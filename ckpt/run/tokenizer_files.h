@@ -1,17 +1,17 @@
 // The tokenizer of a model: files that lie beside its weights, with its licence and its code. A native step
-// has its own copy of them, listed in its manifest after the index, so that they go where the step goes.
-// Steps of earlier Cairns have none; theirs may lie in RUN/tokenizer.
+// has its own copy of them, listed in its manifest after the index: they move with the step. Steps of earlier
+// Cairns have none; theirs may lie in RUN/tokenizer.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "ckpt/io/file_copies.h"
-#include "ckpt/step/commit.h"
+#include "ckpt/step/seal.h"
 
 namespace cairn {
 
-// Of a run that an earlier Cairn made: its directory of tokenizer files.
+// The directory of tokenizer files in a run that an earlier Cairn made.
 inline constexpr const char* kRunTokenizerDir = "tokenizer";
 
 // The files of a tokenizer or processor in `directory`, by their names there: "tokenizer.json",
@@ -36,11 +36,11 @@ struct BesideFile {
   std::string bytes;
 };
 
-// Errors: NotSupported where a file is larger than 256 MiB.
+// Errors: NotSupported if a file is larger than 256 MiB.
 Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files);
 
-// Writes them into the directory of a step whose seal is not written yet, and lists them in its manifest. One
-// that is there already, of a run that was killed, is replaced.
+// Writes the files into the directory of a step whose seal is not written yet, and lists them in its
+// manifest. Replaces files that a killed run left.
 Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vector<BesideFile>& files,
                    StepSeal& seal);
 Status CopyBeside(FileSystem& fs, const std::string& directory, const FileCopies& files, StepSeal& seal);

@@ -1,5 +1,5 @@
 // Each chunk is planned with the first box that needs it. A chunk that is most of its extent takes the
-// extent's memory along when it is asked for; a small one is copied, so that it keeps no large memory.
+// extent's memory with it; a small one is copied, because it would keep a large memory alive.
 
 #include "ckpt/step/chunk_ahead.h"
 
@@ -30,7 +30,7 @@ std::vector<ExtentsAhead::Wanted> ChunkAhead::ChunksOf(const TensorBox& next) {
   for (size_t i = first; i < last; ++i) {
     const Piece piece = catalog_.pieces[i];
     const std::optional<Box> common = Intersect(piece.box, next.box);
-    if (!common || piece.codec == Codec::kDerived) continue;  // of which nothing is stored
+    if (!common || piece.codec == Codec::kDerived) continue;  // nothing of it is stored
     const uint64_t at = FlatIndex(piece.box, common->offset);
     const uint64_t begin = std::max(at, piece.range.begin);
     const uint64_t end = std::min(at + common->Volume(), piece.range.end);

@@ -1,7 +1,7 @@
 // Reads the chunks that a stream of boxes is going to need, before it asks for them.
 //
-// Chunks are read in the order of their first use, those that are neighbours in a file together, so that
-// small tensors and interleaved shards cost no small reads (ckpt/io/extents_ahead.h). Belongs to one thread.
+// Chunks are read in the order of their first use. Neighbours in a file are read together, so small tensors
+// and interleaved shards cost no small reads (ckpt/io/extents_ahead.h). Belongs to one thread.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class ChunkAhead {
   ChunkAhead(const StepCatalog& catalog, OpenFiles& files, std::span<const uint64_t> file_bytes,
              BoxSequence next, uint64_t max_bytes);
 
-  // A chunk of the boxes to come, once; nothing where it is none of them or was taken already.
+  // A chunk of the boxes to come, once; nullopt if it is not one of them or was taken already.
   // Errors: those of the disk.
   Result<std::optional<Stored>> Take(size_t piece, uint64_t chunk);
   // Memory that a Take() gave, to be used again.

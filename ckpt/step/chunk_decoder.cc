@@ -1,7 +1,7 @@
-// A chunk that is stored as it is goes through in slices: digested, and used while it is still in the cache;
-// the verdict comes after the last slice. Of an encoded chunk the stored bytes are compared with their digest
-// before the decoder sees them, and the elements with theirs afterwards. Of a joined chunk, Decode() can only
-// check what is stored; Join() makes the elements and checks them.
+// A chunk that is not encoded passes in slices: each is digested and used while it is still in the cache; the
+// verdict comes after the last one. The stored bytes of an encoded chunk are compared with their digest
+// before the decoder sees them, and the elements with theirs afterwards. Decode() can only check the stored
+// bytes of a joined chunk; Join() makes the elements and checks them.
 
 #include "ckpt/step/chunk_decoder.h"
 

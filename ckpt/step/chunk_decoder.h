@@ -20,15 +20,15 @@ struct ChunkPlace {
 // `element_bytes`: of the tensor's dtype. Requires chunk < piece.chunks.size().
 ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes);
 
-// Fills `out` with the elements of a chunk, for which it has the size. No decoder sees bytes that do not
-// match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
-// that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
-// threads. Errors: Corrupt with a message that continues "tensor NAME".
-// Of a piece that must be joined, DecodeChunk() checks what is stored and leaves `out` alone.
+// Fills `out`, which has the size of the chunk, with its elements. The stored bytes must match their digest
+// before the decoder sees them, and the decoded ones the digest of the chunk. `seed` is that of the chunk
+// (digest.h); `stored` may be `out` if the chunk is not encoded. Safe from several threads. Errors: Corrupt
+// with a message that continues "tensor NAME". For a piece that must be joined, it checks the stored bytes
+// and leaves `out` alone.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);
-// A chunk of low halves and the bf16 weights of the same elements become the master, the fp32 masters of a
-// derived chunk, of which nothing is stored, the weights; verified.
+// Joins a chunk of low halves with the bf16 weights of the same elements to the master, or derives a weight,
+// of which nothing is stored, from its fp32 masters; verifies the result.
 Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
                  std::span<const std::byte> other, std::span<std::byte> out);
 
@@ -40,12 +40,11 @@ class ChunkDecoder {
       : directory_(directory), run_(run), step_(step), catalog_(catalog) {}
 
   // Takes the decoded bytes of a chunk in order, in slices that are still in the cache: `offset` is that of
-  // the slice in the chunk. They are not verified yet: what became of them counts only once Decode() has
-  // returned OK.
+  // the slice in the chunk. They are not verified yet: discard the results unless Decode() returns OK.
   using Sink = std::function<void(uint64_t offset, std::span<const std::byte> bytes)>;
 
   // Decodes and verifies a chunk. An empty `sink`: only verifies.
-  // Errors: Corrupt naming file, offset and tensor; NotSupported for what must be joined.
+  // Errors: Corrupt naming file, offset and tensor; NotSupported if the chunk must be joined.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
   // JoinChunk() with messages that name all.

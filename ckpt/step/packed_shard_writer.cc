@@ -35,6 +35,7 @@ Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem&
   CAIRN_ASSIGN_OR_RETURN(writer->file_,
                          fs.Create(JoinPath(directory, writer->contents_.name()), options.direct));
   CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(PageUp(most)));
+  writer->out_.emplace(ring, writer->file_.get(), kH5HeadBytes);
   return writer;
 }
 
@@ -100,7 +101,7 @@ PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
   return buffer;
 }
 
-// All or nothing, since a dataset of HDF5 holds either elements or halves: looked through first, then stored.
+// All chunks or none, since a dataset of HDF5 holds either elements or halves: checked first, then stored.
 Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> weight,
                                       std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(master);
@@ -129,7 +130,7 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
   return OkStatus();
 }
 
-// All or nothing here too: a derived piece has no bytes of its own.
+// All chunks or none here, too: a derived piece has no bytes of its own.
 Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte> master,
                                         std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(weight);
@@ -201,44 +202,15 @@ void PackedShardWriter::Encode(Job& job, Worker& worker) {
 
 void PackedShardWriter::Place(const Job& job, StoredChunk place, std::span<const std::byte> stored) {
   Piece& piece = contents_.piece(job.piece);
-  place.file_offset = at_;
+  place.file_offset = out_->offset();
   place.bytes = static_cast<uint32_t>(stored.size());
   place.first_exception = static_cast<uint32_t>(piece.exceptions.size());  // its chunks come in order
   place.exceptions = static_cast<uint32_t>(job.exceptions.size());
   piece.exceptions.insert(piece.exceptions.end(), job.exceptions.begin(), job.exceptions.end());
   piece.stored[job.chunk] = place;
-  if (job.chunk == 0) piece.file_offset = at_;
+  if (job.chunk == 0) piece.file_offset = place.file_offset;
   piece.stored_bytes += stored.size();
-  Write(stored);
-}
-
-void PackedShardWriter::Write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    if (!buffer_) buffer_ = ring_.Acquire();
-    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - buffer_->size);
-    std::memcpy(buffer_->data() + buffer_->size, bytes.data(), count);
-    buffer_->size += count;
-    at_ += count;
-    bytes = bytes.subspan(count);
-    if (buffer_->size == ring_.buffer_bytes()) Flush();
-  }
-}
-
-// Pads with zeros to the end of the page.
-void PackedShardWriter::Flush() {
-  if (!buffer_) return;
-  const uint64_t begin = at_ - buffer_->size;
-  const uint64_t padded = PageUp(buffer_->size);
-  std::memset(buffer_->data() + buffer_->size, 0, padded - buffer_->size);
-  at_ += padded - buffer_->size;
-  buffer_->size = padded;
-  ring_.Submit(file_.get(), begin, std::move(buffer_));
-}
-
-void PackedShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
-  at_ = offset;
-  Write(std::as_bytes(std::span(bytes)));
-  Flush();
+  out_->Append(stored);
 }
 
 Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t catalog_bytes) {
@@ -274,14 +246,15 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
       return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
                              DisplayName(contents_.tensor(i)), cursors_[i].appended, end);
   }
-  Flush();
-  const uint64_t catalog_offset = at_;
+  out_->Flush();
+  const uint64_t catalog_offset = out_->offset();
   std::string own_catalog = EncodeCatalog(contents_.catalog());
   Result<H5Layout> layout = LayOut(catalog_offset, own_catalog.size());
   if (!layout.ok()) return layout.status().WithContext(file_->path());
   own_catalog.resize(PageUp(own_catalog.size()));
-  WriteExtent(catalog_offset, own_catalog);
-  for (const H5Extent& extent : layout->metadata) WriteExtent(extent.offset, extent.bytes);
+  WriteExtent(ring_, file_.get(), catalog_offset, own_catalog);
+  for (const H5Extent& extent : layout->metadata)
+    WriteExtent(ring_, file_.get(), extent.offset, extent.bytes);
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   CAIRN_RETURN_IF_ERROR(file_->Allocate(layout->file_bytes));
   CAIRN_RETURN_IF_ERROR(file_->Sync());

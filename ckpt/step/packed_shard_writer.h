@@ -1,9 +1,9 @@
 // Writes one shard compressed: chunks are encoded by a few threads and put one behind the other as a single
 // stream of large aligned writes; HDF5's structure is laid out around them at the end.
 //
-// The interface is that of ShardWriter. Each chunk is encoded where that pays and stored as it is elsewhere
-// (plane_codec.h), in the order in which chunks became complete, so that the same calls give the same file
-// whatever the number of threads. FORMAT.md, "Shards".
+// The interface is that of ShardWriter. Each chunk is encoded if that pays (plane_codec.h), and chunks are
+// stored in the order in which they became complete: the same calls give the same file for any number of
+// threads. FORMAT.md, "Shards".
 #pragma once
 
 #include <condition_variable>
@@ -44,20 +44,20 @@ class PackedShardWriter {
   Status AppendStable(size_t piece, std::span<const std::byte> bytes);
 
   // A whole fp32 master, given with its bf16 weight of the same elements; both stay until Finish(). Stores
-  // the low halves where the weight says the rest (split_master.h), else the master whole.
+  // only the low halves if the weight gives the rest (split_master.h), else the whole master.
   Status AppendSplit(size_t master, std::span<const std::byte> weight, std::span<const std::byte> bytes);
 
   // A whole fp16 weight, given with its fp32 master of the same elements; it stays until Finish(). Stores
-  // nothing where the master says it (derived_weight.h), else the weight whole.
+  // nothing if the master gives it (derived_weight.h), else the whole weight.
   Status AppendDerived(size_t weight, std::span<const std::byte> master, std::span<const std::byte> bytes);
 
-  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
+  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument if a piece is incomplete;
   // those of the disk and of HDF5. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
 
  private:
   using Buffer = std::vector<std::byte>;
-  struct Cursor {  // how far a piece has come
+  struct Cursor {  // how far a piece was appended
     uint64_t appended = 0;
     Buffer open;  // the chunk that is being filled
   };
@@ -67,7 +67,7 @@ class PackedShardWriter {
     uint64_t chunk = 0;
     std::span<const std::byte> bytes;
     std::span<const std::byte> weight;        // not empty: the low halves of `bytes` are stored
-    Buffer memory;                            // of `bytes`; empty where they are the caller's
+    Buffer memory;                            // of `bytes`; empty if they are the caller's
     std::vector<MasterException> exceptions;  // found while the low halves were taken
   };
 
@@ -79,9 +79,6 @@ class PackedShardWriter {
   Buffer TakeBuffer();
   void Encode(Job& job, Worker& worker);
   void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
-  void Write(std::span<const std::byte> bytes);
-  void Flush();
-  void WriteExtent(uint64_t offset, std::string_view bytes);
   Result<H5Layout> LayOut(uint64_t catalog_offset, uint64_t catalog_bytes);
 
   WriteRing& ring_;
@@ -94,10 +91,9 @@ class PackedShardWriter {
   std::mutex mutex_;  // all below
   std::condition_variable placed_;
   std::vector<Buffer> free_;
-  uint64_t nonfinite_ = 0;      // values so far
-  uint64_t next_placed_ = 0;    // the job whose turn it is to be written
-  uint64_t at_ = kH5HeadBytes;  // end of the stream so far
-  std::unique_ptr<WriteRing::Buffer> buffer_;
+  uint64_t nonfinite_ = 0;               // values so far
+  uint64_t next_placed_ = 0;             // the job whose turn it is to be written
+  std::optional<SequentialWriter> out_;  // of the stream of chunks
   std::vector<Worker> workers_;
   WorkerPool pool_;  // last: it uses the others
 };
@@ -105,12 +101,12 @@ class PackedShardWriter {
 struct PackImageOptions {
   PackOptions pack;
   WriteRingOptions ring;
-  bool split_master = false;  // AppendSplit() and AppendDerived() where weight and master lie in the image
+  bool split_master = false;  // AppendSplit() and AppendDerived() if weight and master are both in the image
   // See ImageWriteOptions.
   std::function<void(uint64_t end)> wait_for;
 };
 
-// The compressed twin of WriteShardImage: the pieces of `plan`, which lie in `image` as its offsets say.
+// The compressed twin of WriteShardImage: the pieces of `plan`, which are in `image` at its offsets.
 Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directory, const ShardPlan& plan,
                                       std::span<const std::byte> image, const PackImageOptions& options = {});
 

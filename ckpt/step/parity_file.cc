@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 
-#include "ckpt/base/byte_codec.h"
 #include "ckpt/io/write_ring.h"
 #include "ckpt/model/layout.h"
 
@@ -35,14 +34,8 @@ std::string EncodeFields(const ParityGroup& group, int member, const std::vector
   out.PutText(group.identity().run);
   out.Put(group.identity().step);
   out.Put(static_cast<uint16_t>(member));
-  out.Put(static_cast<uint16_t>(group.size()));
-  out.Put(static_cast<uint16_t>(group.code().parity()));
-  for (const ParityGroup::Member& m : group.members()) {
-    out.PutText(m.shard);
-    out.Put(m.bytes);
-  }
-  for (const Digest& digest : digests)
-    out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  group.EncodeMembers(out);
+  for (const Digest& digest : digests) out.PutDigest(digest);
   return std::move(out).Take();
 }
 
@@ -54,46 +47,29 @@ std::string EncodeHeader(const ParityGroup& group, int member, const std::vector
   out.PutRaw(kParityMagic);
   out.Put(kParityVersion);
   out.Put(group.header_bytes());
-  out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  out.PutDigest(digest);
   out.PutRaw(fields);
   return std::move(out).Take();
 }
 
-Digest GetDigest(ByteReader& in) {
-  Digest digest{};
-  const std::string_view raw = in.GetRaw(digest.size());
-  if (raw.size() == digest.size()) std::memcpy(digest.data(), raw.data(), digest.size());
-  return digest;
-}
-
-// `fields` is behind its digest, so that what does not fit together is a programmer's doing, not damage.
+// `fields` matched its digest, so fields that do not fit together are a bug, not damage.
 Result<ParityHeader> DecodeFields(std::string_view fields) {
   ByteReader in(fields);
   StepIdentity identity;
   identity.run = in.GetText();
   identity.step = in.Get<int64_t>();
   const int member = in.Get<uint16_t>();
-  const int size = in.Get<uint16_t>();
-  const int parity = in.Get<uint16_t>();
-  if (!in.ok() || size > kMaxCodeBlocks || member >= size) return Corrupt("no such group");
-  std::vector<ParityGroup::Member> members(size);
-  for (ParityGroup::Member& m : members) {
-    m.shard = in.GetText();
-    m.bytes = in.Get<uint64_t>();
-    if (!IsPlainFileName(m.shard) || m.bytes > kMaxShardBytes || m.bytes % kPageBytes != 0)
-      return Corrupt("no such shard");
-  }
-  CAIRN_ASSIGN_OR_RETURN(ParityGroup group,
-                         ParityGroup::Make(std::move(identity), std::move(members), parity));
+  CAIRN_ASSIGN_OR_RETURN(ParityGroup group, ParityGroup::DecodeMembers(std::move(identity), in));
+  if (member >= group.size()) return Corrupt("no such group");
   if (group.header_bytes() != kStartBytes + fields.size()) return Corrupt("its header has another length");
   ParityHeader header{std::move(group), member, {}};
   header.digests.resize(header.group.parity_blocks());
-  for (Digest& digest : header.digests) digest = GetDigest(in);
+  for (Digest& digest : header.digests) digest = in.GetDigest();
   if (!in.ok()) return Corrupt("its header is too short");
   return header;
 }
 
-// The blocks of one kind of one member, one after the other, each from the others' blocks of its stripe.
+// Computes all blocks of one kind of one member, each from the others' blocks of its stripe.
 class Rebuilder {
  public:
   Rebuilder(const ParityGroup& group, int member, bool parity, const MemberFiles& files)
@@ -101,7 +77,9 @@ class Rebuilder {
     for (int i = 0; i < group.code().data(); ++i) sources_.emplace_back(group.block_bytes());
   }
 
-  // Computes the member's block of this stripe where it is of the kind wanted. Nothing: it is not.
+  const ParityGroup& group() const { return group_; }
+
+  // Computes the member's block of this stripe; nullopt if that block is of the other kind.
   Result<std::optional<uint64_t>> Next(uint64_t stripe, std::byte* out) {
     const ParityGroup::Place target = group_.At(stripe, member_);
     if (target.parity != parity_) return std::optional<uint64_t>();
@@ -124,7 +102,7 @@ class Rebuilder {
   }
 
  private:
-  // What lies beyond the end of a shard counts as zeros.
+  // Bytes beyond the end of a shard count as zeros.
   void AddRead(int m, const ParityGroup::Place& place, std::vector<std::byte>& block,
                std::vector<MemberRead>& reads) const {
     const uint64_t begin = place.index * group_.block_bytes();
@@ -136,7 +114,7 @@ class Rebuilder {
                        std::span(block).first(there)});
   }
 
-  // Places repeat after K stripes, and what is there does not change.
+  // Places repeat after K stripes, and the files that are there stay the same.
   const BlockSum& SumFor(uint64_t stripe, int target, const std::vector<int>& numbers) {
     const uint64_t turn = stripe % group_.size();
     auto found = sums_.find(turn);
@@ -152,12 +130,12 @@ class Rebuilder {
   std::map<uint64_t, BlockSum> sums_;
 };
 
-// Rebuilds a whole file but for its first `base` bytes; `digests` takes those of the blocks.
-Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int member, bool parity,
-                   const MemberFiles& files, uint64_t base, uint64_t file_bytes,
-                   std::vector<Digest>& digests) {
+// Writes all blocks of `rebuilder`, the first at `base` and none beyond `file_bytes`. Returns their digests.
+Result<std::vector<Digest>> WriteBlocks(FileSystem& fs, File& file, Rebuilder& rebuilder, uint64_t base,
+                                        uint64_t file_bytes) {
+  const ParityGroup& group = rebuilder.group();
   WriteRing ring(fs, {.buffer_bytes = group.block_bytes()});
-  Rebuilder rebuilder(group, member, parity, files);
+  std::vector<Digest> digests;
   for (uint64_t stripe = 0; stripe < group.stripes(); ++stripe) {
     auto buffer = ring.Acquire();
     Result<std::optional<uint64_t>> index = rebuilder.Next(stripe, buffer->data());
@@ -172,10 +150,11 @@ Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int mem
     digests.push_back(BlockDigest({buffer->data(), buffer->size}, digests.size()));
     ring.Submit(&file, offset, std::move(buffer));
   }
-  return ring.Drain();
+  CAIRN_RETURN_IF_ERROR(ring.Drain());
+  return digests;
 }
 
-// The number at the start of `text`, which is then what follows it; -1 where there is none.
+// Takes the number at the start of `text` off; -1 if there is none.
 int TakeNumber(std::string_view& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -218,6 +197,29 @@ Result<ParityGroup> ParityGroup::Make(StepIdentity identity, std::vector<Member>
   return ParityGroup(std::move(identity), std::move(members), std::move(code));
 }
 
+void ParityGroup::EncodeMembers(ByteWriter& out) const {
+  out.Put(static_cast<uint16_t>(size()));
+  out.Put(static_cast<uint16_t>(code_.parity()));
+  for (const Member& member : members_) {
+    out.PutText(member.shard);
+    out.Put(member.bytes);
+  }
+}
+
+Result<ParityGroup> ParityGroup::DecodeMembers(StepIdentity identity, ByteReader& in) {
+  const int size = in.Get<uint16_t>();
+  const int parity = in.Get<uint16_t>();
+  if (!in.ok() || size > kMaxCodeBlocks) return Corrupt("no such group");
+  std::vector<Member> members(size);
+  for (Member& member : members) {
+    member.shard = in.GetText();
+    member.bytes = in.Get<uint64_t>();
+    if (!IsPlainFileName(member.shard) || member.bytes > kMaxShardBytes || member.bytes % kPageBytes != 0)
+      return Corrupt("no such shard");
+  }
+  return Make(std::move(identity), std::move(members), parity);
+}
+
 uint64_t ParityGroup::header_bytes() const {
   return PageUp(kStartBytes + EncodeFields(*this, 0, {}).size() + parity_blocks() * sizeof(Digest));
 }
@@ -247,15 +249,12 @@ Status WriteParity(FileSystem& fs, const std::string& path, const ParityGroup& g
                    const MemberFiles& files) {
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(path, Direct::kAuto));
   CAIRN_RETURN_IF_ERROR(file->Allocate(group.parity_file_bytes()));
-  std::vector<Digest> digests;
-  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, group, member, true, files, group.header_bytes(),
-                                    group.parity_file_bytes(), digests));
+  Rebuilder rebuilder(group, member, /*parity=*/true, files);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Digest> digests,
+                         WriteBlocks(fs, *file, rebuilder, group.header_bytes(), group.parity_file_bytes()));
   const std::string header = EncodeHeader(group, member, digests);
   WriteRing ring(fs, {.buffer_bytes = header.size(), .in_flight = 1});
-  auto buffer = ring.Acquire();
-  std::memcpy(buffer->data(), header.data(), header.size());
-  buffer->size = header.size();
-  ring.Submit(file.get(), 0, std::move(buffer));
+  WriteExtent(ring, file.get(), 0, header);
   CAIRN_RETURN_IF_ERROR(ring.Drain());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   return file->Close();
@@ -266,8 +265,8 @@ Status RebuildShard(FileSystem& fs, const std::string& path, const ParityGroup& 
   const uint64_t bytes = group.members()[member].bytes;
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(path, Direct::kAuto));
   CAIRN_RETURN_IF_ERROR(file->Allocate(bytes));
-  std::vector<Digest> unused;
-  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, group, member, false, files, 0, bytes, unused));
+  Rebuilder rebuilder(group, member, /*parity=*/false, files);
+  CAIRN_RETURN_IF_ERROR(WriteBlocks(fs, *file, rebuilder, 0, bytes).status());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   return file->Close();
 }
@@ -283,7 +282,7 @@ Result<ParityHeader> ReadParityHeader(FileSystem& fs, const std::string& path) {
     return NotSupported("{}: parity version {}, this program reads version {}", path, version,
                         kParityVersion);
   const auto header_bytes = in.Get<uint64_t>();
-  const Digest digest = GetDigest(in);
+  const Digest digest = in.GetDigest();
   if (header_bytes < kStartBytes || header_bytes > std::min(info.bytes, kMaxHeaderBytes))
     return Corrupt("{} at byte 12: a header of {} bytes in a file of {}", path, header_bytes, info.bytes);
   std::string fields(header_bytes - kStartBytes, '\0');

@@ -1,11 +1,12 @@
-// Parity over the shards of a group of ranks, kept beside each of them, so that lost shards can be rebuilt.
+// Parity over the shards of a group of ranks, stored beside each shard, to rebuild lost ones.
 //
 // The shards of K members are cut into blocks. A stripe takes one position of every member: M of them,
 // another M in each stripe, hold parity of the K - M data blocks of the others (as RAID 5 and 6 rotate it,
 // and SCR's XOR scheme over nodes). So each member stores a share M / (K - M) of its own size, and whichever
-// M members are lost with all they hold, every stripe keeps K - M blocks, which give the others (erasure.h).
+// M members are lost with all their files, every stripe keeps K - M blocks, which give the others
+// (erasure.h).
 //
-// FORMAT.md, "Parity". Reading the members' files is the caller's: they lie on other nodes.
+// FORMAT.md, "Parity". The caller reads the members' files, which are on other nodes.
 #pragma once
 
 #include <functional>
@@ -13,12 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/byte_codec.h"
 #include "ckpt/codec/erasure.h"
 #include "ckpt/step/shard_plan.h"
 
 namespace cairn {
 
-// What --redundancy asks for: of each group of so many ranks, any `parity` may lose what they hold.
+// The value of --redundancy: in each group of `group` ranks, any `parity` may lose their files.
 struct Redundancy {
   int group = 0;  // 0: none
   int parity = 0;
@@ -34,8 +36,11 @@ class ParityGroup {
     bool operator==(const Member&) const = default;
   };
 
-  // `parity`: M. Errors: InvalidArgument where ErasureCode::Make has some.
+  // `parity`: M. Errors: those of ErasureCode::Make.
   static Result<ParityGroup> Make(StepIdentity identity, std::vector<Member> members, int parity);
+  // Members and parity, as they are in the header of a parity file. Errors: Corrupt.
+  void EncodeMembers(ByteWriter& out) const;
+  static Result<ParityGroup> DecodeMembers(StepIdentity identity, ByteReader& in);
 
   const StepIdentity& identity() const { return identity_; }
   const std::vector<Member>& members() const { return members_; }
@@ -47,7 +52,7 @@ class ParityGroup {
   uint64_t header_bytes() const;                                       // of each parity file
   uint64_t parity_file_bytes() const { return header_bytes() + parity_blocks() * block_bytes_; }
 
-  // What a member holds in a stripe.
+  // The block of a member in a stripe.
   struct Place {
     bool parity;
     int code_block;  // its number in the code
@@ -65,7 +70,7 @@ class ParityGroup {
   uint64_t cycles_ = 0;  // of K stripes, after which the places repeat
 };
 
-// A parity file but its blocks.
+// A parity file without its blocks.
 struct ParityHeader {
   ParityGroup group;
   int member;
@@ -82,15 +87,15 @@ struct MemberRead {
 struct MemberFiles {
   // Whether the file is there and good.
   std::function<bool(int member, bool parity)> has;
-  // All of them; at most one a member.
+  // Does all reads; at most one a member.
   std::function<Status(std::span<const MemberRead>)> read;
 };
 
-// Whether every block of the group follows from what is there.
+// True if the files that are there give every block of the group.
 bool CanRebuild(const ParityGroup& group, const MemberFiles& files);
 
-// Creates and syncs a member's parity file, or its shard, from what the others have. The memory is that of a
-// few stripes. Errors: Corrupt where too much is lost; those of the disk and of `files`.
+// Creates and syncs a member's parity file, or its shard, from the files of the others. Takes memory for a
+// few stripes. Errors: Corrupt if too much is lost; those of the disk and of `files`.
 Status WriteParity(FileSystem& fs, const std::string& path, const ParityGroup& group, int member,
                    const MemberFiles& files);
 Status RebuildShard(FileSystem& fs, const std::string& path, const ParityGroup& group, int member,
@@ -98,7 +103,7 @@ Status RebuildShard(FileSystem& fs, const std::string& path, const ParityGroup& 
 
 // Errors: Corrupt naming the file and offset, NotSupported (version); those of the disk.
 Result<ParityHeader> ReadParityHeader(FileSystem& fs, const std::string& path);
-// Every block of a file against its header.
+// Checks every block of a file against its header.
 Status VerifyParity(FileSystem& fs, const std::string& path, const ParityHeader& header);
 
 }  // namespace cairn

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 
@@ -23,7 +24,7 @@ bool IsCommittedStep(FileSystem& fs, const std::string& directory) {
          ReadManifest(fs, directory).ok();
 }
 
-// Of directories that a signal removes. Never destroyed: a thread may be about to remove them.
+// Directories that a signal removes. Never destroyed: a thread may be about to remove them.
 struct LiveDirs {
   std::mutex mutex;
   std::map<std::string, std::pair<FileSystem*, std::vector<std::string>>> directories;
@@ -33,7 +34,7 @@ LiveDirs& Live() {
   return live;
 }
 
-// With the directories that were made above it and are empty.
+// Removes it with the directories that were made above it and are empty.
 void Remove(FileSystem& fs, const std::string& path, const std::vector<std::string>& made) {
   (void)RemoveTree(fs, path);
   for (auto directory = made.rbegin(); directory != made.rend(); ++directory) {
@@ -44,15 +45,15 @@ void Remove(FileSystem& fs, const std::string& path, const std::vector<std::stri
 
 constexpr std::string_view kPartialMark = ".partial-";
 
-// Whether `name` is that of a partial directory of `final_name`. Those of steps belong to their run, whose
-// lock says whether they are being written (CleanLeftovers).
+// True if `name` is a partial directory of `final_name`. Those of steps belong to their run, whose lock tells
+// whether they are being written (CleanLeftovers).
 bool IsPartialOf(std::string_view name, const std::string& final_name) {
   const std::string prefix = final_name + std::string(kPartialMark);
   return name.starts_with(prefix) && name.size() == prefix.size() + kNonceDigits &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos && !ParseMarkedDirName(name);
+         IsHex(name.substr(prefix.size())) && !ParseMarkedDirName(name);
 }
 
-// A simulated file system has no other process.
+// No other process uses a simulated file system.
 bool HasOtherProcesses(const FileSystem& fs) { return &fs == &FileSystem::Posix(); }
 
 void RemoveAbandoned(FileSystem& fs, const std::string& final_path) {
@@ -127,7 +128,8 @@ Result<PartialDir> PartialDir::MakeFor(FileSystem& fs, const std::string& final_
                            Make(fs, fmt::format("{}{}{}", final_path, kPartialMark, NewNonce())));
     made.final_path_ = final_path;
     if (!HasOtherProcesses(fs)) return made;
-    // The lock is shared so that NFS gives it to one who only reads. A file system without locks gives none.
+    // The lock is shared, because NFS gives an exclusive one only to writers. Some file systems have no
+    // locks.
     Result<FileLock> lock = FileLock::Open(made.path_, FileLock::Missing::kError);
     if (lock.ok() && lock->Lock(FileLock::How::kShared).ok()) {
       if (!lock->IsAtItsPath() && attempt < kAttempts) continue;  // removed by a process that held it first

@@ -1,4 +1,4 @@
-// A directory that is being written, and is gone again unless its writing succeeds.
+// A directory that is being written; it is removed again unless the write succeeds.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace cairn {
 // Eight random hex digits, for names that two processes must not share.
 std::string NewNonce();
 
-// The directory that `path` lies in: "." for a plain name.
+// The directory that contains `path`: "." for a plain name.
 std::string ParentDir(const std::string& path);
 
 // The nearest directory at or above `path` that exists: where its bytes will go.
@@ -23,7 +23,7 @@ std::string NearestDir(FileSystem& fs, const std::string& path);
 // holds what its manifest lists: retention keeps one with other files forever. Errors: InvalidArgument.
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path);
 
-// MakeDirs of a place that is outside of committed steps.
+// MakeDirs() for a path outside of committed steps.
 Status MakeOutputDir(FileSystem& fs, const std::string& path);
 
 // Checks a place to write to, which need not exist yet: outside of committed steps, and `need_bytes` are
@@ -35,10 +35,10 @@ class PartialDir {
   // Makes `path` and the directories above it. Errors: AlreadyExists; those of CheckOutsideSteps and of the
   // disk.
   static Result<PartialDir> Make(FileSystem& fs, const std::string& path);
-  // Makes FINAL.partial-NONCE, for Publish(). Its lock ends with the process: those of FINAL that killed
-  // processes left are removed first. Errors: those of Make().
+  // Makes FINAL.partial-NONCE, for Publish(). Its lock ends with the process; partial directories of FINAL
+  // that killed processes left are removed first. Errors: those of Make().
   static Result<PartialDir> MakeFor(FileSystem& fs, const std::string& final_path);
-  // One that an earlier process left, which no process writes now.
+  // Takes over one that an earlier process left and that no process writes now.
   static PartialDir Adopt(FileSystem& fs, const std::string& path);
   PartialDir(PartialDir&& other) noexcept { *this = std::move(other); }
   PartialDir& operator=(PartialDir&& other) noexcept {
@@ -53,7 +53,7 @@ class PartialDir {
   ~PartialDir();
 
   const std::string& path() const { return path_; }
-  // The directory has its final name or stays under this one.
+  // The directory stays, under its final name or under this one.
   void Keep() { fs_ = nullptr; }
   // Gives a directory of MakeFor() its final name, durably.
   Status Publish();
@@ -68,8 +68,8 @@ class PartialDir {
   std::optional<FileLock> lock_;
 };
 
-// Removes what MakeFor() made and nobody published, of this whole process, which is about to be ended by a
-// signal: Publish() waits forever from now on.
+// Removes every directory of this process that MakeFor() made and nobody published, because a signal is about
+// to end the process: Publish() waits forever from now on.
 void RemovePartialDirs();
 
 }  // namespace cairn

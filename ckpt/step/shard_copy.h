@@ -7,8 +7,8 @@
 
 namespace cairn {
 
-// Creates and syncs `to_dir`/NAME. Errors: Corrupt where the source is not what `receipt` says, naming tensor
-// and offset; those of the disk. The copy is then condemned: remove the whole partial directory.
+// Creates and syncs `to_dir`/NAME. Errors: Corrupt if the source does not match `receipt`, naming tensor and
+// offset; those of the disk. The copy is then condemned: remove the whole partial directory.
 Status CopyShard(FileSystem& fs, const std::string& from_dir, const std::string& to_dir,
                  const ShardReceipt& receipt, const StepIdentity& identity, Direct direct = Direct::kAuto);
 

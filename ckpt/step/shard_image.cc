@@ -1,7 +1,7 @@
 // First the envelope is filled in, apart from the catalog. Then the data goes out in windows: wait until the
 // snapshot has filled one, start its write, and take its digests while that is in flight. The catalog holds
-// the digests, so it comes last; it lies behind all data. The receipt is made after the sync: whoever has a
-// receipt knows that the file was synced.
+// the digests, so it comes last; it lies behind all data. The receipt is made after the sync: a receipt
+// proves that the file was synced.
 
 #include "ckpt/step/shard_image.h"
 
@@ -33,7 +33,7 @@ std::vector<ImageChunk> ChunksOf(const ShardPlan& plan) {
   return chunks;
 }
 
-// What lies between the pieces: zeros, and on them what HDF5 wrote.
+// Fills the gaps between the pieces with zeros and with the pages that HDF5 wrote.
 void FillEnvelope(const ShardPlan& plan, const std::vector<ImageChunk>& chunks, std::span<std::byte> image) {
   uint64_t at = 0;
   for (const ImageChunk& chunk : chunks) {

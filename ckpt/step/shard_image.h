@@ -1,9 +1,8 @@
 // Writes a shard from memory that holds it exactly as its file will be.
 //
-// A snapshot copies each piece to its place in the image (ShardPlan::OffsetOf), so that the file is written
-// in large direct writes straight from there, one after the other, without another copy and without small
-// writes. Digests are taken while writes are in flight, unless whoever filled the image took them; then, too,
-// values that are not finite are counted.
+// A snapshot copies each piece to its place in the image (ShardPlan::OffsetOf), and the file is written from
+// there in large direct writes, without another copy. Digests are taken while writes are in flight, unless
+// the code that filled the image took them. Non-finite values are counted in both cases.
 #pragma once
 
 #include <functional>
@@ -20,8 +19,8 @@ struct ImageWriteOptions {
   IoQueueOptions queue;
   uint64_t write_bytes = 8 << 20;  // one write; a multiple of kPageBytes
   bool take_digests = true;        // false: the plan has those of all pieces once `wait_for` returned
-  // Returns when the pieces' bytes before this offset of the image are there; an error ends the write. Empty:
-  // they all are.
+  // Waits until the pieces' bytes before this offset of the image are there; an error ends the write. Empty:
+  // they are all there.
   std::function<Status(uint64_t end)> wait_for;
 };
 

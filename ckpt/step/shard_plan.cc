@@ -7,7 +7,6 @@
 #include "ckpt/step/shard_plan.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/model/layout.h"
@@ -50,7 +49,7 @@ std::string ShardReceipt::Encode() const {
   ByteWriter out;
   out.PutText(file.name);
   out.Put(file.bytes);
-  out.PutRaw({reinterpret_cast<const char*>(file.digest.data()), file.digest.size()});
+  out.PutDigest(file.digest);
   out.Put(nonfinite);
   out.PutRaw(EncodeCatalog(catalog));
   return std::move(out).Take();
@@ -61,10 +60,9 @@ Result<ShardReceipt> ShardReceipt::Decode(std::string_view bytes) {
   ShardReceipt receipt;
   receipt.file.name = in.GetText();
   receipt.file.bytes = in.Get<uint64_t>();
-  const std::string_view digest = in.GetRaw(sizeof(cairn::Digest));
+  receipt.file.digest = in.GetDigest();
   receipt.nonfinite = in.Get<uint64_t>();
   if (!in.ok()) return Corrupt("truncated shard receipt");
-  std::memcpy(receipt.file.digest.data(), digest.data(), digest.size());
   CAIRN_ASSIGN_OR_RETURN(receipt.catalog, DecodeCatalog(in.GetRaw(in.left())));
   return receipt;
 }
@@ -123,9 +121,8 @@ Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t cat
   return hasher.Finish();
 }
 
-Result<ShardPlan> ShardPlan::Make(const std::string& name, const StepIdentity& identity,
-                                  const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
-  ShardPlan plan(ShardContents(name, identity, tensors, std::move(pieces)));
+Result<ShardPlan> ShardPlan::Make(ShardContents contents) {
+  ShardPlan plan(std::move(contents));
   Catalog& catalog = plan.contents_.catalog();
   std::vector<H5DatasetSpec> datasets;
   for (Piece& piece : catalog.pieces) {

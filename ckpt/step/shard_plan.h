@@ -1,7 +1,7 @@
-// Where every byte of a shard will lie, before any of it is written: an HDF5 file laid out in memory, with
-// the offsets of its pieces and the digests that its pieces and its envelope get.
+// The layout of a shard before any of it is written: an HDF5 file laid out in memory, with the offsets of its
+// pieces and the digests of its pieces and its envelope.
 //
-// Shared by those who write shards: from a memory image (shard_image.h) and piece by piece (shard_writer.h).
+// Used by all writers of shards: from a memory image (shard_image.h) and piece by piece (shard_writer.h).
 // FORMAT.md, "Shards".
 #pragma once
 
@@ -24,23 +24,23 @@ struct StepIdentity {
   int64_t step = 0;
 };
 
-// What a committer must know of a finished shard: its entry in the manifest and its pieces with offsets and
-// digests.
+// A finished shard for the committer: its entry in the manifest, and its pieces with offsets and digests.
 struct ShardReceipt {
   ManifestFile file;
   Catalog catalog;         // files = {file.name}
-  uint64_t nonfinite = 0;  // values that are infinite or NaN, where the writer counts them
+  uint64_t nonfinite = 0;  // values that are infinite or NaN, if the writer counts them
 
-  // For the way from the writers to the committer.
+  // Sent from the writers to the committer.
   std::string Encode() const;
   static Result<ShardReceipt> Decode(std::string_view bytes);
 };
 
-// What a shard holds: its own catalog, which is filled in while it is written. Pieces are addressed by their
-// index as given, from 0.
+// The contents of a shard: its own catalog, which is filled in while it is written. Pieces are addressed by
+// their index as given, from 0.
 class ShardContents {
  public:
-  // Of `pieces`, tensor (into `tensors`), box and range are read. Tensors that no piece names are left out.
+  // Reads tensor (an index into `tensors`), box and range of `pieces`. Leaves out tensors that no piece
+  // names.
   ShardContents(const std::string& name, const StepIdentity& identity,
                 const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
 
@@ -52,7 +52,7 @@ class ShardContents {
   const Piece& piece(size_t given) const { return catalog_.pieces[sorted_at_[given]]; }
   const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
 
-  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  // For another checkpoint of the same pieces: digests are taken with its identity from now on.
   void Bind(const StepIdentity& identity);
   uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }
 
@@ -62,29 +62,30 @@ class ShardContents {
   std::vector<uint64_t> seeds_;    // of each piece, as given
 };
 
-// The digest of what no piece of the shard covers, in order of offset: `metadata`, the shard's own encoded
-// catalog at `catalog_offset`, and zeros.
+// The digest of the bytes that no piece of the shard covers, in order of offset: `metadata`, the shard's own
+// encoded catalog at `catalog_offset`, and zeros.
 Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
                       std::string_view own_catalog);
 
 class ShardPlan {
  public:
-  // Of `pieces`, tensor (into `tensors`), box and range are read; the rest is filled in. Tensors that no
-  // piece names are left out of the shard.
+  static Result<ShardPlan> Make(ShardContents contents);
   static Result<ShardPlan> Make(const std::string& name, const StepIdentity& identity,
-                                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+                                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
+    return Make(ShardContents(name, identity, tensors, std::move(pieces)));
+  }
 
   const ShardContents& contents() const { return contents_; }
   const std::string& name() const { return contents_.name(); }
   uint64_t file_bytes() const { return layout_.file_bytes; }  // a multiple of kPageBytes
   size_t piece_count() const { return contents_.piece_count(); }
 
-  // Of the given pieces, by their index as given: place and name. Offsets are multiples of kPageBytes.
+  // Place and name of a piece, by its index as given. Offsets are multiples of kPageBytes.
   const Piece& piece(size_t given) const { return contents_.piece(given); }
   const TensorEntry& tensor(size_t given) const { return contents_.tensor(given); }
   uint64_t OffsetOf(size_t given) const { return piece(given).file_offset; }
 
-  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  // For another checkpoint of the same pieces: digests are taken with its identity from now on.
   void Bind(const StepIdentity& identity) { contents_.Bind(identity); }
   // Digests of chunks of a piece; safe from several threads for different chunks.
   uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return contents_.ChunkSeed(given, chunk); }
@@ -93,7 +94,7 @@ class ShardPlan {
   // The bytes that HDF5 wrote, by offset. Everything outside of them, of the pieces and of the shard's own
   // catalog is zeros.
   const std::vector<H5Extent>& metadata() const { return layout_.metadata; }
-  // Where the shard's own catalog lies, the last thing in the file.
+  // Offset of the shard's own catalog, which is last in the file.
   uint64_t catalog_offset() const { return layout_.offsets.back(); }
 
   // Once every digest is set: the encoded catalog, padded with zeros to whole pages, and the receipt.

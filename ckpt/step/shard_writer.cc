@@ -7,16 +7,15 @@
 
 namespace cairn {
 
-Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(
-    FileSystem& fs, WriteRing& ring, const std::string& directory, const std::string& name,
-    const StepIdentity& identity, const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces,
-    Direct direct, Existing existing) {
-  const std::string path = JoinPath(directory, name);
-  Result<ShardPlan> plan = ShardPlan::Make(name, identity, tensors, std::move(pieces));
+Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                         const std::string& directory, ShardContents contents,
+                                                         Direct direct, Existing existing) {
+  const std::string path = JoinPath(directory, contents.name());
+  Result<ShardPlan> plan = ShardPlan::Make(std::move(contents));
   if (!plan.ok()) return plan.status().WithContext(path);
   std::unique_ptr<ShardWriter> writer(new ShardWriter(ring, std::move(plan).value()));
   Result<std::unique_ptr<File>> file = fs.Create(path, direct);
-  if (existing == Existing::kGoOn && file.status().kind() == StatusKind::kAlreadyExists)
+  if (existing == Existing::kResume && file.status().kind() == StatusKind::kAlreadyExists)
     file = fs.OpenForWrite(path, direct);
   if (!file.ok()) return file.status();
   writer->file_ = std::move(file).value();
@@ -69,18 +68,6 @@ void ShardWriter::Flush(size_t piece, Cursor& cursor) {
   ring_.Submit(file_.get(), plan_.OffsetOf(piece) + begin, std::move(cursor.buffer));
 }
 
-void ShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
-  while (!bytes.empty()) {
-    auto buffer = ring_.Acquire();
-    buffer->size = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes());
-    std::memcpy(buffer->data(), bytes.data(), buffer->size);
-    const uint64_t count = buffer->size;
-    ring_.Submit(file_.get(), offset, std::move(buffer));
-    offset += count;
-    bytes.remove_prefix(count);
-  }
-}
-
 void ShardWriter::Restore(size_t piece, std::span<const cairn::Digest> chunks) {
   cursors_[piece].appended = plan_.piece(piece).stored_bytes;
   for (size_t i = 0; i < chunks.size(); ++i) plan_.SetDigest(piece, i, chunks[i]);
@@ -92,8 +79,9 @@ Result<ShardReceipt> ShardWriter::Finish() {
       return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
                              DisplayName(plan_.tensor(i)), cursors_[i].appended, plan_.piece(i).stored_bytes);
   const std::string own_catalog = plan_.EncodeOwnCatalog();
-  for (const H5Extent& extent : plan_.metadata()) WriteExtent(extent.offset, extent.bytes);
-  WriteExtent(plan_.catalog_offset(), own_catalog);
+  for (const H5Extent& extent : plan_.metadata())
+    WriteExtent(ring_, file_.get(), extent.offset, extent.bytes);
+  WriteExtent(ring_, file_.get(), plan_.catalog_offset(), own_catalog);
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   CAIRN_RETURN_IF_ERROR(file_->Close());

@@ -1,5 +1,5 @@
-// Writes one shard piece by piece, for those who stream: every byte once, aligned, in any order of pieces;
-// digests are taken on the way. Nothing is durable before Finish().
+// Writes one shard piece by piece, for streams: every byte once, aligned, in any order of pieces, with
+// digests taken on the way. Nothing is durable before Finish().
 #pragma once
 
 #include <memory>
@@ -12,20 +12,18 @@
 
 namespace cairn {
 
-// What to do where the shard's file is there already.
+// What to do if the shard's file is there already.
 enum class Existing {
   kRefuse,
-  kGoOn,  // keep its bytes: it is an unfinished file of the same plan
+  kResume,  // keep its bytes: it is an unfinished file of the same plan
 };
 
 class ShardWriter {
  public:
-  // Lays out and creates `directory`/`name`. For `pieces` see ShardPlan::Make.
+  // Lays out and creates `directory`/`contents.name()`.
   static Result<std::unique_ptr<ShardWriter>> Create(FileSystem& fs, WriteRing& ring,
-                                                     const std::string& directory, const std::string& name,
-                                                     const StepIdentity& identity,
-                                                     const std::vector<TensorEntry>& tensors,
-                                                     std::vector<Piece> pieces, Direct direct = Direct::kAuto,
+                                                     const std::string& directory, ShardContents contents,
+                                                     Direct direct = Direct::kAuto,
                                                      Existing existing = Existing::kRefuse);
 
   ~ShardWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file
@@ -36,16 +34,16 @@ class ShardWriter {
   // Errors: InvalidArgument beyond the piece's end; an earlier write's.
   Status Append(size_t piece, std::span<const std::byte> bytes);
 
-  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
+  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument if a piece is incomplete;
   // those of the disk. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
 
-  // Makes durable what the ring has written; it must be drained.
+  // Syncs the file. The ring must be drained.
   Status Sync() { return file_->Sync(); }
   // The piece lies in the file already and its chunks have these digests. Requires as many as it has chunks.
   void Restore(size_t piece, std::span<const cairn::Digest> chunks);
 
-  // The piece must be appended again from its begin.
+  // The piece must be appended again from its start.
   void Forget(size_t piece) { cursors_[piece] = {}; }
 
   const ShardPlan& plan() const { return plan_; }
@@ -62,7 +60,6 @@ class ShardWriter {
       : ring_(ring), plan_(std::move(plan)), cursors_(plan_.piece_count()) {}
   void Digest(size_t piece, std::span<const std::byte> bytes);
   void Flush(size_t piece, Cursor& cursor);
-  void WriteExtent(uint64_t offset, std::string_view bytes);
 
   WriteRing& ring_;
   ShardPlan plan_;

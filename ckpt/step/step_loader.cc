@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
 
-// The requests as what is wanted.
+// The requests as placed boxes.
 class RequestRegions final : public Regions {
  public:
   explicit RequestRegions(std::span<const ReadRequest> requests) : requests_(requests) {}
@@ -39,14 +39,14 @@ bool Meets(const Piece& piece, const ChunkPlace& place, const Box& box) {
                              [&](const Segment& segment) { return Intersect(segment.box, box).has_value(); });
 }
 
-// True where `inner` is one run of `outer`'s row-major order, which contains it.
+// True if `inner` is one run of `outer`'s row-major order, which contains it.
 bool IsOneRun(const Box& outer, const Box& inner) {
   Dims last = inner.offset;
   for (int i = 0; i < inner.rank(); ++i) last[i] += inner.extent[i] - 1;
   return FlatIndex(outer, last) - FlatIndex(outer, inner.offset) + 1 == inner.Volume();
 }
 
-// Copies what `request` wants of `elements` of a piece, whose values are `values`.
+// Copies the part that `request` wants of `elements` of a piece, whose values are `values`.
 void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> values,
              uint64_t element_bytes, const ReadRequest& request) {
   for (const Segment& segment : Decompose(piece.box, elements)) {
@@ -67,8 +67,7 @@ void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> 
 
 }  // namespace
 
-// One thread's share: the next extent is started before a finished one is delivered, so that the disk is not
-// kept waiting.
+// One thread's share. Starts the next extent before it delivers a finished one: the disk never waits.
 class StepLoader::Worker {
  public:
   Worker(StepLoader& loader, int depth)
@@ -103,7 +102,7 @@ class StepLoader::Worker {
     }
   }
 
-  // Of an extent that is one plain chunk with one place.
+  // For an extent that is one plain chunk with one place.
   std::span<std::byte> FinalPlace(const Extent& extent) const {
     const ChunkRef& ref = extent.chunks.front();
     const std::span<const Copy> copies = loader_.CopiesOfPiece(ref.copy);

@@ -2,8 +2,8 @@
 // counts.
 //
 // Neighbouring chunks are read together, several reads in flight, out of the page cache or past it
-// (ckpt/io/extent_reader.h), so that small tensors cost no small reads. A chunk that belongs to one place
-// goes straight there, any other through a buffer, whatever the number of runs.
+// (ckpt/io/extent_reader.h), so small tensors cost no small reads. A chunk with one destination goes straight
+// there, any other through a buffer.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ struct ReadRequest {
 struct LoadOptions {
   int threads = 2;  // the caller's among them; one core digests and copies faster than most disks read
   int depth = 4;    // reads in flight, of all threads; each takes kExtentBytes of memory
-  // kAuto: past the page cache what is not in it, where the file system allows. Several processes of a node
-  // that load the same bytes share the page cache with kOff.
+  // kAuto: reads past the page cache what is not in it, if the file system allows. Several processes of a
+  // node that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
 };
 
@@ -45,7 +45,7 @@ class StepLoader {
   // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.
   Status Load(std::span<const ReadRequest> requests);
 
-  // Of the chunks read so far, as stored; padding between them does not count.
+  // Stored bytes of the chunks read so far; padding between them does not count.
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -67,10 +67,10 @@ class StepLoader {
   std::span<const Copy> CopiesOfPiece(size_t first) const;
   std::optional<ChunkRef> PeekChunk();
   std::optional<Extent> NextExtent();
-  // Where in one request's `out` the whole chunk lies, in one run; null where there is no such place.
+  // The place of the whole chunk in one request's `out`, if it is one run there; else null.
   std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Copy> copies) const;
   ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
-  // Puts the values of a chunk where they belong. The extent's stored bytes begin at `extent_begin` of its
+  // Copies the values of a chunk to their requests. The extent's stored bytes begin at `extent_begin` of its
   // file.
   Status DeliverChunk(const ChunkRef& ref, uint64_t extent_begin, std::span<const std::byte> extent_bytes);
 

@@ -1,6 +1,6 @@
 // Opening checks the manifest, the sizes of the files, and the catalog, which is decoded and digested in one
 // pass through a window. ReadBox() cuts a box into runs of its pieces, and a run into chunks. A whole chunk
-// is decoded into its final place. Of a chunk that is needed in part the rest stays in a cache, for the next
+// is decoded into its final place. The rest of a chunk that is needed in part stays in a cache, for the next
 // box. A joined chunk reads its other tensor by ReadBox() again, through the same cache; this nests only
 // once, because that other tensor is never joined itself.
 
@@ -20,7 +20,7 @@ constexpr uint64_t kMinAheadBytes = 2 * kChunkBytes;
 constexpr uint64_t kMaxAheadBytes = 8 * kChunkBytes;
 constexpr size_t kCatalogWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
 
-// Of the elements that a piece is joined with.
+// The type of the elements that a piece is joined with.
 Dtype OtherDtype(Codec joined) { return joined == Codec::kDerived ? Dtype::kF32 : Dtype::kBF16; }
 
 // The catalog's bytes, digested as they come. They are never in memory as a whole.
@@ -34,7 +34,7 @@ class CatalogSource final : public ByteSource {
       std::ranges::copy(rest, larger.begin());
       window_.swap(larger);
     } else {
-      std::ranges::copy(rest, window_.begin());  // forwards: `rest` lies behind
+      std::ranges::copy(rest, window_.begin());  // forwards: `rest` is behind it
     }
     const size_t count = std::min<uint64_t>(left_, window_.size() - rest.size());
     const std::span fresh(window_.data() + rest.size(), count);
@@ -46,7 +46,7 @@ class CatalogSource final : public ByteSource {
     return std::string_view(window_).substr(0, rest.size() + count);
   }
 
-  // The digest of all, of what nobody asked for too.
+  // The digest of all bytes, including those that nobody asked for.
   Result<Digest> Finish() {
     while (left_ > 0 && status_.ok()) (void)More({}, 1);
     if (!status_.ok()) return status_;
@@ -226,7 +226,7 @@ Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<co
   });
 }
 
-// A chunk that is stored as it is stays where it was read to.
+// A chunk that is not encoded stays where it was read to.
 Status StepReader::FillChunk(Chunk& chunk) {
   const ChunkPlace place = PlaceOf(chunk.piece, chunk.index);
   if (ahead_ && !place.encoded) {
@@ -244,8 +244,8 @@ Status StepReader::FillChunk(Chunk& chunk) {
   return ReadChunk(chunk.piece, chunk.index, chunk.bytes);
 }
 
-// Of some elements of a split master's box the bf16 weights, of a derived weight's the fp32 masters. Those
-// are never joined themselves: a master is with a bf16 weight only, and a bf16 weight never.
+// Reads the bf16 weights of some elements of a split master, or the fp32 masters of a derived weight. Those
+// are never joined themselves: only a master with a bf16 weight is split, and a bf16 weight is never derived.
 Status StepReader::ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out) {
   const TensorEntry& tensor = catalog_.tensors[joined.tensor];
   const Role role = joined.codec == Codec::kDerived ? Role::kMaster : Role::kWeight;
@@ -287,7 +287,7 @@ bool StepReader::JoinsTensors() const {
   return false;
 }
 
-// False for a number that is no tensor's: whoever asks for that is told elsewhere.
+// False for a number that is not a tensor's: the request is refused elsewhere.
 bool StepReader::IsJoinedTensor(uint32_t tensor) const {
   if (tensor >= catalog_.tensors.size()) return false;
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);

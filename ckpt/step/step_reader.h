@@ -3,9 +3,9 @@
 // Opening reads the manifest and the catalog only. Reading verifies every chunk that it touches against its
 // digest before any of it is used. Shards are opened when first needed, never through HDF5.
 //
-// Load() fills many boxes with several threads: for whoever wants the state. ReadBox() reads one box after
-// the other within a fixed window of memory: for streams. Both belong to one thread at a time; what the
-// reader knows (manifest, catalog, directory) may be read by any number of threads meanwhile.
+// Load() fills many boxes with several threads, to load a state. ReadBox() reads one box after the other
+// within a fixed window of memory, for streams. Both belong to one thread at a time; manifest, catalog and
+// directory may be read by any number of threads meanwhile.
 #pragma once
 
 #include <list>
@@ -38,7 +38,7 @@ class StepReader final : public CheckpointSource {
   const std::string& directory() const override { return directory_; }
   // Describes the step by `model` from now on, with more lines of history. Its tensors stay as they are.
   void Redescribe(nlohmann::json model, const std::vector<std::string>& history);
-  // Of a file of the manifest: the shards of a virtual step are another step's.
+  // The directory of a file of the manifest: the shards of a virtual step are another step's.
   std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
@@ -48,9 +48,9 @@ class StepReader final : public CheckpointSource {
   // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
 
-  // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
-  // A block of rows meets as many pieces side by side as TP has ranks: with fewer chunks than that and one
-  // more, chunks are read again.
+  // The memory for chunks that one ReadBox() used in part and the next one may need; kChunkBytes at least.
+  // A block of rows meets as many pieces side by side as TP has ranks: with memory for fewer chunks than TP +
+  // 1, chunks are read again.
   void SetCacheBytes(uint64_t bytes) override;
 
   uint64_t bytes_read() const override { return bytes_read_; }
@@ -60,7 +60,7 @@ class StepReader final : public CheckpointSource {
     size_t piece = 0;
     uint64_t index = 0;
     ChunkAhead::Buffer memory;
-    bool read_ahead = false;     // the memory is of those that are used again
+    bool read_ahead = false;     // its memory is recycled
     std::span<std::byte> bytes;  // in `memory`
     uint64_t used = 0;           // bytes that were copied out of it
   };
@@ -76,11 +76,11 @@ class StepReader final : public CheckpointSource {
   bool IsJoinedTensor(uint32_t tensor) const;
   bool JoinsTensors() const;
   ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
-  // Chunk `index` of a piece into `out`, verified.
+  // Reads chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
-  // The same into memory of its own.
+  // The same, into memory of the chunk.
   Status FillChunk(Chunk& chunk);
-  // Makes the values of a chunk of what is stored of it.
+  // Decodes the stored bytes of a chunk.
   Status DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
                       std::span<std::byte> out);
   Result<Chunk*> CachedChunk(size_t piece, uint64_t index);
@@ -92,13 +92,13 @@ class StepReader final : public CheckpointSource {
   StepCatalog catalog_;
   const PieceRegions regions_{catalog_};
   std::vector<uint64_t> file_bytes_;  // of the catalog's files
-  std::optional<OpenFiles> files_;    // shards; from when it is known where they are
+  std::optional<OpenFiles> files_;    // of the shards, once their directory is known
   std::list<Chunk> cache_;            // most recently used first
   uint64_t cache_bytes_ = 16 * kChunkBytes;
   uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
   uint64_t kept_bytes_ = 0;
   std::unique_ptr<ChunkAhead> ahead_;
-  bool each_once_ = false;         // what was copied out of a chunk is not asked for again
+  bool each_once_ = false;         // bytes that were copied out of a chunk are not needed again
   std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;
 };

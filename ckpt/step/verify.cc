@@ -1,7 +1,7 @@
 // A file is divided into regions: the chunks of its pieces in order of offset, and between them the envelope.
 // One scan from front to back then puts each byte under exactly one digest. A wrong chunk becomes a problem
 // and the scan continues; only a file that cannot be read ends it. Threads take whole files. Each file has a
-// report of its own, so that the order of problems does not depend on the threads.
+// report of its own: the order of problems does not depend on the threads.
 
 #include "ckpt/step/verify.h"
 
@@ -27,7 +27,8 @@ struct FileRegion {
   uint64_t chunk;
 };
 
-std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
+std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, const std::string& name) {
+  const auto file = static_cast<uint32_t>(std::ranges::find(catalog.files, name) - catalog.files.begin());
   std::vector<Piece> pieces;
   for (size_t i = 0; i < catalog.pieces.size(); ++i)
     if (catalog.pieces.FileOf(i) == file) pieces.push_back(catalog.pieces[i]);
@@ -67,7 +68,7 @@ Status ScanRegion(FileScan& scan, const FileRegion& region, const Sink& sink) {
   return OkStatus();
 }
 
-// Sets `wrong` where a chunk is not what its digest says; fails where it cannot be read. The buffers are
+// Sets `wrong` if a chunk does not match its digest; fails if it cannot be read. The buffers are
 // scratch memory.
 Status CheckChunk(FileScan& scan, const FileRegion& region, uint64_t element_bytes, uint64_t seed,
                   const Sink& sink, std::vector<std::byte>& stored, std::vector<std::byte>& decoded,
@@ -98,15 +99,15 @@ std::string ToString(const Problem& p) {
                      p.tensor.empty() ? "" : "tensor " + p.tensor + ": ", p.what);
 }
 
-Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report, const Sink& sink, bool may_map) {
+Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report, const Sink& sink,
+                   bool may_map) {
+  const auto& [directory, file, catalog, identity] = shard;
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes, Direct::kAuto, may_map));
   std::vector<std::byte> stored, decoded;
   Hasher envelope;
   uint64_t envelope_offset = 0;
-  const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
+  const std::vector<Piece> pieces = PiecesOfFile(catalog, file.name);
   for (const FileRegion& region : FileRegionsOf(catalog, pieces, file.bytes)) {
     const bool is_envelope = region.piece == nullptr;
     if (is_envelope) envelope_offset = region.begin;
@@ -120,7 +121,8 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
       continue;
     }
     const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
-    const uint64_t seed = PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
+    const uint64_t seed =
+        PieceSeed(identity.run, identity.step, tensor, region.piece->box, region.piece->range) + region.chunk;
     Status wrong;
     CAIRN_RETURN_IF_ERROR(
         CheckChunk(*scan, region, SizeOf(tensor.dtype), seed, each, stored, decoded, wrong));
@@ -152,14 +154,14 @@ Status VerifyReport::status() const {
 Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
                      const StepIdentity& identity) {
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs, directory, receipt.file, PackCatalog(receipt.catalog), 0,
-                                    identity.run, identity.step, report));
+  CAIRN_RETURN_IF_ERROR(
+      VerifyShard(fs, {directory, receipt.file, PackCatalog(receipt.catalog), identity}, report));
   return report.status();
 }
 
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::function<void(uint64_t)>& progress,
                         int jobs) {
-  const StepCatalog& catalog = step.catalog();
+  const StepIdentity identity{step.manifest().run, step.manifest().step};
   const std::vector<ManifestFile>& files = step.manifest().files;
   std::vector<VerifyReport> reports(files.size());
   std::atomic<size_t> next = 0;
@@ -174,12 +176,9 @@ VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::funct
   const auto work = [&] {
     for (size_t i = next++; i < files.size(); i = next++) {
       VerifyReport& report = reports[i];
-      const auto found = std::ranges::find(catalog.files, files[i].name);
-      const auto index =
-          static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
-      const Status status = VerifyShard(fs, step.DirectoryOf(files[i].name), files[i], catalog, index,
-                                        step.manifest().run, step.manifest().step, report, tell);
-      if (!status.ok()) report.Add(status, JoinPath(step.DirectoryOf(files[i].name), files[i].name));
+      const ShardToVerify file{step.DirectoryOf(files[i].name), files[i], step.catalog(), identity};
+      const Status status = VerifyShard(fs, file, report, tell);
+      if (!status.ok()) report.Add(status, JoinPath(file.directory, files[i].name));
     }
   };
   RunOnThreads(std::min<int>(jobs, static_cast<int>(files.size())), work);

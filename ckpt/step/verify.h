@@ -13,7 +13,7 @@ namespace cairn {
 struct Problem {
   std::string file;     // path
   uint64_t offset = 0;  // bytes from the start of the file
-  std::string tensor;   // display name; empty where no tensor's data is concerned
+  std::string tensor;   // display name; empty if it is not in a tensor's data
   std::string what;
 };
 // "FILE at byte N: tensor T: what"
@@ -22,40 +22,44 @@ std::string ToString(const Problem& problem);
 struct VerifyReport {
   std::vector<Problem> problems;
   uint64_t bytes_checked = 0;
-  // The first failure of the system, not of the files: too many open files, no permission. Something was then
-  // not looked at, and nothing is known of it.
+  // The first failure of the system, not of the files: too many open files, no permission. Some bytes were
+  // then not checked.
   Status trouble = {};
 
-  // Of something that could not be read at `offset` of `file`: a problem, or trouble.
+  // Adds a failed read at `offset` of `file`: as a problem, or as trouble.
   void Add(const Status& failed, std::string file, uint64_t offset = 0, std::string tensor = {});
-  // The problems and trouble of `other`.
+  // Adds the problems and trouble of `other`.
   void Join(VerifyReport other);
   bool good() const { return problems.empty() && trouble.ok(); }
   // OK, Corrupt with the first problem, or the trouble.
   Status status() const;
 };
 
-// One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
-// are those of `catalog` that lie in catalog.files[file]. `sink`, where there is one, is given all bytes of
-// the file in order, and ends it by failing. `may_map` false: those are the bytes that were checked, whatever
-// anyone does to the file meanwhile.
-Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report, const std::function<Status(std::span<const std::byte>)>& sink = {},
-                   bool may_map = true);
+// A file of a step that is to be verified, where it is now.
+struct ShardToVerify {
+  std::string directory;
+  const ManifestFile& file;
+  const StepCatalog& catalog;  // with the file's pieces; the index has none
+  StepIdentity identity;
+};
+// Checks every chunk of every piece against its digest, everything else against the manifest's. `sink`, if
+// there is one, is given all bytes of the file in order, and ends it by failing. If `may_map` is false, those
+// are the bytes that were checked, even if someone changes the file meanwhile.
+Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report,
+                   const std::function<Status(std::span<const std::byte>)>& sink = {}, bool may_map = true);
 
-// A shard that was just written, where it lies now. Errors: Corrupt with the first problem; those of the
-// disk.
+// Verifies a shard that was just written. Errors: Corrupt with the first problem; those of the disk.
 Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
                      const StepIdentity& identity);
 
-// Every byte of every file of a step. `progress` gets the bytes done, by one thread at a time; may be
+// Checks every byte of every file of a step. `progress` gets the bytes done, by one thread at a time; may be
 // empty. A missing or damaged file is a problem of the report, not an error. With several `jobs`, `fs` is
 // used by as many threads at once.
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
                         const std::function<void(uint64_t)>& progress = {}, int jobs = 1);
 
-// Every element of every tensor is covered exactly once. (Sizes and shapes are checked by StepReader::Open.)
+// Checks that every element of every tensor is covered exactly once. (Sizes and shapes are checked by
+// StepReader::Open.)
 VerifyReport VerifyStructure(const StepReader& step);
 
 }  // namespace cairn

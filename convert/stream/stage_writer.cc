@@ -37,9 +37,10 @@ Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRi
       const Piece& piece = planned.pieces[i];
       writer->targets_[piece.tensor].push_back({writer->shards_.size(), i, piece.box, piece.range});
     }
-    CAIRN_ASSIGN_OR_RETURN(auto shard,
-                           ShardWriter::Create(fs, ring, directory, ShardName(planned.rank), identity,
-                                               plan.tensors(), std::move(planned.pieces), direct, existing));
+    CAIRN_ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(fs, ring, directory,
+                                                           {ShardName(planned.rank), identity, plan.tensors(),
+                                                            std::move(planned.pieces)},
+                                                           direct, existing));
     writer->shards_.push_back(std::move(shard));
   }
   for (uint32_t i = 0; i < writer->targets_.size(); ++i)

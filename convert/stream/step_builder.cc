@@ -53,32 +53,18 @@ Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const s
                                                          const StepInfo& info, const StepPlan& plan,
                                                          const StepBuilderOptions& options) {
   std::unique_ptr<StepBuilder> builder(new StepBuilder(fs, info, plan, options));
-  builder->run_dir_ = run_dir;
-  builder->nonce_ = NewNonce();
-  builder->final_path_ = JoinPath(run_dir, StepDirName(info.identity.step));
-  if (fs.Stat(builder->final_path_).ok())
-    return AlreadyExists("{} is there already and is never overwritten; choose another directory",
-                         builder->final_path_);
-  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, run_dir, EstimateStepSize(plan).file_bytes));
-  // The lock comes first: whoever holds it removes what looks unfinished.
-  if (!fs.Stat(run_dir).ok()) {
-    CAIRN_ASSIGN_OR_RETURN(builder->run_dir_made_, PartialDir::Make(fs, run_dir));
-  }
-  Result<RunLock> lock = RunLock::Take(run_dir);
-  if (!lock.ok() && builder->run_dir_made_) builder->run_dir_made_->Keep();  // it is another's now
-  CAIRN_ASSIGN_OR_RETURN(builder->lock_, std::move(lock));
-  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
-  CAIRN_ASSIGN_OR_RETURN(
-      builder->partial_,
-      PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(info.identity.step, builder->nonce_))));
+  CAIRN_ASSIGN_OR_RETURN(builder->committer_,
+                         Committer::Create(fs, {.run_dir = run_dir,
+                                                .step = info.identity.step,
+                                                .need_bytes = EstimateStepSize(plan).file_bytes}));
   builder->ring_ =
       std::make_unique<WriteRing>(fs, RingFor(options.max_memory, options.jobs, plan.topology().tp));
   return builder;
 }
 
 Result<std::vector<uint32_t>> StepBuilder::BeginStage() {
-  CAIRN_ASSIGN_OR_RETURN(writer_, StageWriter::Create(fs_, *ring_, partial_->path(), info_.identity, plan_,
-                                                      stage_, options_.direct));
+  CAIRN_ASSIGN_OR_RETURN(writer_, StageWriter::Create(fs_, *ring_, committer_->partial(), info_.identity,
+                                                      plan_, stage_, options_.direct));
   return writer_->tensors();
 }
 
@@ -92,18 +78,11 @@ Status StepBuilder::EndStage() {
 
 Result<std::unique_ptr<StepReader>> StepBuilder::Seal() {
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
-  CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, partial_->path(), options_.beside, seal));
-  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, partial_->path(), seal));
-  CAIRN_ASSIGN_OR_RETURN(auto reader, StepReader::Open(fs_, partial_->path()));
+  CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, committer_->partial(), options_.beside, seal));
+  CAIRN_RETURN_IF_ERROR(committer_->Seal(seal));
+  CAIRN_ASSIGN_OR_RETURN(auto reader, committer_->ReadBack(seal));
   reader->SetCacheBytes(ReaderCacheFor(options_.max_memory));
   return reader;
-}
-
-Status StepBuilder::Publish() {
-  CAIRN_RETURN_IF_ERROR(PublishStep(fs_, run_dir_, info_.identity.step, nonce_));
-  partial_->Keep();
-  if (run_dir_made_) run_dir_made_->Keep();
-  return OkStatus();
 }
 
 StepSize EstimateStepSize(const StepPlan& plan) {

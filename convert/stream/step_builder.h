@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "ckpt/io/file_copies.h"
-#include "ckpt/run/run_dir.h"
-#include "ckpt/step/commit.h"
-#include "ckpt/step/partial_dir.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/step/step_reader.h"
 #include "convert/stream/stage_writer.h"
 #include "convert/stream/tensor_stream.h"
@@ -46,9 +44,9 @@ class StepBuilder final : public BlockTarget {
   // After the last stage: index and manifest. Returns a reader of what was written, for proof.
   Result<std::unique_ptr<StepReader>> Seal();
   // Makes it the step.
-  Status Publish();
+  Status Publish() { return committer_->Publish(); }
 
-  const std::string& final_path() const { return final_path_; }
+  const std::string& final_path() const { return committer_->step_dir(); }
 
  private:
   StepBuilder(FileSystem& fs, StepInfo info, const StepPlan& plan, const StepBuilderOptions& options);
@@ -57,12 +55,7 @@ class StepBuilder final : public BlockTarget {
   const StepInfo info_;
   const StepPlan& plan_;
   const StepBuilderOptions options_;
-  std::string run_dir_;
-  std::string final_path_;
-  std::string nonce_;
-  std::optional<RunLock> lock_;
-  std::optional<PartialDir> run_dir_made_;  // where it was missing
-  std::optional<PartialDir> partial_;
+  std::optional<Committer> committer_;
   int stage_ = 0;
   std::unique_ptr<WriteRing> ring_;  // outlives the writer, whose shards drain it before their files close
   std::unique_ptr<StageWriter> writer_;

@@ -13,6 +13,7 @@
 
 #include "ckpt/base/worker_pool.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "convert/stream/memory_estimate.h"
 #include "convert/stream/shard_proof.h"
@@ -98,9 +99,8 @@ class ReshapeRun {
               .branches = source.manifest().branches},
         job_(JobOf(source, options)),
         unit_bytes_(UnitBytes(source.catalog(), options)),
-        nonce_(ToHex(job_).substr(0, 8)),
-        final_path_(JoinPath(run_dir, StepDirName(info_.identity.step))),
-        directory_(JoinPath(run_dir, PartialDirName(info_.identity.step, nonce_))),
+        committer_(fs, run_dir, info_.identity.step, ToHex(job_).substr(0, 8)),
+        directory_(committer_.partial()),
         sums_(source.catalog()),
         found_(source.catalog()) {
     if (!options.read_back)
@@ -108,23 +108,21 @@ class ReshapeRun {
   }
 
   Result<ReshapeResult> Run() {
-    if (fs_.Stat(final_path_).ok())
-      return AlreadyExists("{} is there already and is never overwritten; choose another directory",
-                           final_path_);
+    CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
-    ReshapeResult result{.directory = final_path_, .bytes_resumed = bytes_resumed_};
+    ReshapeResult result{.directory = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
     if (status.ok())
-      status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_, final_path_);
-    if (status.ok() && partial_) Keep();
+      status =
+          team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_, committer_.step_dir());
     if (status.ok()) return result;
     if (team_.leads() && !team_.alone()) {
       LeaveTeam(fs_, directory_, team_, status, 0);
       DismissTeam(fs_, directory_, team_);
     }
-    if (options_.resume && partial_) Keep();
+    if (options_.resume) committer_.Keep();
     return status;
   }
 
@@ -135,38 +133,15 @@ class ReshapeRun {
     std::unique_ptr<StageWriter> writer;
   };
 
-  void Keep() {
-    partial_->Keep();
-    if (run_dir_made_) run_dir_made_->Keep();
-  }
-
-  // The lock comes first: what lies in the directory may be another process's until we have it.
   Status Prepare() {
-    if (!fs_.Stat(directory_).ok())
-      CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, run_dir_, EstimateStepSize(plan_).file_bytes));
-    if (!fs_.Stat(run_dir_).ok()) {
-      CAIRN_ASSIGN_OR_RETURN(run_dir_made_, PartialDir::Make(fs_, run_dir_));
-    }
-    Result<RunLock> lock = RunLock::Take(run_dir_);
-    if (!lock.ok() && run_dir_made_) run_dir_made_->Keep();  // it is another's now
-    CAIRN_ASSIGN_OR_RETURN(lock_, std::move(lock));
-    if (!options_.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs_, run_dir_));
-    if (fs_.Stat(directory_).ok()) {
-      partial_ = PartialDir::Adopt(fs_, directory_);
-      CAIRN_RETURN_IF_ERROR(RemoveFiles([](const std::string& name) {
-        return name == kIndexName || name == kManifestName || IsTeamFileName(name);
-      }));
-    } else {
-      CAIRN_ASSIGN_OR_RETURN(partial_, PartialDir::Make(fs_, directory_));
-    }
+    CAIRN_ASSIGN_OR_RETURN(committer_,
+                           Committer::Create(fs_, {.run_dir = run_dir_,
+                                                   .step = info_.identity.step,
+                                                   .nonce = ToHex(job_).substr(0, 8),
+                                                   .need_bytes = EstimateStepSize(plan_).file_bytes,
+                                                   .resume = options_.resume}));
+    CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(IsTeamFileName));  // of a killed run
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
-  }
-
-  Status RemoveFiles(const std::function<bool(const std::string&)>& chosen) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
-    for (const std::string& name : names)
-      if (chosen(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs_, JoinPath(directory_, name)));
-    return OkStatus();
   }
 
   // The units of this rank, and where it is alone, the ends of the shards.
@@ -187,7 +162,7 @@ class ReshapeRun {
     stage->index = index;
     CAIRN_ASSIGN_OR_RETURN(stage->writer,
                            StageWriter::Create(fs_, *ring_, directory_, info_.identity, plan_, index,
-                                               options_.writer.direct, Existing::kGoOn));
+                                               options_.writer.direct, Existing::kResume));
     stage->units = UnitsOf(source_.catalog(), stage->writer->tensors(), unit_bytes_);
     return stage;
   }
@@ -347,15 +322,12 @@ class ReshapeRun {
   Status Publish(ReshapeResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
-    CAIRN_RETURN_IF_ERROR(
-        RemoveFiles([](const std::string& name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
+    CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
+        [](std::string_view name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
     CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, options_.writer.beside, seal));
-    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, seal));
-    CAIRN_ASSIGN_OR_RETURN(const auto written, StepReader::Open(fs_, directory_));
-    if (EncodeManifest(written->manifest()) != seal.manifest)
-      return Corrupt("{}: the manifest read back is not what was written; check the disk and try again",
-                     directory_);
-    CAIRN_RETURN_IF_ERROR(PublishStep(fs_, run_dir_, info_.identity.step, nonce_));
+    CAIRN_RETURN_IF_ERROR(committer_.Seal(seal));
+    CAIRN_ASSIGN_OR_RETURN(const auto written, committer_.ReadBack(seal));
+    CAIRN_RETURN_IF_ERROR(committer_.Publish());
     result.fingerprints = sums_.Finish();
     result.bytes_read = source_.bytes_read() + bytes_read_by_others_;
     result.bytes_written = written->manifest().bytes();
@@ -378,12 +350,8 @@ class ReshapeRun {
   StepInfo info_;
   const Digest job_;
   const uint64_t unit_bytes_;
-  const std::string nonce_;
-  const std::string final_path_;
+  Committer committer_;
   const std::string directory_;  // until it has its final name
-  std::optional<PartialDir> run_dir_made_;
-  std::optional<RunLock> lock_;
-  std::optional<PartialDir> partial_;
   std::unique_ptr<WriteRing> ring_;
   StepFingerprint sums_;             // of the source
   std::optional<ShardProof> proof_;  // of what this run wrote, behind it

@@ -4,18 +4,16 @@
 #include <filesystem>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/run/run_dir.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/run/tokenizer_files.h"
-#include "ckpt/step/commit.h"
-#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
 
 namespace stdfs = std::filesystem;
 
-// Symbolic links are followed, so that the way from one directory to the other is what the kernel takes.
+// Follows symbolic links: the relative path from one directory to the other must be right for the kernel.
 Result<stdfs::path> Canonical(const std::string& path) {
   std::error_code error;
   const stdfs::path canonical = stdfs::canonical(path, error);
@@ -64,27 +62,20 @@ Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source,
                                        const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   const int64_t step = source.manifest().step;
-  VirtualResult result{.directory = JoinPath(run_dir, StepDirName(step)), .shards = {}, .held = {}};
-  if (fs.Stat(result.directory).ok())
-    return AlreadyExists("{} is there already and is never overwritten; choose another directory",
-                         result.directory);
-  const std::string nonce = NewNonce();
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
-                         PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(step, nonce))));
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(run_dir));
+  CAIRN_ASSIGN_OR_RETURN(Committer committer, Committer::Create(fs, {.run_dir = run_dir, .step = step}));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));
-  CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(partial.path()));
+  CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(committer.partial()));
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
-  CAIRN_RETURN_IF_ERROR(CopyBeside(fs, partial.path(), options.writer.beside, seal));
-  CAIRN_RETURN_IF_ERROR(WriteSeal(fs, partial.path(), seal));
-  result.held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
-  // After the hold: what is there now stays.
-  CAIRN_RETURN_IF_ERROR(StepReader::Open(fs, partial.path()).status());
-  CAIRN_RETURN_IF_ERROR(PublishStep(fs, run_dir, step, nonce));
-  partial.Keep();
-  result.shards = shards.string();
-  result.bytes_written = seal.index.size() + seal.manifest.size();
-  return result;
+  CAIRN_RETURN_IF_ERROR(CopyBeside(fs, committer.partial(), options.writer.beside, seal));
+  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+  const Status held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
+  // After the hold: shards that are there now stay.
+  CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
+  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  return VirtualResult{.directory = committer.step_dir(),
+                       .shards = shards.string(),
+                       .bytes_written = seal.index.size() + seal.manifest.size(),
+                       .held = held};
 }
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
-// A native step of another topology that is metadata only: an index and a manifest of its own, over the
-// shards of a step that is there. FORMAT.md, "Virtual steps".
+// A native step of another topology that is metadata only: an index and a manifest of its own, and the shards
+// of another step. FORMAT.md, "Virtual steps".
 //
-// Takes time for the catalog, not for the tensors. Loads, verifies and reshapes as any other step, for as
-// long as the shards stay where they are, seen from it; Cairn itself retires them no more (step_hold.h).
+// Takes time for the catalog, not for the tensors. Loads, verifies and reshapes like any other step, as long
+// as the relative path to the shards stays valid. Cairn no longer retires them (step_hold.h).
 #pragma once
 
 #include <string>
@@ -16,15 +16,15 @@ struct VirtualResult {
   std::string directory;  // of the new step
   std::string shards;     // where its shards are
   uint64_t bytes_written = 0;
-  Status held;  // the source's step is kept from retention; or why not, where its run is read-only
+  Status held;  // OK if the source's step is kept from retention; else why not: its run may be read-only
 };
 
-// Bytes of its two files, about: they depend on how far away the shards are. Writes nothing.
+// About the bytes of its two files, which depend on the path to the shards. Writes nothing.
 Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOptions& options);
 
-// Writes `run_dir`/step-N, with the step number of the source. Of `options` the target and vocab_multiple
-// count. Errors: AlreadyExists where the step is there or another process writes into the directory;
-// InvalidArgument (topology); Corrupt (a catalog with holes). After an error nothing of the target is left.
+// Writes `run_dir`/step-N, with the step number of the source. Reads target and vocab_multiple of `options`.
+// Errors: AlreadyExists if the step is there or another process writes into the directory; InvalidArgument
+// (topology); Corrupt (a catalog with holes). After an error nothing of the target is left.
 Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
                                        const ReshapeOptions& options);
 

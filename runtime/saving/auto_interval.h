@@ -1,9 +1,9 @@
 // --save-interval auto: two saves are measured, then Young's and Daly's formula says how often to save, as
 // `cairn plan` proposes it (ckpt/model/save_interval.h).
 //
-// The saves are due 10 and 20 iterations after the start, later ones where one of them failed; the iterations
-// before the first say how long one takes. Which iterations these are follows from the first one alone, so
-// that ranks agree on them; only rank 0's clock counts.
+// The saves are due 10 and 20 iterations after the start, later ones if one of them failed; the iterations
+// before the first save give the time of one iteration. These iterations follow from the first one alone, so
+// ranks agree on them. Only rank 0's clock counts.
 #pragma once
 
 #include <chrono>
@@ -16,9 +16,9 @@ class AutoInterval {
   static constexpr int64_t kEvery = 10;  // iterations between measured saves
   static constexpr int kSaves = 2;
 
-  // After every iteration.
+  // Call after every iteration.
   void Step();
-  // Of a save that has become durable.
+  // Call for each save that has become durable.
   void Saved(double seconds) { ++saves_, save_seconds_ += seconds; }
 
   // Whether to save after the iteration of the last Step.

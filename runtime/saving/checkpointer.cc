@@ -1,9 +1,9 @@
 // A slot is the memory of one snapshot, and a save holds its slot until it is collected. All slots are
-// reserved before the first save, so that no save fails for want of memory. When a step is due, it gets a
-// free slot, or waits for the oldest save. A lazy copy runs beside the training and is completed before the
-// optimizer changes the weights. Only the training's thread touches the slots: it collects finished saves,
-// reports them, and counts failures. What all ranks must know alike (the directory, the interval) rank 0
-// decides and broadcasts, together with its error.
+// reserved before the first save, so no save fails for lack of memory. When a step is due, it gets a free
+// slot, or waits for the oldest save. A lazy copy runs in parallel with the training and is completed before
+// the optimizer changes the weights. Only the training's thread touches the slots: it collects finished
+// saves, reports them, and counts failures. Rank 0 decides what all ranks must agree on (the directory, the
+// interval) and broadcasts it, or its error.
 
 #include "runtime/saving/checkpointer.h"
 
@@ -19,7 +19,7 @@
 namespace cairn {
 namespace {
 
-// Of a training that begins with the weights and the optimizer of another.
+// The state of a training that begins with the weights and the optimizer of another.
 TrainState BeforeProgress(const TrainState& other) {
   return {.optimizer_steps = other.optimizer_steps,
           .seed = kUnknownSeed,
@@ -35,7 +35,7 @@ TrainState BeforeProgress(const TrainState& other) {
 Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)), control_(std::move(control)), interval_(options_.save_interval) {}
 
-// A copy behind reads the trainer's memory, which may be gone after this.
+// A lazy copy reads the trainer's memory, which may be gone after this.
 Checkpointer::~Checkpointer() {
   if (copying_ != nullptr) copying_->snapshot->Complete();
 }
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   if (!o.save_dir.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
         SaverOptions{.save_dir = o.save_dir,
-                     .check_place = [c = checkpointer.get()] { return c->lock_->CheckPlace(); },
+                     .lock = checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
                      .retention = o.retention,
                      .direct = o.direct,
                      .codec = o.codec,
@@ -69,8 +69,8 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   return checkpointer;
 }
 
-// Of the newest step that has one, of the run's own before those of `load`; then the data's. Without one the
-// steps are as good.
+// Of the newest step that has one, first in the run itself, then in `load`; else the data's tokenizer. Steps
+// without one are still good.
 std::vector<BesideFile> Checkpointer::FindTokenizer() {
   std::vector<std::string> places;
   for (const std::string& place : {options_.save_dir, options_.load}) {
@@ -96,7 +96,7 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
   return files;
 }
 
-// A missing local directory costs the local level, not the training.
+// Without a local directory the training runs without the local level.
 Status Checkpointer::OpenLocal() {
   if (options_.local.dir.empty()) return OkStatus();
   Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, options_.save_dir, run_, nonce_, *control_);
@@ -116,10 +116,8 @@ Status Checkpointer::OpenLocal() {
 
 Status Checkpointer::Open() {
   if (options_.save_dir.empty()) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, options_.save_dir));
-  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(options_.save_dir));
-  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
-      fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+  const auto left = [](const Status& why) { Say("leftover not removed: " + why.message()); };
+  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Hold(fs_, options_.save_dir, left));
   CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
   if (owned.before.ownership == Ownership::kCopied)
     Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", options_.save_dir,
@@ -149,7 +147,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
       *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
   newest_ = resumer.newest();
-  // Newer ones were found wanting; this training goes on without them.
+  // Newer ones could not be used; this training continues without them.
   if (local)
     CAIRN_RETURN_IF_ERROR(
         local->SetAsideNewerThan(resumed && resumed->continues ? resumed->state.iteration : -1));
@@ -170,7 +168,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 
 // ---- Save ----
 
-// The memory of all saves is taken here, once, so that none of them fails for want of it.
+// Reserves the memory of all saves once, so that none of them fails for lack of it.
 Status Checkpointer::Prepare(const StateBuffers& buffers) {
   if (options_.save_dir.empty()) return OkStatus();
   const Status reserved = Reserve(buffers);
@@ -194,7 +192,8 @@ Status Checkpointer::Reserve(const StateBuffers& buffers) {
   return OkStatus();
 }
 
-// What this rank writes, from the placement alone. The last part of a snapshot's bases is the random state.
+// Which pieces this rank writes follows from the placement alone. The last base of a snapshot is the random
+// state.
 Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers& buffers) const {
   std::vector<TensorEntry> tensors = *tensors_;
   std::vector<Piece> pieces;
@@ -263,7 +262,7 @@ Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, b
   if (!options_.save_dir.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
   const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
   const bool durable = force || is_due(interval_) || (interval_ < 0 && auto_.IsDue());
-  const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, for the run directory alone
+  const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, only for the run directory
   const bool local = local_saver_ && worth_it && is_due(options_.local_interval);
   if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
   if (busy && !force && options_.overlap == SaveOverlap::kSkip) {
@@ -305,7 +304,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
   save->durable = durable;
   std::vector<Snapshot::Base> bases;
   for (const StateBuffers::Part& part : buffers.parts) bases.push_back({part.data, part.on_gpu});
-  slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // changes at once, unlike the rest
+  slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // unlike the rest, it changes at once
   bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
   if (options_.lazy) {
     slot.snapshot->CopyBehind(save->info.identity, std::move(bases));
@@ -322,7 +321,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
     saver_->Start(std::move(save));
 }
 
-// What the trainer knows, with whose step the iteration before the first bad one was.
+// The trainer's record, with the session of the step before the first bad iteration.
 Health Checkpointer::HealthAt(const TrainState& state) const {
   Health health = state.health;
   health.session = state.iteration == origin_.iteration ? origin_.session : session_;
@@ -377,7 +376,7 @@ Status Checkpointer::FindInterval() {
   return OkStatus();
 }
 
-// Of rank 0's figures, on every rank.
+// From rank 0's figures, on every rank.
 Result<std::string> Checkpointer::ChooseInterval() {
   const auto hosts = control_->GatherToRoot(HostName(), "hosts");
   return FromRoot(*control_, "save interval", [&]() -> Result<std::string> {
@@ -395,7 +394,7 @@ Result<std::string> Checkpointer::ChooseInterval() {
 
 void Checkpointer::NoteDurable(const Save& save) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const double ago = SecondsSince(save.started) - save.durable_seconds;  // it is collected later
+  const double ago = SecondsSince(save.started) - save.durable_seconds;  // it is collected only now
   stats_.durable_iteration = save.info.identity.step;
   stats_.durable_unix_seconds = std::chrono::duration<double>(now).count() - ago;
   stats_.seconds = save.durable_seconds;
@@ -431,15 +430,15 @@ void Checkpointer::Report(const Save& save) {
   }
 }
 
-// Nothing is saved: it would be bad. But the step before the first bad iteration is good by its own record,
-// and would be resumed from for ever.
+// Does not save the bad state. But the step before the first bad iteration is good by its own record, and
+// every start would resume from it.
 Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
   if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
   (void)Finish();  // what failed was reported
   return FromRoot(*control_, "the end of the training", [&]() -> Result<std::string> {
     if (options_.save_dir.empty()) return std::string("it saves nothing");
     CAIRN_RETURN_IF_ERROR(Condemn(state));
-    return WhatIsLeft();
+    return NextResume();
   });
 }
 
@@ -454,7 +453,7 @@ Status Checkpointer::Condemn(const TrainState& state) {
                             .bad_iterations = health.bad_iterations});
 }
 
-Result<std::string> Checkpointer::WhatIsLeft() const {
+Result<std::string> Checkpointer::NextResume() const {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, options_.save_dir));
   for (auto step = facts.rbegin(); step != facts.rend(); ++step)
     if (step->unhealthy.empty() && !step->superseded)

@@ -1,9 +1,9 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
-// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode only for what of
-// that copy is left when the optimizer wants to continue; the rest happens beside the training (saver.h). A
-// failed save is reported and counted; training continues and the next interval tries again. Libtorch-free:
-// state on a GPU comes through `device_copy`.
+// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode for the rest of
+// that copy when the optimizer wants to continue. Everything else happens in parallel with the training
+// (saver.h). A failed save is reported and counted; training continues and the next interval tries again.
+// Libtorch-free: state on a GPU comes through `device_copy`.
 #pragma once
 
 #include <deque>
@@ -24,27 +24,28 @@
 
 namespace cairn {
 
-// What to do when a save is due and the snapshot's memory still holds the one before.
+// What to do when a save is due and the snapshot's memory still holds the previous one.
 enum class SaveOverlap {
-  kWait,    // until that one is durable
-  kSkip,    // leave this one out, on all ranks alike
-  kDouble,  // have a second snapshot; wait only where both are on their way
+  kWait,    // until the previous one is durable
+  kSkip,    // skip this one, on all ranks
+  kDouble,  // have a second snapshot; wait only if both are in use
 };
 
 struct CheckpointerOptions {
   std::string save_dir;         // run directory; empty: never saves
-  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
-  bool finetune = false;        // of `load` the weights alone count
-  bool no_load_optim = false;   // of `load` all but the optimizer
+  std::string load;             // CKPT to start from if save_dir has no step yet; may be empty
+  bool finetune = false;        // take only the weights of `load`
+  bool no_load_optim = false;   // take everything of `load` but the optimizer
   bool reset_progress = false;  // `load` gives weights and optimizer to a training that begins
   bool load_unhealthy = false;  // see ResumePlaces
   bool start_anew = false;
-  std::string tokenizer;  // directory of the data's; steps of `save_dir` and `load` come first
+  std::string
+      tokenizer;  // directory of the data's tokenizer; those of steps in `save_dir` and `load` come first
   std::map<std::string, std::string> tokenizer_files = {};  // instead, by name
-  int64_t save_interval = 0;  // steps; 0: only when forced; below 0: as AutoInterval finds
-  double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for the latter
-  LocalOptions local;                                   // node-local steps, which every save goes through
-  int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
+  int64_t save_interval = 0;  // steps; 0: only when forced; below 0: AutoInterval decides
+  double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for AutoInterval
+  LocalOptions local;                                   // node-local steps, before every save to save_dir
+  int64_t local_interval = 0;  // steps between local saves; 0: only those that save_dir gets, too
   bool lazy = true;            // snapshots are copied under the next forward and backward
   SaveOverlap overlap = SaveOverlap::kWait;
   CodecMode codec = CodecMode::kNone;
@@ -53,8 +54,7 @@ struct CheckpointerOptions {
   RetentionPolicy retention;
   Topology topology;
   nlohmann::json model;  // for the manifest
-  // What its state says of the optimizer besides, for the systems that a step may be converted to; may be
-  // empty.
+  // More facts about the optimizer for the saved state, for conversion to other systems; may be empty.
   std::function<nlohmann::json(const TrainState&)> optimizer_facts;
   Direct direct = Direct::kAuto;
   // Device memory to host and back; used for parts with on_gpu only.
@@ -82,11 +82,11 @@ class Checkpointer : public CheckpointHooks {
   SaveStats Stats() const override { return stats_; }
 
  private:
-  // One snapshot's memory, and the random state that it takes over at once.
+  // One snapshot's memory, and its copy of the random state.
   struct Slot {
     std::unique_ptr<Snapshot> snapshot;
     std::string rng_state;
-    std::shared_ptr<Save> save;  // on its way; null: free
+    std::shared_ptr<Save> save;  // in progress; null: free
   };
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
@@ -100,9 +100,9 @@ class Checkpointer : public CheckpointHooks {
   Slot& FreeSlot();
   Health HealthAt(const TrainState& state) const;
   Status Condemn(const TrainState& state);
-  Result<std::string> WhatIsLeft() const;
+  Result<std::string> NextResume() const;
   void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
-  void Collect(Slot& slot);  // waits for its save, reports how it went
+  void Collect(Slot& slot);  // waits for its save and reports the outcome
   void Report(const Save& save);
   void NoteDurable(const Save& save);
   void CollectDone();
@@ -116,8 +116,8 @@ class Checkpointer : public CheckpointHooks {
   std::optional<RunLock> lock_;
   std::string run_;
   std::string nonce_;
-  std::string session_;  // of this start, in the health of all that it saves
-  // What was resumed from.
+  std::string session_;  // of this start, in the health of all its steps
+  // The step that was resumed from.
   struct Origin {
     int64_t iteration = -1;  // -1: nothing
     std::string run;
@@ -125,20 +125,20 @@ class Checkpointer : public CheckpointHooks {
     bool own = false;  // in save_dir or local
   } origin_;
   AutoInterval auto_;
-  int64_t interval_ = 0;  // steps between saves; below 0: not found yet
+  int64_t interval_ = 0;  // steps between saves; below 0: not decided yet
   int64_t saves_ = 0;
   SaveStats stats_;
   int64_t newest_saved_ = -1;            // iteration of the last save begun
   std::optional<BranchedStep> newest_;   // on rank 0: the last step that was committed, or whose save began
-  std::optional<TrainState> undrained_;  // resumed from a local step that save_dir has not
-  int64_t last_collected_ = -1;          // the newest durable save of which this is known:
+  std::optional<TrainState> undrained_;  // resumed from a local step that is not in save_dir
+  int64_t last_collected_ = -1;          // the newest durable save with a known outcome:
   Status last_outcome_;
   std::shared_ptr<const std::vector<TensorEntry>> tensors_;
   std::deque<Slot> slots_;
   Slot* copying_ = nullptr;                   // its snapshot is still being copied behind
-  std::deque<std::shared_ptr<Save>> drains_;  // on their way from local steps to save_dir
+  std::deque<std::shared_ptr<Save>> drains_;  // from local steps to save_dir
   std::unique_ptr<PeerFiles> peers_;
-  std::optional<LocalPlace> place_;  // nothing: no local steps
+  std::optional<LocalPlace> place_;  // nullopt: no local steps
   // Last: they end before the snapshots go, and the one that hands on to the other ends first.
   std::unique_ptr<Saver> saver_;
   std::unique_ptr<LocalSaver> local_saver_;

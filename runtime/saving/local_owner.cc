@@ -18,7 +18,7 @@ constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
 constexpr const char* kRemedy = "choose another --save-local, or remove it if it is not needed any more";
 
-// What is there: the owner; NotFound where the directory is new, without a step or a readable owner.
+// The owner. Errors: NotFound if the directory is new, without a step or a readable owner.
 Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
   const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, kOwnerName), kMaxBytes);
   const Result<LocalOwner> owner = text.ok() ? DecodeLocalOwner(*text) : text.status();
@@ -28,11 +28,11 @@ Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
   return IoError("{} holds steps, and no {} says whose they are; {}", directory, kOwnerName, kRemedy);
 }
 
-// Durable before there is a step: a crash leaves a text that is whole, or no step.
+// Durable before there is a step: after a crash the text is whole, or there is no step.
 Status WriteOwner(const UniqueFd& fd, const std::string& path, const LocalOwner& owner) {
   const std::string text = EncodeLocalOwner(owner);
   if (::ftruncate(fd.get(), 0) != 0) return PosixError("write", path, errno);
-  errno = ENOSPC;  // where less is written
+  errno = ENOSPC;  // for a short write
   if (::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
     return PosixError("write", path, errno);
   return ::fsync(fd.get()) == 0 ? OkStatus() : PosixError("fsync", path, errno);

@@ -1,10 +1,9 @@
-// Whose local steps a directory holds: DIR/RUN_ID/OWNER.
+// The owner of a directory of local steps: DIR/RUN_ID/OWNER.
 //
 // The name of the directory is the run's identity; the file says which run directory had that identity when
 // the first training wrote here, by inode and birth time (ckpt/run/run_identity.h), and on which host that
-// was, for messages. A training uses a local directory of its own run directory alone: what belongs to
-// another one, or to an unknown one, is neither read nor cleaned nor deleted. It holds a lock on the file
-// as long as it lives.
+// was, for messages. A training uses only a local directory of its own run directory. It never reads, cleans
+// or deletes one of another or an unknown run directory. It holds a lock on the file as long as it lives.
 #pragma once
 
 #include <string>
@@ -21,25 +20,25 @@ struct LocalOwner {
   DirectoryFacts facts;  // of run_dir
   std::string host;
 
-  // Whether it is the same run directory, under whatever path and from whatever host.
+  // True for the same run directory, under any path and from any host.
   bool Is(const LocalOwner& other) const { return run == other.run && facts == other.facts; }
 };
 
-// The owner that a run directory is. Errors: those of FactsOfDirectory.
+// The owner for a run directory. Errors: those of FactsOfDirectory.
 Result<LocalOwner> OwnerOf(const std::string& run_dir, const std::string& run);
 
 std::string EncodeLocalOwner(const LocalOwner& owner);
-// Errors: Corrupt where it is not such a text.
+// Errors: Corrupt.
 Result<LocalOwner> DecodeLocalOwner(const std::string& text);
 
-// OK where `owner` may use the local directory: one that is not there, is its own, or holds no steps and has
-// no owner. Changes nothing. Errors: IoError saying whose it is, or that it is not a directory.
+// OK if `owner` may use the local directory: it does not exist, is its own, or has no steps and no owner.
+// Changes nothing. Errors: IoError naming the owner, or if it is not a directory.
 Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 
 // The local directory, used by one training.
 class LocalClaim {
  public:
-  // Locks OWNER, and writes it where the directory is new. Errors: IoError where another training uses the
+  // Locks OWNER, and writes it if the directory is new. Errors: IoError if another training uses the
   // directory, those of CheckLocalOwner and of the disk.
   static Result<LocalClaim> Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 

@@ -1,13 +1,14 @@
-// Ranks may share a directory whatever their hosts are called. So each rank leaves a mark with the session's
-// nonce; once all have, each looks for marks: their owners share the directory, and the first of them leads.
-// Whose directory it is gets checked before anything is made there, and the leader cleans it only under its
-// claim, so that nothing of another run or training goes.
+// Host names do not show which ranks share a directory. So each rank leaves a mark with the session's nonce.
+// Once all have, each lists the marks: their ranks share the directory, and the first of them leads. The
+// owner is checked before anything is made there, and the leader cleans the directory only with the claim
+// held: nothing of another run or training is removed.
 
 #include "runtime/saving/local_place.h"
 
 #include <algorithm>
 #include <map>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
@@ -28,7 +29,7 @@ constexpr size_t kNonceDigits = 8;
 
 std::string MarkPrefix(const std::string& nonce) { return fmt::format("{}{}-", kMark, nonce); }
 
-// The ranks whose marks are in the directory: those that find the same ones share it, on whatever hosts.
+// The ranks whose marks are in the directory. Ranks that find the same marks share it, on any hosts.
 Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, const std::string& nonce) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   const std::string prefix = MarkPrefix(nonce);
@@ -39,7 +40,7 @@ Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, c
   return ranks;
 }
 
-// Finds who shares this directory: every rank leaves a mark, and looks when all have.
+// The ranks that share this directory: every rank leaves a mark, and lists the marks when all have.
 Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& directory, const LocalOwner& owner,
                                      const std::string& nonce, ControlPlane& control) {
   const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(control.rank()));
@@ -68,8 +69,8 @@ Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run
   return owner;
 }
 
-// Leftovers of saves, and marks of sessions that were killed while they opened; those of this session go at
-// the same time, each by its own rank. Call with the claim held.
+// Removes leftovers of saves, and marks of sessions that were killed while they opened. Each rank of this
+// session removes its own mark meanwhile. Call with the claim held.
 Status Clean(FileSystem& fs, const std::string& directory) {
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(
       fs, directory, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
@@ -104,7 +105,7 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
     return InvalidArgument(
         "redundancy against the loss of {} ranks of a group needs more ranks than the {} there are",
         redundancy.parity, world);
-  // In order of: how many ranks of its host come before it; so neighbours are of different hosts.
+  // Sorted by the number of ranks of the same host before it: neighbours are on different hosts.
   std::map<std::string, int> seen;
   std::vector<std::pair<int, int>> order;
   for (int rank = 0; rank < world; ++rank) order.emplace_back(seen[host_of_rank[rank]]++, rank);
@@ -120,13 +121,11 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
 }
 
 bool IsRankMark(std::string_view name) {
-  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (!name.starts_with(kMark)) return false;
   name.remove_prefix(kMark.size());
   if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
-  return std::ranges::all_of(name.substr(0, kNonceDigits), is_hex) &&
-         std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
+  return IsHex(name.substr(0, kNonceDigits)) && std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
 }
 
 Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,

@@ -1,4 +1,4 @@
-// Where a rank keeps its local steps, and with whom it shares a directory and a code.
+// The directory of a rank's local steps, and the ranks that share the directory or a parity group with it.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ struct LocalOptions {
 struct LocalPlace {
   std::string run_dir;       // DIR/RUN_ID of this rank; it exists
   std::vector<int> sharers;  // ranks that see this directory, ascending, this one among them
-  bool leader = false;       // the first of them: does what is done once a directory
-  std::vector<int> group;    // ranks under one code, ascending, likewise; empty: no redundancy
+  bool leader = false;       // the first of them: does the work of the whole directory
+  std::vector<int> group;  // ranks of its parity group, ascending, this one among them; empty: no redundancy
   int parity = 0;
   int64_t keep_last = 2;
   std::shared_ptr<const LocalClaim> claim;  // of the leader: no other training uses the directory
@@ -30,16 +30,16 @@ struct LocalPlace {
 
 // Collective; removes leftovers of killed saves. `run_dir` is the run directory that owns the identity `run`.
 // `nonce` is that of the session, 8 hex digits. Errors: those of any rank's directory, the same on all ranks;
-// that it belongs to another run directory (local_owner.h), or that another training uses it.
+// IoError if it belongs to another run directory (local_owner.h) or another training uses it.
 Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
                                   const std::string& run, const std::string& nonce, ControlPlane& control);
 
-// Whether a rank of some session made this name, to find those that share its directory. Pure.
+// True for the name of a mark that a rank left to find the ranks that share its directory. Pure.
 bool IsRankMark(std::string_view name);
 
-// Cuts the ranks into groups of at most `redundancy.group` (of more where a group would otherwise not exceed
-// its parity), evenly. Ranks of the same host come as far apart as can be, so that a lost node costs a group
-// as few members as possible. Errors: InvalidArgument where there are too few ranks. Pure.
+// Cuts the ranks evenly into groups of at most `redundancy.group` (more if a group would otherwise not exceed
+// its parity). Ranks of the same host are spread over the groups: a lost node costs each group as few members
+// as possible. Errors: InvalidArgument if there are too few ranks. Pure.
 Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& host_of_rank,
                                                     const Redundancy& redundancy);
 

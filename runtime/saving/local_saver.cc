@@ -2,7 +2,7 @@
 // receipts, each directory gets a copy, and each rank writes its parity, which it computes from the others'
 // snapshots in memory rather than from their files. Directories are published only after all ranks agree that
 // everything is written. A save for the run directory then goes to the saver: as a drain, which reads the
-// local step so that the snapshot is free, or as itself.
+// local step and frees the snapshot, or as itself.
 
 #include "runtime/saving/local_saver.h"
 
@@ -28,15 +28,10 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
 
 LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
-    : place_(place),
-      direct_(direct),
-      saver_(saver),
-      control_(std::move(control)),
-      peers_(peers),
-      queue_([this](const auto& save) { Flush(save); }) {}
+    : place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
 
-// What is handed on does not depend on how this rank saw the local save end, so that the saver's order of
-// saves is the same on all ranks whatever happens.
+// The order of saves that the saver gets is the same on all ranks, whatever outcome of the local save a rank
+// has seen.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   const Status status = Commit(*save);
   TellChange(*save, status);
@@ -58,30 +53,29 @@ void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   save->Finish(status);
 }
 
-// Each collective is entered whatever became of those before: ranks stay in step.
+// Enters each collective even if an earlier one failed: ranks stay in step.
 Status LocalSaver::Commit(Save& save) {
-  const std::string partial = JoinPath(place_.run_dir, PartialDirName(save.info.identity.step, save.nonce));
-  const Status made = fs_.MakeDir(partial);
-  Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, partial, save, direct_) : made;
+  Committer committer(fs_, place_.run_dir, save.info.identity.step, save.nonce);
+  const Status made = committer.MakePartial();
+  Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, committer.partial(), save, direct_) : made;
   const Result<StepSeal> seal = Seal(save, receipt);
-  Status status = Agree(*control_, WriteShare(save, partial, seal), "local save");
+  Status status = Agree(*control_, WriteShare(save, committer, seal), "local save");
   if (status.ok()) {
     Status published;
-    if (place_.leader) published = fs_.SyncDir(partial);
-    if (place_.leader && published.ok())
-      published = PublishStep(fs_, place_.run_dir, save.info.identity.step, save.nonce);
+    if (place_.leader) published = fs_.SyncDir(committer.partial());
+    if (place_.leader && published.ok()) published = committer.Publish();
     status = Agree(*control_, published, "local commit");
   }
   if (!status.ok()) {
-    if (place_.leader) AbandonPartial(fs_, partial);
+    if (place_.leader) committer.Abandon();
     return status;
   }
-  save.local_step = JoinPath(place_.run_dir, StepDirName(save.info.identity.step));
+  save.local_step = committer.step_dir();
   save.receipt = std::move(receipt).value();
   return OkStatus();
 }
 
-// Collective: what rank 0 makes of all receipts, on every rank.
+// Collective: rank 0 makes the seal of all receipts; every rank gets it.
 Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& receipt) {
   const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
   const auto make = [&]() -> Result<std::string> {
@@ -103,31 +97,27 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
   return seal;
 }
 
-// Collective: manifest and index, and this rank's parity. The others read its shard from the snapshot.
-Status LocalSaver::WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal) {
+// Collective: writes manifest, index, and this rank's parity. The others read this rank's shard from its
+// snapshot.
+Status LocalSaver::WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal) {
   const int rank = control_->rank();
   Status status = seal.status();
-  if (status.ok() && place_.leader) status = WriteSeal(fs_, partial, *seal);
+  if (status.ok() && place_.leader) status = committer.Seal(*seal);
   if (place_.group.empty()) return status;
   const auto work = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(seal.status());  // the same on all ranks
     CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, DecodeManifest(seal->manifest));
     std::vector<ParityGroup::Member> members;
-    for (int member : place_.group)
+    std::map<std::string, int> rank_of;
+    for (int member : place_.group) {
       members.push_back({manifest.files[member].name, manifest.files[member].bytes});
+      rank_of.emplace(members.back().shard, member);
+    }
     CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
-                           ParityGroup::Make(save.info.identity, members, place_.parity));
+                           ParityGroup::Make(save.info.identity, std::move(members), place_.parity));
     const auto own = static_cast<int>(std::ranges::find(place_.group, rank) - place_.group.begin());
-    const MemberFiles files{.has = [](int, bool parity) { return !parity; },
-                            .read =
-                                [&](std::span<const MemberRead> reads) {
-                                  std::vector<PeerFiles::Read> asked;
-                                  for (const MemberRead& read : reads)
-                                    asked.push_back({place_.group[read.member], members[read.member].shard,
-                                                     read.offset, read.out});
-                                  return peers_.ReadAll(asked);
-                                }};
-    return WriteParity(fs_, JoinPath(partial, ParityName(rank)), group, own, files);
+    return WriteParity(fs_, JoinPath(committer.partial(), ParityName(rank)), group, own,
+                       FilesOf(group, rank_of, peers_));
   };
   const Status shared = peers_.Session({{ShardName(rank), {save.snapshot->image(), ""}}}, work);
   return status.ok() ? shared : status;
@@ -144,8 +134,8 @@ std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
   return drain;
 }
 
-// Keeps what a drain still reads from, too. A drain ends on all ranks at once, so the leader's knowledge is
-// that of all who share its directory.
+// Also keeps steps that a drain still reads. A drain ends on all ranks at once, so the leader knows for all
+// ranks that share its directory.
 Status LocalSaver::Retire(const Save& save) {
   std::erase_if(drains_, [](const auto& drain) { return drain->done.load(); });
   if (!place_.leader) return OkStatus();
@@ -161,7 +151,7 @@ Status LocalSaver::Retire(const Save& save) {
                           [this](const Status& why) { leftovers_.Add(why); });
 }
 
-// Says when local saves begin to fail and when they work again, not each time.
+// Reports when local saves begin to fail and when they work again, not each time.
 void LocalSaver::TellChange(const Save& save, const Status& status) {
   if (failing_ == !status.ok()) return;
   failing_ = !status.ok();

@@ -1,11 +1,11 @@
 // The first level of saves: node-local directories, with parity over the ranks.
 //
 // Every rank writes its shard into its own directory, computes its share of the parity of its group from the
-// others' snapshots, and publishes the step there; the snapshot's memory is then free. A save that is wanted
-// in the run directory is copied on from there by the saver (saver.h), beside the next local saves; if it is
-// to be compressed, from the snapshot. If a local save fails on any rank, a save that is also wanted in the
-// run directory goes there from the snapshot. A local-only save then fails; a fallback would add I/O that
-// nobody requested.
+// others' snapshots, and publishes the step there; the snapshot's memory is then free. If a save is also
+// wanted in the run directory, the saver (saver.h) copies it from there, in parallel with the next local
+// saves; if it is to be compressed, from the snapshot. If a local save fails on any rank, a save that is also
+// wanted in the run directory goes there from the snapshot. A save that is local only then fails: nobody
+// asked for the I/O of a fallback.
 #pragma once
 
 #include <map>
@@ -20,23 +20,25 @@
 namespace cairn {
 
 // Steps of a local directory that are older than the newest healthy one and not among the newest `keep_last`
-// healthy ones. A bound on the node's memory, so nothing more is kept: --save has more. `steps` is ascending.
+// healthy ones. Bounds the node's memory; --save keeps more steps. `steps` is ascending.
 // Pure.
 std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last);
 
 class LocalSaver {
  public:
-  // `peers` is this object's from now on.
+  // Nobody else may use `peers` from now on.
   LocalSaver(const LocalPlace& place, Direct direct, Saver& saver, std::unique_ptr<ControlPlane> control,
              PeerFiles& peers);
 
-  void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+  void Start(std::shared_ptr<Save> save) {
+    FlushBehind(queue_, [this, save] { Flush(save); });
+  }
 
  private:
   void Flush(const std::shared_ptr<Save>& save);
   Status Commit(Save& save);
   Result<StepSeal> Seal(const Save& save, const Result<ShardReceipt>& receipt);
-  Status WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal);
+  Status WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal);
   std::shared_ptr<Save> DrainOf(const Save& save) const;
   Status Retire(const Save& save);
   void TellChange(const Save& save, const Status& status);
@@ -47,11 +49,11 @@ class LocalSaver {
   const std::unique_ptr<ControlPlane> control_;
   PeerFiles& peers_;
   FileSystem& fs_ = FileSystem::Posix();
-  std::vector<std::shared_ptr<Save>> drains_;  // that still read from local steps
+  std::vector<std::shared_ptr<Save>> drains_;  // still reading from local steps
   SaidOnce leftovers_{"old local step not removed: "};
   H5Views views_;  // of rank 0's seals
   bool failing_ = false;
-  SaveQueue queue_;  // last: it ends first, and finishes what it was given
+  WorkerPool queue_{/*threads=*/1};  // last: it ends first, and finishes what it was given
 };
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
-// Survey() shares what the directory of every rank holds. Load() gets manifest and catalog from any good
-// copy, and then loads at once, through a file system that shows the files of other ranks in this rank's
-// directory. So an intact step costs no pass of verification. Only where a file is missing, or a load meets
-// damage, all ranks verify what they hold, rebuild the lost files into a partial directory, install it, and
-// load again. Ranks agree on each outcome before the next collective, because all must take the same branch.
+// Survey() shares the file lists of all ranks. Load() gets manifest and catalog from any good copy, and then
+// loads at once, through a file system that shows the files of other ranks in this rank's directory: an
+// intact step is not verified twice. Only if a file is missing, or a load meets damage, all ranks verify
+// their files, rebuild the lost ones into a partial directory, install it, and load again. Ranks agree on
+// each outcome before the next collective, because all must take the same branch.
 
 #include "runtime/saving/local_steps.h"
 
@@ -13,8 +13,8 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
-#include "ckpt/step/commit.h"
 #include "ckpt/step/verify.h"
 #include "runtime/control/rank_message.h"
 
@@ -23,31 +23,8 @@ namespace {
 
 constexpr uint64_t kReadBytes = 16 << 20;  // of one message
 
-std::string ParityNameOf(const std::string& shard) { return shard.substr(0, shard.rfind('.')) + ".parity"; }
-
 int NumberOf(const std::string& name) {  // of "shard-00003.h5"
   return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
-}
-
-std::string EncodeGroup(const ParityGroup& group) {
-  ByteWriter out;
-  out.Put(static_cast<uint16_t>(group.code().parity()));
-  out.Put(static_cast<uint16_t>(group.size()));
-  for (const ParityGroup::Member& member : group.members()) {
-    out.PutText(member.shard);
-    out.Put(member.bytes);
-  }
-  return std::move(out).Take();
-}
-
-Result<ParityGroup> DecodeGroup(const StepIdentity& identity, ByteReader& in) {
-  const int parity = in.Get<uint16_t>();
-  std::vector<ParityGroup::Member> members(in.Get<uint16_t>());
-  for (ParityGroup::Member& member : members) {
-    member.shard = in.GetText();
-    member.bytes = in.Get<uint64_t>();
-  }
-  return ParityGroup::Make(identity, std::move(members), parity);
 }
 
 // A file of another rank.
@@ -79,7 +56,7 @@ class PeerFile final : public File {
   const std::string name_;
 };
 
-// A local step's directory with the files that lie elsewhere. Reads only.
+// A local step's directory, with the files of other ranks. Read-only.
 class StepFiles final : public FileSystem {
  public:
   struct Place {
@@ -127,9 +104,7 @@ class StepFiles final : public FileSystem {
 
 std::string LocalSteps::Directory(int64_t step) const { return JoinPath(place_.run_dir, StepDirName(step)); }
 
-std::string LocalSteps::PartialDirectory(int64_t step) const {
-  return JoinPath(place_.run_dir, PartialDirName(step, nonce_));
-}
+Committer LocalSteps::CommitterOf(int64_t step) const { return Committer(fs_, place_.run_dir, step, nonce_); }
 
 // ---- Who holds what ----
 
@@ -157,15 +132,15 @@ std::string LocalSteps::FactsOfThisRank() const {
       out.Put(step);
       out.PutText(name);
       out.Put(info->bytes);
-      out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+      out.PutDigest(digest);
       out.PutText(said.dump());
     }
   }
   return std::move(out).Take();
 }
 
-// Where manifests differ (a training that walked back wrote the step again, but not everywhere), the one that
-// most ranks have counts.
+// If manifests differ (a training that went back wrote the step again, but not everywhere), the one that most
+// ranks have counts.
 Status LocalSteps::Survey() {
   CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(control_, FactsOfThisRank(), "local steps"));
   steps_.clear();
@@ -176,11 +151,9 @@ Status LocalSteps::Survey() {
       const auto step = in.Get<int64_t>();
       const std::string name(in.GetText());
       const Holder holder{rank, in.Get<uint64_t>()};
-      Digest digest{};
-      const std::string_view raw = in.GetRaw(digest.size());
+      const Digest digest = in.GetDigest();
       const std::string text(in.GetText());
       if (!in.ok()) return Corrupt("truncated message between ranks");
-      std::copy_n(reinterpret_cast<const std::byte*>(raw.data()), digest.size(), digest.begin());
       if (name == kManifestName) {
         manifests[step][digest].push_back(holder);
         said[digest] = nlohmann::json::parse(text);
@@ -231,7 +204,7 @@ Status LocalSteps::Load(int64_t step, const Loader& load) {
   return LoadOnce(load);
 }
 
-// Every rank comes to know the manifest and the index.
+// Gives every rank the manifest and the index.
 Status LocalSteps::Open(int64_t step) {
   current_ = {.step = step};
   const auto known = steps_.find(step);
@@ -255,7 +228,7 @@ Status LocalSteps::Open(int64_t step) {
   return Agree(control_, read, "opening a local step");
 }
 
-// A small file that many ranks hold, from the nearest that has it whole.
+// Reads a small file that many ranks have: this rank's copy, or else another's that is whole.
 Result<std::string> LocalSteps::ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes) {
   const auto& files = steps_.at(current_.step).files;
   const auto found = files.find(name);
@@ -306,17 +279,17 @@ Status LocalSteps::Repair() {
   const Status rebuilt = peers_.Session(Offers(current_.step), [&] { return RebuildHere(verified); });
   const Status agreed = Agree(control_, rebuilt, "rebuilding a local step");
   Status installed;
-  if (place_.leader && fs_.Stat(PartialDirectory(current_.step)).ok()) {
+  if (place_.leader && fs_.Stat(CommitterOf(current_.step).partial()).ok()) {
     if (agreed.ok())
       installed = Install();
     else
-      AbandonPartial(fs_, PartialDirectory(current_.step));
+      CommitterOf(current_.step).Abandon();
   }
   const Status all_installed = Agree(control_, installed, "rebuilding a local step");
   return agreed.ok() ? all_installed : agreed;
 }
 
-// Which files are good, by the word of the ranks that see them.
+// The good files, as reported by the ranks that have them.
 Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
   CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(control_, VerifyHere(), "verifying a local step"));
   Verified verified;
@@ -326,7 +299,7 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
       verified.rank_of.emplace(name, rank);
       if (in.Get<uint8_t>() == 0) continue;
       CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
-                             DecodeGroup({current_.manifest.run, current_.step}, in));
+                             ParityGroup::DecodeMembers({current_.manifest.run, current_.step}, in));
       for (const ParityGroup::Member& member : group.members())
         verified.group_of.emplace(member.shard, group);
     }
@@ -334,10 +307,10 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
   return verified;
 }
 
-// Good files of this rank's directory: text name, u8, and where that is 1 the group of a parity file. Of
-// ranks that share it each verifies its own, and the leader what belongs to none of them. Parity does not say
-// which shards it was made of, but lies beside the manifest of their step: where that is another one, written
-// before a training walked back, its parity is of that one's shards.
+// Good files of this rank's directory: text name, u8, and if that is 1 the group of a parity file. Each of
+// the ranks that share it verifies its own files, and the leader those of ranks that do not. A parity file
+// does not identify its shards, but it is beside the manifest of their step. If that is another manifest,
+// written before a training went back, the parity belongs to the shards of that one.
 std::string LocalSteps::VerifyHere() const {
   ByteWriter good;
   const std::string directory = Directory(current_.step);
@@ -357,7 +330,7 @@ std::string LocalSteps::VerifyHere() const {
       if (!fits || !VerifyParity(fs_, offer.path, *header).ok()) continue;
       good.PutText(name);
       good.Put(uint8_t{1});
-      good.PutRaw(EncodeGroup(header->group));
+      header->group.EncodeMembers(good);
     } else if (number >= 0 && VerifyShardAt(directory, name).ok()) {
       good.PutText(name);
       good.Put(uint8_t{0});
@@ -373,34 +346,10 @@ Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(directory, name)));
   if (info.bytes != file->bytes)
     return Corrupt("{} has {} bytes instead of {}", name, info.bytes, file->bytes);
-  const auto index = std::ranges::find(current_.catalog.files, name) - current_.catalog.files.begin();
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, *file, current_.catalog, static_cast<uint32_t>(index),
-                                    m.run, m.step, report));
-  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems[0]));
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
+  return report.status();
 }
-
-namespace {
-
-// The files of a group as the verification found them, read from their ranks.
-MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers) {
-  const auto name = [&group](int member, bool parity) {
-    const std::string& shard = group.members()[member].shard;
-    return parity ? ParityNameOf(shard) : shard;
-  };
-  return {.has = [&rank_of, name](int member, bool parity) { return rank_of.contains(name(member, parity)); },
-          .read =
-              [&rank_of, name, &peers](std::span<const MemberRead> reads) {
-                std::vector<PeerFiles::Read> asked;
-                for (const MemberRead& read : reads) {
-                  const std::string file = name(read.member, read.parity);
-                  asked.push_back({rank_of.at(file), file, read.offset, read.out});
-                }
-                return peers.ReadAll(asked);
-              }};
-}
-
-}  // namespace
 
 Status LocalSteps::CheckRebuildable(const Verified& verified) const {
   std::set<std::string> lost;
@@ -420,10 +369,10 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
   return OkStatus();
 }
 
-// Makes the lost files that belong to this rank, in a partial directory. Where the ranks are fewer than they
-// were, each takes over those whose number it is modulo their count.
+// Rebuilds the lost files of this rank in a partial directory. If there are fewer ranks than before, each
+// rebuilds the files whose number modulo the count of ranks is its own.
 Status LocalSteps::RebuildHere(const Verified& verified) {
-  const std::string partial = PartialDirectory(current_.step);
+  const std::string partial = CommitterOf(current_.step).partial();
   std::vector<std::function<Status()>> jobs;
   for (const ManifestFile& file : current_.manifest.files) {
     const auto found = verified.group_of.find(file.name);
@@ -458,12 +407,12 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
   return OkStatus();
 }
 
-// Files come into a step directory that is there one by one, each whole, in place of a damaged one or of
-// none; otherwise the directory comes whole.
+// Moves the files one by one into a step directory that is there, each in place of a damaged or a missing
+// one; otherwise publishes the whole directory.
 Status LocalSteps::Install() const {
-  const std::string partial = PartialDirectory(current_.step), directory = Directory(current_.step);
+  const std::string partial = CommitterOf(current_.step).partial(), directory = Directory(current_.step);
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));
-  if (!fs_.Stat(directory).ok()) return PublishStep(fs_, place_.run_dir, current_.step, nonce_);
+  if (!fs_.Stat(directory).ok()) return CommitterOf(current_.step).Publish();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(partial));
   for (const std::string& name : names)
     CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));

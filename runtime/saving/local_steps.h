@@ -1,7 +1,7 @@
-// The local steps of a training, which lie spread over the directories of all ranks (local_place.h): who
-// holds what, loading them from wherever their files are, and rebuilding what was lost from parity.
+// The local steps of a training, spread over the directories of all ranks (local_place.h): lists them, loads
+// them from the ranks that have their files, and rebuilds lost files from parity.
 //
-// Every member function but the getters is collective.
+// All member functions except the getters are collective.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/health.h"
 #include "runtime/saving/local_place.h"
 #include "runtime/saving/peer_files.h"
@@ -19,27 +20,27 @@ namespace cairn {
 
 class LocalSteps {
  public:
-  // Reads a step through a file system that shows all its files in `directory`.
+  // Loads a step through a file system that shows all its files in `directory`.
   using Loader = std::function<Status(FileSystem& fs, const std::string& directory)>;
 
-  // `nonce`: of names that only this session writes.
+  // `nonce`: for names that only this session writes.
   LocalSteps(FileSystem& fs, const LocalPlace& place, std::string nonce, ControlPlane& control,
              PeerFiles& peers)
       : fs_(fs), place_(place), nonce_(std::move(nonce)), control_(control), peers_(peers) {}
 
-  // Asks all ranks what they hold.
+  // Asks all ranks for their files.
   Status Survey();
-  // Steps of which somebody has the manifest, ascending; the same on all ranks.
+  // Steps whose manifest some rank has, ascending; the same on all ranks.
   std::vector<int64_t> steps() const;
-  // What the step's manifest says; nothing where it says nothing.
+  // From the step's manifest; nullopt if there is no record.
   std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
   const std::vector<int64_t>& BranchesAt(int64_t step) const { return steps_.at(step).branches; }
 
-  // Runs `load`; where files are lost, or some rank's `load` meets damage, everything is verified, rebuilt
-  // and published first. This rank's outcome.
+  // Runs `load`. If files are lost, or some rank's `load` meets damage, verifies and rebuilds the step first.
+  // Returns this rank's outcome.
   Status Load(int64_t step, const Loader& load);
 
-  // Renames steps that are newer than this to superseded ones, so that nobody counts them among the newest.
+  // Marks steps that are newer than `step` as superseded: they no longer count as the newest.
   Status SetAsideNewerThan(int64_t step);
 
  private:
@@ -54,7 +55,7 @@ class LocalSteps {
     std::vector<int64_t> branches;
     Holders files;
   };
-  // What everybody knows of the step at hand.
+  // The step that is being loaded, on every rank.
   struct Current {
     int64_t step = 0;
     std::string manifest_text;
@@ -69,7 +70,7 @@ class LocalSteps {
   };
 
   std::string Directory(int64_t step) const;
-  std::string PartialDirectory(int64_t step) const;
+  Committer CommitterOf(int64_t step) const;
   std::string FactsOfThisRank() const;
   std::map<std::string, PeerFiles::Offer> Offers(int64_t step) const;
 

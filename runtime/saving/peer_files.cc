@@ -110,7 +110,8 @@ void PeerFiles::Serve() {
       backoff = Backoff(kPeerSleepNs);
       continue;
     }
-    // Its own work takes as long as it takes; that of others, which it may hear nothing of, almost.
+    // Its own work may take any time. The work of others, without a message, may take long, too, but not
+    // forever.
     const bool asks = [this] {
       const std::lock_guard lock(mutex_);
       return !waiting_.empty();
@@ -232,6 +233,25 @@ void PeerFiles::Post(int to, std::string message) {
     Take(to, message);
   else
     mailbox_->Post(to, std::move(message));
+}
+
+std::string ParityNameOf(const std::string& shard) { return shard.substr(0, shard.rfind('.')) + ".parity"; }
+
+MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers) {
+  const auto name = [&group](int member, bool parity) {
+    const std::string& shard = group.members()[member].shard;
+    return parity ? ParityNameOf(shard) : shard;
+  };
+  return {.has = [&rank_of, name](int member, bool parity) { return rank_of.contains(name(member, parity)); },
+          .read =
+              [&rank_of, name, &peers](std::span<const MemberRead> reads) {
+                std::vector<PeerFiles::Read> asked;
+                for (const MemberRead& read : reads) {
+                  const std::string file = name(read.member, read.parity);
+                  asked.push_back({rank_of.at(file), file, read.offset, read.out});
+                }
+                return peers.ReadAll(asked);
+              }};
 }
 
 }  // namespace cairn

@@ -1,8 +1,7 @@
-// Files of other nodes, read by messages: what local checkpoints need to be loaded, and rebuilt from parity.
+// Reads files of other nodes by messages, to load local checkpoints and to rebuild them from parity.
 //
-// A session is collective: each rank says what it offers, and works; what others ask for is served beside the
-// work by a thread of the session, which is the only one to touch the mailbox. The session ends when the work
-// of all ranks has ended.
+// A session is collective: each rank offers files, and works. Meanwhile a thread serves the requests of other
+// ranks; only this thread uses the mailbox. The session ends when the work of all ranks has ended.
 #pragma once
 
 #include <condition_variable>
@@ -19,17 +18,21 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/parity_file.h"
 
 namespace cairn {
 
 class Mailbox;
 
+// The name of a shard's parity file.
+std::string ParityNameOf(const std::string& shard);
+
 class PeerFiles {
  public:
-  // What this rank offers, by name: bytes in memory or a file.
+  // A file that this rank offers by name: bytes in memory or a path.
   struct Offer {
     std::span<const std::byte> memory;
-    std::string path;  // where `memory` is empty
+    std::string path;  // if `memory` is empty
   };
   struct Read {
     int rank;
@@ -38,17 +41,17 @@ class PeerFiles {
     std::span<std::byte> out;
   };
 
-  // `mailbox`: of this object alone. `timeout_seconds`: without an answer. Throws std::system_error where its
-  // thread cannot be started; no session needs another one.
+  // Nobody else may use `mailbox`. `timeout_seconds`: without an answer. Throws std::system_error if its
+  // thread cannot be started; sessions start no others.
   PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds);
   ~PeerFiles();
 
   int rank() const;
   int size() const;
 
-  // Collective; returns what `work` returned, or Aborted where a rank does not answer.
+  // Collective. Returns the status of `work`, or Aborted if a rank does not answer.
   Status Session(std::map<std::string, Offer> offers, const std::function<Status()>& work);
-  // All of them; safe from several threads. Within a session only. Errors: those of the other rank's disk.
+  // Does all reads. Safe from several threads; only within a session. Errors: those of the other rank's disk.
   Status ReadAll(std::span<const Read> reads);
 
  private:
@@ -59,7 +62,7 @@ class PeerFiles {
 
   void ServeSessions();
   void Serve();
-  bool Turn();  // sends what is asked for, takes what has come; false: nothing to do
+  bool Turn();  // sends requests, takes messages; false: nothing to do
   void Take(int from, const std::string& message);
   void Answer(int from, uint64_t id, const std::string& name, uint64_t offset, uint64_t bytes);
   void Resolve(uint64_t id, const Status& status, std::string_view bytes);
@@ -76,20 +79,24 @@ class PeerFiles {
   // Of the session.
   bool serving_ = false;
   std::map<std::string, Offer> offers_;
-  std::map<std::string, std::unique_ptr<File>> files_;  // offers that were asked for
+  std::map<std::string, std::unique_ptr<File>> files_;  // opened offers
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<int, std::string>> requests_;  // to send
   std::map<uint64_t, Waiting> waiting_;               // by id
   uint64_t next_id_ = 0;
   bool working_ = false;
-  Status failure_;         // of the session: no answer
+  Status failure_;         // a rank did not answer
   int ranks_working_ = 0;  // rank 0 counts
-  bool told_ = false;      // rank 0 was told that this rank's work has ended
+  bool told_ = false;      // rank 0 knows that this rank's work has ended
   bool over_ = false;
 
   bool stop_ = false;
   std::thread server_;  // last: it uses the others
 };
+
+// The files of a group, read from the ranks that have them. `rank_of`: of each good file, by name. All must
+// outlive it.
+MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers);
 
 }  // namespace cairn

@@ -1,9 +1,9 @@
-// Rank 0 lists the steps to try: those of the run directory and the local ones, newest first, and those of
-// --load where the run directory has none; then it leaves out the unhealthy ones. All ranks load one proposal
-// after the other. A step counts only if every rank loaded its part, so no two ranks continue from different
-// steps. Damage leads to the next proposal; any other error ends the start. Within a step, boxes in host
-// memory go into one parallel load. Boxes that go to a GPU are loaded so in batches, each through a buffer;
-// boxes that are cast pass through one alone.
+// Rank 0 lists the steps to try: those of the run directory and the local ones, newest first, or those of
+// --load if the run directory has none. It leaves out the unhealthy ones. All ranks load one proposal after
+// the other. A step counts only if every rank loaded its part, so no two ranks continue from different steps.
+// Damage leads to the next proposal; any other error ends the start. Boxes in host memory are loaded in
+// parallel, all at once. Boxes for a GPU are loaded in batches, through a buffer; boxes that are cast, one by
+// one.
 
 #include "runtime/saving/resume.h"
 
@@ -35,7 +35,7 @@ struct Stretch {
   std::byte* target;  // of the part
 };
 
-// What a part of this rank's state has of a parameter.
+// The stretches of a parameter that a part of this rank's state covers.
 std::vector<Stretch> StretchesOf(const StateBuffers::Part& part, const LocalParameter& local) {
   const FlatRange wanted = Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
   std::vector<Stretch> stretches;
@@ -59,7 +59,7 @@ bool IsOwn(const nlohmann::json& state) {
   return state.is_object() && state.contains("nan_iterations") && state.contains("optimizer_steps");
 }
 
-// Iteration and data stay. The schedule is the optimizer's, as in Megatron, and so is the loss scale.
+// Iteration and data stay. The schedule and the loss scale belong to the optimizer, as in Megatron.
 TrainState WithoutOptimizer(TrainState state) {
   const TrainState begins;
   state.optimizer_steps = begins.optimizer_steps;
@@ -74,7 +74,7 @@ std::string NameOf(int64_t local_step, const std::string& directory) {
   return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
 }
 
-// Its weights are of the function that is trained: names and shapes do not show that.
+// Checks that its model computes the function that is trained: names and shapes do not show that.
 Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained) {
   if (trained.empty() || model.empty()) return OkStatus();
   if (model.contains("hugging_face") && !model.contains("function"))
@@ -110,7 +110,8 @@ TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
   return entry;
 }
 
-// The current steps of a run directory, newest first, and of two with one number the local one first.
+// Adds the current steps of a run directory, newest first. A local step comes before the step of the same
+// number.
 Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs_, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
@@ -166,8 +167,8 @@ Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   return OkStatus();
 }
 
-// Steps to try, best first. Those of save_dir win over --load, so that the same command line continues where
-// it was when it is started again; where --load is the same directory, the first start has none.
+// Steps to try, best first. Those of save_dir win over --load: the same command line continues where it
+// stopped. If --load is the same directory, the first start has none.
 Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   std::vector<Candidate> candidates;
   if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(places_.save_dir, candidates));
@@ -199,7 +200,7 @@ Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
   return OkStatus();
 }
 
-// An error where save_dir had steps once: to start again at iteration 0 is for the user to say.
+// An error if save_dir once had steps: only the user may start again at iteration 0.
 Status Resumer::StepsAreGone() const {
   const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
   if (!latest || places_.start_anew) return OkStatus();
@@ -209,15 +210,15 @@ Status Resumer::StepsAreGone() const {
       places_.save_dir, *latest);
 }
 
-void Resumer::SayWhatIsGone(const Resumed& resumed) const {
+void Resumer::SayIfNewestIsGone(const Resumed& resumed) const {
   const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
   if (!latest || resumed.state.iteration >= *latest) return;
   if (fs_.Stat(JoinPath(places_.save_dir, StepDirName(*latest))).ok()) return;
   Say(fmt::format("{}: 'latest' names step {}, which is not here any more", places_.save_dir, *latest));
 }
 
-// Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
-// directory ("F": for its weights), or nothing.
+// Collective: gives rank 0's proposal to every rank: "L" and a local step ("l" if it is drained), or "D" and
+// a directory ("F": for its weights), or nothing.
 Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
   const auto propose = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(proposal.status());
@@ -234,7 +235,7 @@ Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
   return agreed;
 }
 
-// The directory that the candidates are of: all are of save_dir, or of --load.
+// The directory of the candidates: save_dir or --load.
 std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
   const bool of_save = !places_.save_dir.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
     return c.directory.starts_with(places_.save_dir + "/");
@@ -242,8 +243,8 @@ std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
   return of_save || places_.load.empty() ? places_.save_dir : places_.load;
 }
 
-// Rank 0 proposes one step after the other; one counts only where every rank could load its part of it. Where
-// there are none but local ones, and too much of them is lost, there is nothing left to resume from.
+// Rank 0 proposes one step after the other; a step counts only if every rank could load its part. If there
+// are only local steps, and too much of them is lost, nothing is left to resume from.
 Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   const bool root = control_.rank() == 0;
   Result<std::vector<Candidate>> found = root ? Candidates() : std::vector<Candidate>();
@@ -265,7 +266,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
     const std::string what = NameOf(candidate.local_step, candidate.directory);
     if (agreed.ok()) {
-      if (root && !resumed.weights_only) SayWhatIsGone(resumed);
+      if (root && !resumed.weights_only) SayIfNewestIsGone(resumed);
       if (root)
         Say(resumed.weights_only
                 ? fmt::format("starts with the weights of {}", what)
@@ -294,8 +295,8 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
-  if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
-  // cairn train writes all of its state; what other programs do not have is no damage.
+  if (resumed.weights_only) return LoadParts(*step, buffers, /*weights_alone=*/true).WithContext(directory);
+  // Fields that only cairn train writes are missing in steps of other programs; that is not damage.
   const nlohmann::json& state = step->manifest().state;
   Result<TrainState> loaded =
       IsOwn(state) ? TrainState::FromJson(state) : TrainState::FromOtherProgram(state, resumed.missing);
@@ -304,8 +305,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
   const bool no_optimizer = places_.no_optimizer && !resumed.continues;
-  CAIRN_RETURN_IF_ERROR(
-      (no_optimizer ? LoadWeights(*step, buffers) : LoadParts(*step, buffers)).WithContext(directory));
+  CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers, no_optimizer).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = no_optimizer ? WithoutOptimizer(*std::move(loaded)) : *std::move(loaded);
   resumed.step_run = step->manifest().run;
@@ -313,8 +313,8 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   return OkStatus();
 }
 
-// Elements of the tensor as `dtype`, a window at a time: whole tensors of a large model are beyond a rank's
-// memory.
+// Loads elements of the tensor as `dtype`, a window at a time: a rank has no memory for whole tensors of a
+// large model.
 Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
                        std::byte* target) {
   const Dtype from = step.catalog().tensors[tensor].dtype;
@@ -333,30 +333,21 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
   return OkStatus();
 }
 
-// Weights and masters; both from the masters of the step where it has them and they are wanted, else from its
-// weights.
-Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
-  const TensorLookup lookup(step.catalog());
-  for (const StateBuffers::Part& part : buffers.parts) {
-    if (part.role != Role::kWeight && part.role != Role::kMaster) continue;
-    for (const LocalParameter& local : buffers.layout.parameters) {
-      const ParameterSpec& spec = buffers.specs[local.index];
-      const Role first = places_.weights_as_stored ? Role::kWeight : Role::kMaster;
-      Result<uint32_t> tensor = lookup.Find(spec.name, first);
-      if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
-      if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
-      const TensorEntry& entry = step.catalog().tensors[*tensor];
-      if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
-        return DoesNotFit(entry, part, spec, "");
-      for (const auto& [box, target] : StretchesOf(part, local))
-        CAIRN_RETURN_IF_ERROR(LoadAs(step, *tensor, box, part.dtype, part.on_gpu, target));
-    }
-  }
-  return OkStatus();
+// For weights alone: weights and masters both come from the masters of the step if it has them and they are
+// wanted, else from its weights.
+Result<uint32_t> Resumer::WeightOf(const StepReader& step, const TensorLookup& lookup,
+                                   const ParameterSpec& spec, const StateBuffers::Part& part) const {
+  Result<uint32_t> tensor = lookup.Find(spec.name, places_.weights_as_stored ? Role::kWeight : Role::kMaster);
+  if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+  if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
+  const TensorEntry& entry = step.catalog().tensors[*tensor];
+  if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
+    return DoesNotFit(entry, part, spec, "");
+  return tensor;
 }
 
-// The tensor that a part is read from. Of another program's training the fp32 masters may be all that there
-// is of weights (universal, ZeRO 3): they are the masters, and rounded the weights.
+// The tensor that a part is read from. A step of another program may have no weights but fp32 masters
+// (universal, ZeRO 3): these give the masters, and rounded the weights.
 Result<uint32_t> Resumer::TensorOf(const StepReader& step, const TensorLookup& lookup,
                                    const ParameterSpec& spec, const StateBuffers::Part& part) const {
   Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
@@ -379,7 +370,7 @@ Result<uint32_t> Resumer::TensorOf(const StepReader& step, const TensorLookup& l
   return tensor;
 }
 
-// Every state of the step has a place in the trainer's optimizer, which has one step for all parameters.
+// Checks that the trainer's optimizer has every state of the step. It has one step count for all parameters.
 Status Resumer::CheckStates(const StepReader& step, const StateBuffers& buffers) const {
   for (const TensorEntry& tensor : step.catalog().tensors) {
     const Role role = tensor.role;
@@ -393,14 +384,16 @@ Status Resumer::CheckStates(const StepReader& step, const StateBuffers& buffers)
   return OkStatus();
 }
 
-Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
-  CAIRN_RETURN_IF_ERROR(CheckStates(step, buffers));
+Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers, bool weights_alone) {
+  if (!weights_alone) CAIRN_RETURN_IF_ERROR(CheckStates(step, buffers));
   const TensorLookup lookup(step.catalog());
   std::vector<ReadRequest> requests, for_gpu;
   for (const StateBuffers::Part& part : buffers.parts) {
+    if (weights_alone && part.role != Role::kWeight && part.role != Role::kMaster) continue;
     for (const LocalParameter& local : buffers.layout.parameters) {
       const ParameterSpec& spec = buffers.specs[local.index];
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, TensorOf(step, lookup, spec, part));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, weights_alone ? WeightOf(step, lookup, spec, part)
+                                                                  : TensorOf(step, lookup, spec, part));
       for (const auto& [box, target] : StretchesOf(part, local)) {
         if (step.catalog().tensors[tensor].dtype != part.dtype) {
           CAIRN_RETURN_IF_ERROR(LoadAs(step, tensor, box, part.dtype, part.on_gpu, target));

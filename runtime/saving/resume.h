@@ -1,5 +1,5 @@
-// Loads the newest good step into a training's memory, on any topology: the newest healthy one
-// (ckpt/run/health.h) that is whole.
+// Loads the newest step that is healthy (ckpt/run/health.h) and whole into a training's memory, on any
+// topology.
 #pragma once
 
 #include <functional>
@@ -18,25 +18,25 @@ namespace cairn {
 struct ResumePlaces {
   std::string save_dir;            // run directory of this training; empty: it saves nothing
   std::string run;                 // of the local steps
-  std::string load;                // CKPT to start from where save_dir has no step yet; may be empty
-  bool finetune = false;           // of `load` the weights alone, from their masters where there are any, or
-  bool weights_as_stored = false;  // each as it is
-  bool no_optimizer = false;       // of `load` all but the optimizer's states and the schedule
-  bool load_unhealthy = false;     // the newest step counts, healthy or not
-  bool start_anew = false;         // also where save_dir had steps and has none any more
+  std::string load;                // CKPT to start from if save_dir has no step yet; may be empty
+  bool finetune = false;           // take only the weights of `load`, from their masters if there are any, or
+  bool weights_as_stored = false;  // as they are stored
+  bool no_optimizer = false;       // take all of `load` but the optimizer's states and the schedule
+  bool load_unhealthy = false;     // take the newest step, healthy or not
+  bool start_anew = false;         // even if save_dir had steps and has none any more
   LocalSteps* local = nullptr;     // of the same run, surveyed; null: none
-  nlohmann::json model = {};  // of this training, as its manifests have it; empty: any step is its model's
+  nlohmann::json model = {};       // of this training, as in its manifests; empty: accept any step's
 };
 
 struct Resumed {
-  TrainState state;                  // with weights_only: of a training that has not begun
-  std::vector<std::string> missing;  // of the training's state, of a step that another program saved
+  TrainState state;                  // with weights_only: of a new training
+  std::vector<std::string> missing;  // fields that a step of another program does not have
   bool weights_only = false;         // --finetune
   bool from_local = false;
   bool durable = true;        // false: a local step that is not in save_dir
-  bool continues = false;     // the step is one of save_dir's own, or a local one of them
+  bool continues = false;     // the step is in save_dir, or is a local step of this run
   std::string step_run;       // the run that saved it
-  int64_t save_interval = 0;  // that --save-interval auto had found; 0: none
+  int64_t save_interval = 0;  // found by --save-interval auto; 0: none
 };
 
 class Resumer {
@@ -49,18 +49,18 @@ class Resumer {
         device_copy_(std::move(device_copy)),
         control_(control) {}
 
-  // Collective; nothing where there is no step yet. See CheckpointHooks::Resume.
+  // Collective. nullopt if there is no step yet. See CheckpointHooks::Resume.
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
-  // After Run, on rank 0: the step of save_dir, local ones included, that was committed last.
+  // After Run, on rank 0: the step that was committed last to save_dir or the local level.
   const std::optional<BranchedStep>& newest() const { return newest_; }
 
  private:
   struct Candidate {
-    int64_t local_step = -1;  // a local one, or
+    int64_t local_step = -1;  // of the local level, or
     bool drained = false;     // (which is in save_dir, too)
     std::string directory;
     bool weights_only = false;  // of the directory
-    std::string unhealthy;      // why; such a one is tried only where the user insists
+    std::string unhealthy;      // why; tried only with --load-unhealthy
   };
 
   Result<std::vector<Candidate>> Candidates();
@@ -69,16 +69,17 @@ class Resumer {
   Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
   Status StepsAreGone() const;
   std::string PlaceOf(const std::vector<Candidate>& candidates) const;
-  void SayWhatIsGone(const Resumed& resumed) const;
+  void SayIfNewestIsGone(const Resumed& resumed) const;
   Result<Candidate> Agreed(const Result<Candidate>& proposal);
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  Result<uint32_t> WeightOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
+                            const StateBuffers::Part& part) const;
   Result<uint32_t> TensorOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
                             const StateBuffers::Part& part) const;
   Status CheckStates(const StepReader& step, const StateBuffers& buffers) const;
-  Status LoadParts(StepReader& step, StateBuffers& buffers);
+  Status LoadParts(StepReader& step, StateBuffers& buffers, bool weights_alone);
   Status LoadToGpu(StepReader& step, std::span<const ReadRequest> requests) const;
-  Status LoadWeights(StepReader& step, StateBuffers& buffers);
   Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
                 std::byte* target);
   void LoadRng(StepReader& step, StateBuffers& buffers);

@@ -9,7 +9,7 @@ constexpr size_t kSampledChunks = 8;
 
 }  // namespace
 
-// The chunks that lie at even distances of the image, so that every class of tensor counts by its size.
+// Chunks at even distances in the image: every class of tensor counts by its size.
 Result<CodecSpeed> SampleCodec(Snapshot& snapshot) {
   CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
   const ShardPlan& plan = snapshot.plan();

@@ -1,7 +1,7 @@
 // One thread takes the saves one by one: shard, receipts to rank 0, commit, outcome to all, reading back,
 // retention. Rank 0 alone commits and deletes. A rank that failed sends its error in place of a receipt and
-// takes part in all that follows, or the others would wait for it. Older steps go only once every rank has
-// read its shard of the new step back.
+// takes part in everything that follows, because the others wait for it. Older steps go only once every rank
+// has read its shard of the new step back.
 
 #include "runtime/saving/saver.h"
 
@@ -14,20 +14,26 @@
 #include "ckpt/step/shard_copy.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
+#include "runtime/control/background_thread.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/watchdog.h"
 
 namespace cairn {
 namespace {
 
-std::string StagingDir(const SaverOptions& options, const Save& save) {
-  return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
-}
-
 constexpr double kSlowSeconds = 1;
 constexpr double kSlowTimesMedian = 4;
 
 }  // namespace
+
+// An exception ends the process: other ranks would wait for the saves that follow.
+void FlushBehind(WorkerPool& queue, std::function<void()> flush) {
+  (void)queue.Push([flush = std::move(flush)](size_t) noexcept {
+    BecomeBackgroundThread();
+    flush();
+    return OkStatus();
+  });
+}
 
 void Save::Finish(Status outcome) {
   status = std::move(outcome);
@@ -38,11 +44,14 @@ void Save::Finish(Status outcome) {
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)),
       control_(std::move(control)),
-      codec_(options_.codec, options_.codec_threads),
-      queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
+      codec_(options_.codec, options_.codec_threads) {}
 
-// Every step of the control plane is taken whatever became of the one before: ranks may see different
-// failures, and must be in step again for the next save.
+Committer Saver::CommitterOf(const Save& save) const {
+  return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, options_.lock);
+}
+
+// Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
+// must be in step for the next save.
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
@@ -58,8 +67,9 @@ Status Saver::Flush(Save& save) {
 }
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
-  const std::string directory = StagingDir(options_, save);
-  CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
+  Committer committer = CommitterOf(save);
+  CAIRN_RETURN_IF_ERROR(committer.MakePartial());
+  const std::string& directory = committer.partial();
   if (!save.local_step.empty()) {
     CAIRN_RETURN_IF_ERROR(
         CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
@@ -130,23 +140,22 @@ StepInfo InfoOf(const Save& save, const WrittenShards& written) {
 }
 
 Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
-  const std::string directory = StagingDir(options_, save);
+  Committer committer = CommitterOf(save);
   const Status status = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
-    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, directory, options_.beside, seal));
-    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory, seal));
-    CAIRN_RETURN_IF_ERROR(options_.check_place());
-    return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
+    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), options_.beside, seal));
+    CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+    return committer.Publish();
   }();
-  if (!status.ok()) AbandonPartial(fs_, directory);
+  if (!status.ok()) committer.Abandon();
   return status;
 }
 
-// One slow disk or node holds up every commit; whoever runs the training wants to know which.
+// One slow disk or node delays every commit, so report which.
 void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) const {
   std::vector<double> sorted = seconds;
   std::ranges::sort(sorted);
@@ -157,7 +166,7 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
                   save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
-// What older steps are deleted for must be more than written: each rank reads its own shard back first.
+// Before older steps are deleted, each rank reads its shard of the new one back.
 void Saver::Retire(const Save& save, bool read) {
   const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
   if (!all_read.ok() || !*all_read || control_->rank() != 0) return;
@@ -167,8 +176,7 @@ void Saver::Retire(const Save& save, bool read) {
 }
 
 bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
-  const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
-  const Status status = ReadBackShard(fs_, directory, receipt, save.info.identity);
+  const Status status = ReadBackShard(fs_, CommitterOf(save).step_dir(), receipt, save.info.identity);
   if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
   return status.ok();
 }

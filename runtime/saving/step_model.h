@@ -1,4 +1,4 @@
-// What a training would start from says of its model: read before there is a model to load it into.
+// The model of the step that a training would start from: read before there is a model to load it into.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@ struct StepModel {
   std::vector<ParameterSpec> parameters;
 };
 
-// Of the newest step of `save_dir` that opens; where it has none, of the step `load`, or the newest of the
-// run directory `load`. Nothing where there is none: resuming says why (resume.h). Either may be empty.
+// The model of the newest step of `save_dir` that opens, or else of the step or run directory `load`. nullopt
+// if there is none: resuming reports why (resume.h). Either may be empty.
 std::optional<StepModel> FindStepModel(const std::string& save_dir, const std::string& load);
 
 }  // namespace cairn

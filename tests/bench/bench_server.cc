@@ -27,9 +27,9 @@
 
 #include "ckpt/base/posix_error.h"
 #include "ckpt/step/shard_image.h"
-#include "tools/bench/bench_disk.h"
-#include "tools/bench/bench_memory.h"
-#include "tools/bench/bench_state.h"
+#include "tests/bench/bench_disk.h"
+#include "tests/bench/bench_memory.h"
+#include "tests/bench/bench_state.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {

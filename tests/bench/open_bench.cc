@@ -14,7 +14,7 @@
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
-#include "ckpt/step/commit.h"
+#include "ckpt/step/seal.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 

@@ -134,45 +134,6 @@ class BundleTest(CliTest):
         self.archive("prune", policy, says="freed -")
         self.assertEqual(self.tars(), files)
 
-    def test_prune_writes_a_bundle_anew_where_that_is_asked_for(self):
-        policy = self.store_three()
-        self.archive("bundle", policy)
-        before = self.members()
-        files = self.tars()
-        policy = self.policy(every=40)
-        unwanted = next(m for m in before if m["step"] == 20 and m["form"] == "full")
-        self.archive("prune", policy, "--rewrite", "90%", says="freed -")
-        self.archive("prune", policy, "--rewrite", "half", code=2, says="write 50%")
-        self.assertEqual(self.tars(), files)
-        self.archive("prune", policy, "--rewrite", "20%", "--dry-run",
-                     says=[f"rewrite {unwanted['bundle']} as ", "reads ", "writes ", "frees ", "is rewritten without it", "would free"])
-        self.assertEqual(self.tars(), files)
-        self.archive("prune", policy, "--rewrite", "20%", says=["bundled", "read back and verified; no class asks for", "freed"])
-        self.assertNotIn(unwanted["bundle"], self.tars())
-        self.assertEqual(len(self.tars()), 2)
-        kept = [(m["tar"], m["state"]) for m in self.members()]
-        self.assertEqual(kept, [(m["tar"], "verified") for m in before if m != unwanted])
-        self.archive("verify", self.store, says="whole")
-
-    def test_a_run_by_policy_writes_bundles_anew_and_recalls_them_for_it(self):
-        self.archive("bundle", self.store_three("--hidden", 256))
-        unwanted = next(m for m in self.members() if m["step"] == 20 and m["form"] == "full")
-        bundle, tape = self.store / unwanted["bundle"], self.dir / "tape"
-        shutil.copy(bundle, tape)
-        os.truncate(bundle, 0)
-        os.truncate(bundle, tape.stat().st_size)
-        policy = self.policy(every=40, tail='[delete]\nstored = true\nrewrite = "20%"')
-        self.archive("prune", policy, "--dry-run", says=[f"its bundle {bundle.name} is on tape", "would free -"])
-        self.archive("prune", policy, says=[f"note: {bundle}: on tape, needs recall", "freed -"])
-        done = self.archive("run", "--policy", policy, says="needs recall")
-        self.assertNotIn("removed", done.stdout)
-        self.assertLess(bundle.stat().st_blocks, 8)  # nobody wrote there
-        policy = self.policy(every=40, tail=f'[delete]\nstored = true\nrewrite = "20%"\n[recall]\nrecall = "cp {tape} {bundle} && : {{paths}}"')
-        self.archive("prune", policy, "--dry-run", says="from tape)")
-        self.archive("run", "--policy", policy, says=[f"removed {unwanted['tar']} from the store", "0 waiting"])
-        self.assertFalse(bundle.exists())
-        self.archive("verify", self.store, says="whole")
-
     def test_what_no_class_asks_for_is_not_bundled_and_goes(self):
         policy = self.store_three()
         policy = self.policy(every=40)

@@ -501,7 +501,7 @@ class IdentityTest(CliTest):
 
     def test_every_key_is_in_the_help(self):
         text = self.archive("plan", "--help").stdout
-        for key in ("tag", "status", "metrics", "on_failure", "weights_suffice", "rewrite", "[quota]", "inodes", "[verify]",
+        for key in ("tag", "status", "metrics", "on_failure", "weights_suffice", "[quota]", "inodes", "[verify]",
                     "per_night", "[recall]", "stat", "[[class]]", "monthly"):
             self.assertIn(f" {key}", text)
         for line, says in (("purge_dais = 3", "did you mean 'purge_days'"), ("[quota]", "[quota] sets nothing"),
@@ -598,48 +598,6 @@ class RepairTest(CliTest):
         with sqlite3.connect(self.store / "ledger.sqlite") as db:
             self.assertEqual(db.execute("PRAGMA journal_mode").fetchone(), ("wal",))
             self.assertEqual(db.execute("SELECT count(*) FROM members").fetchone(), (3,))
-
-
-class TouchTest(CliTest):
-    def test_access_times_alone_move(self):
-        step = self.make_step(step=10)
-        outside = self.dir / "outside"
-        outside.write_text("x")
-        (self.run_dir / "link").symlink_to(outside)
-        files = [p for p in self.run_dir.rglob("*") if p.is_file() and not p.is_symlink()]
-        old = time.time() - 25 * 86400
-        for path in [*files, outside]:
-            os.utime(path, (old, old))
-        recent = self.run_dir / "recent"
-        recent.write_text("r")
-        os.utime(recent, (time.time() - 86400, old))
-        size = sum(p.stat().st_size for p in files)
-        flags = ["archive", "touch", self.run_dir, "--older-than", 20]
-        (dry,) = self.json(*flags, "--dry-run")
-        self.assertEqual((dry["files"], dry["bytes"], dry["failures"]), (len(files), size, 0))
-        self.assertAlmostEqual(dry["oldest_access_days"], 25, places=1)
-        self.assertEqual({int(p.stat().st_atime) for p in files}, {int(old)})
-        self.cairn(*flags, says=f"touched {len(files)} files")
-        for path in files:
-            self.assertLess(time.time() - path.stat().st_atime, 60)
-            self.assertEqual(int(path.stat().st_mtime), int(old))
-        self.assertGreater(time.time() - recent.stat().st_atime, 80000)
-        self.cairn("archive", "touch", self.run_dir, says=f"touched {len(files) + 2} files")  # the link, itself
-        self.assertEqual(int(outside.stat().st_atime), int(old))
-        self.cairn("verify", step)
-
-    def test_what_cannot_be_touched_is_told(self):
-        self.cairn("archive", "touch", self.dir / "nowhere", code=2, says="nowhere")
-        self.cairn("archive", "touch", code=2)
-        mount = self.mount("-o", "size=1m")
-        (mount / "theirs").write_text("t")
-        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
-        mine = self.dir / "mine"
-        mine.write_text("m")
-        os.utime(mine, (0, 0))
-        done = self.cairn("archive", "touch", mount, mine, code=1, says="theirs: its access time stays: Read-only")
-        self.assertIn("touched 1 files", done.stdout)
-        self.assertLess(time.time() - mine.stat().st_atime, 60)
 
 
 class RecallTest(CliTest):

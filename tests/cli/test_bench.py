@@ -1,4 +1,4 @@
-"""`cairn bench`: its reports are whole and everything in them was verified. How fast anything was is not asked."""
+"""`cairn-bench`: its reports are whole and everything in them was verified. How fast anything was is not asked."""
 
 import json
 import os
@@ -12,10 +12,12 @@ SMALL = ["--bytes", "16MB", "--rounds", "2", "--settle", "0"]
 
 
 class BenchTest(CliTest):
+    program = os.path.join(os.path.dirname(CAIRN), "cairn-bench")
+
     def bench(self, what):
         place = self.dir / "it's a place"
         place.mkdir()
-        report = self.json("bench", what, *SMALL, "--dir", place)
+        report = self.json(what, *SMALL, "--dir", place)
         self.assertEqual(report["bench"], what)
         self.assertEqual(report["rounds"], 2)
         self.assertGreater(report["machine"]["memory_bytes"], 1 << 28)
@@ -72,7 +74,7 @@ class BenchTest(CliTest):
 
     def test_codec(self):
         step = self.make_step("--hidden", "64", "--ffn", "256")
-        report = self.json("bench", "codec", step, "--rounds", "2")
+        report = self.json("codec", step, "--rounds", "2")
         self.assertEqual(set(report["classes"]), {"weight_bf16", "master_fp32", "exp_avg_fp32", "exp_avg_sq_fp32"})
         for name, each in report["classes"].items():
             self.assertAlmostEqual(each["fraction"], each["stored_bytes"] / each["bytes"])
@@ -84,11 +86,11 @@ class BenchTest(CliTest):
         self.assertEqual(report["verified_bytes"], 2 * sum(each["bytes"] for each in report["classes"].values()))
 
     def test_a_table_for_people(self):
-        self.cairn("bench", "save", *SMALL, "--dir", self.dir, says=["flush_ratio", ">= 0.98", "memcpy"])
+        self.cairn("save", *SMALL, "--dir", self.dir, says=["flush_ratio", ">= 0.98", "memcpy"])
 
     def test_too_little_room_is_told_before_anything_is_done(self):
-        self.cairn("bench", "save", "--bytes", "100000TB", "--dir", self.dir, code=2, says=["of disk", "are free"])
-        self.cairn("bench", "limits", "--dir", self.dir / "missing", code=2)
+        self.cairn("save", "--bytes", "100000TB", "--dir", self.dir, code=2, says=["of disk", "are free"])
+        self.cairn("limits", "--dir", self.dir / "missing", code=2)
 
     def test_the_server_of_scripts_bench_answers_line_by_line(self):
         step = self.make_step()

@@ -124,7 +124,7 @@ class CompletionTest(CliTest):
                  ("cairn reshape --direct a", "auto"), ("cairn reshape --direct = a", "auto"), ("cairn reshape --direct =", "auto on off"),
                  ("cairn ls --store gp", "gpt dir"), ("cairn inspect gp", "gpt dir|gpt file"), ("cairn reshape --tp 1", ""),
                  ("cairn plan --cluster predict --lea", ""), ("cairn plan --cluster = predict --lea", ""),
-                 ("cairn plan predict --lea", "--leave-out"),
+                 ("cairn plan predict --cal", "--calibrate"),
                  ("cairn train --lr-decay-style c", "constant cosine"), ("cairn completion ", "bash zsh fish")]
         program = f"source '{path}'\n" + "".join(
             f"COMP_WORDS=({line}{' ' + chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _cairn; "
@@ -140,7 +140,7 @@ class CompletionTest(CliTest):
         cases = [("cairn resh", ["reshape"]), ("cairn archive re", ["recall", "restore"]), ("cairn reshape --vocab-m", ["--vocab-multiple"]),
                  ("cairn reshape --direct a", ["auto"]), ("cairn reshape --direct=a", ["--direct=auto"]), ("cairn ls --store gp", ["gpt dir/"]),
                  ("cairn inspect gp", ["gpt dir/", "gpt file"]), ("cairn reshape --tp 1", []), ("cairn plan --cluster predict --lea", []),
-                 ("cairn plan predict --lea", ["--leave-out"]), ("cairn completion ", ["bash", "fish", "zsh"])]
+                 ("cairn plan predict --cal", ["--calibrate"]), ("cairn completion ", ["bash", "fish", "zsh"])]
         program = f"source '{path}'\n" + "".join(f"complete -C '{line}'\necho ====\n" for line, _ in cases)
         done = run("fish", "--no-config", "-c", program, cwd=self.dir, env={**os.environ, "HOME": str(self.dir)})
         self.assertEqual(done.stderr, "")

@@ -50,7 +50,7 @@ std::string TryKill(const Recording& recording, size_t at, SimDisk::Random& rand
 }
 
 std::string TryPowerLoss(const Recording& recording, size_t at, SimDisk::Random& random) {
-  SimDisk::Random again = random;  // for the story, where there is one to tell
+  SimDisk::Random again = random;  // for the story, if one is wanted
   const auto disk = recording.scenario.disk->AfterPowerLoss(recording.journal, at, random);
   const std::string trouble = Aftermath(recording, *disk, recording.ReportedBefore(at), random);
   std::string story;

@@ -29,7 +29,7 @@ Result<Content> ReadTensors(StepReader& step);
 Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir);
 
 // What a training finds that starts in `run_dir`: the newest step that can be read, walking back past others,
-// which `damaged` names. Nothing where there is none.
+// which `damaged` names. nullopt if there is none.
 std::optional<Content> Resume(FileSystem& fs, const std::string& run_dir,
                               std::vector<std::string>* damaged = nullptr);
 

@@ -73,13 +73,11 @@ bool HasDamage(const std::string& text, const std::string& part) {
 
 // The first problem of one file, as cairn verify finds it.
 std::optional<Problem> FirstProblem(Patient& patient, const ManifestFile& file) {
-  const auto& catalog = patient.step().catalog();
-  const auto index =
-      static_cast<uint32_t>(std::ranges::find(catalog.files, file.name) - catalog.files.begin());
   VerifyReport report;
   const Manifest& manifest = patient.step().manifest();
-  const Status status = VerifyShard(patient.disk(), Patient::directory(), file, catalog, index, manifest.run,
-                                    manifest.step, report);
+  const Status status = VerifyShard(
+      patient.disk(), {Patient::directory(), file, patient.step().catalog(), {manifest.run, manifest.step}},
+      report);
   if (!status.ok()) return Problem{JoinPath(Patient::directory(), file.name), 0, "", status.message()};
   if (report.problems.empty()) return std::nullopt;
   return report.problems.front();

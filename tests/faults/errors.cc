@@ -1,6 +1,6 @@
 // Goal errors: every call fails once, or fails from then on, as a disk that is full or gone.
 //
-// The failure is told, names the file and keeps its kind; what was committed is there, also after a power
+// The failure is reported, names the file and keeps its kind; committed steps are there, also after a power
 // loss; no file is synced again after a failed sync; and once the disk is well, the work can be done. What
 // the system calls below return (EINTR, short transfers) is in system_calls.cc.
 #include "tests/faults/errors.h"
@@ -51,7 +51,7 @@ std::string TryFailure(const Scenario& scenario, const Failure& failure, const F
     if (!failing.synced_again().empty()) return "synced again after a failure";
     if (failing.must_surface()) {
       if (status.ok()) return "it is not told";
-      if (status.kind() != failure.kind) return "it is told as something else";
+      if (status.kind() != failure.kind) return "it is reported as another kind";
       if (!failure.lasting && status.message().find(failing.path()) == std::string::npos)
         return "the file is not named";
     }

@@ -1,7 +1,7 @@
 // Goal readers: who polls a run directory while a training saves and prunes meets whole steps only.
 //
 // On a real directory in memory. A step that is retired while it is read may vanish from under a reader, who
-// then goes on with a newer one; it may never be found damaged, and there is always one.
+// then continues with a newer one; no step may ever be damaged, and there is always one.
 #include <atomic>
 #include <thread>
 

@@ -5,9 +5,7 @@
 #include <map>
 
 #include "convert/verbs/reshape.h"
-#include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/bundle/bundler.h"
-#include "tools/archive/policy/bundle_rewrite.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/removal.h"
@@ -55,7 +53,7 @@ Status SaveAll(FileSystem& fs, const Session& session, const std::function<void(
   for (const StepRecipe& recipe : session.saves) {
     const Status saved = MakeStep(fs, session.run_dir, recipe);
     if (!saved.ok())  // as the trainer does
-      AbandonPartial(fs, JoinPath(session.run_dir, PartialDirName(recipe.step, recipe.nonce)));
+      Committer(fs, session.run_dir, recipe.step, recipe.nonce).Abandon();
     CAIRN_RETURN_IF_ERROR(saved);
     reported();
     CAIRN_RETURN_IF_ERROR(
@@ -203,8 +201,8 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
 
 // ---- Archive ----
 
-// Wholly verified members of the store; a complaint where one pretends to be and is not. Of the step `going`
-// parts may be left.
+// Counts wholly verified members of the store; returns a complaint if one claims to be verified and is not.
+// Of the step `going` parts may be left.
 std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven, int64_t going = -1) {
   proven = 0;
   const auto members = ListStore({fs, store});
@@ -331,51 +329,6 @@ Scenario PruneScenario(const std::string& root, const Topology& topology) {
     for (const std::string& name : *names)
       if (name.find(StepDirName(kFirstStep) + ".") != name.npos) return "removed again, and there is " + name;
     return HasProven(fs, store, kFirstStep + 1) ? "" : "removed again, and the other is gone";
-  };
-  return scenario;
-}
-
-// Of a bundle of two the first is asked for no more: it is written anew without it.
-Scenario RewriteScenario(const std::string& root, const Topology& topology) {
-  constexpr uint64_t kLarge = uint64_t{1} << 40;
-  const std::string store = JoinPath(root, "store");
-  Scenario scenario = ScenarioOfTwo(root, "rewrite a bundle", topology, {});
-  const BundleJob two{.sizes = {kLarge, kLarge, kLarge}, .all = true};
-  if (!scenario.disk || !MakeBundles({*scenario.disk, store}, two).ok()) return {};
-  scenario.disk = scenario.disk->Settled();
-  const auto rewrite = [=](FileSystem& fs) -> Status {
-    CAIRN_RETURN_IF_ERROR(SettleBundles({fs, store}).status());
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
-    std::vector<PruneEntry> entries;
-    for (const ArchiveMember& m : members)
-      entries.push_back({.tar = m.tar,
-                         .file = m.file(),
-                         .run = m.run,
-                         .step = m.step,
-                         .bytes = m.bytes,
-                         .proven = true,
-                         .remove = m.step == kFirstStep,
-                         .rewrite = true,
-                         .why = "",
-                         .title = "",
-                         .source = ""});
-    std::vector<BundleDraft> drafts;
-    for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
-    if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles({fs, store}, drafts, {}));
-    return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
-  };
-  scenario.act = Reporting(rewrite);
-  scenario.check = OnlyTheFirstGoes(store);
-  scenario.redo = [=](FileSystem& fs) -> std::string {
-    if (HasProven(fs, store, kFirstStep))
-      if (const Status again = rewrite(fs); !again.ok()) return again.message();
-    const auto bundles = ListBundles({fs, store});
-    const auto members = ListStore({fs, store});
-    return HasProven(fs, store, kFirstStep + 1) && bundles.ok() && bundles->size() == 1 &&
-                   members->size() == 1
-               ? ""
-               : "rewritten again, and not in one bundle";
   };
   return scenario;
 }
@@ -509,7 +462,6 @@ std::vector<Scenario> AllScenarios(const std::string& lock_dir) {
   scenarios.push_back(BundleScenario(root(), {1, 1, 1, 0}));
   scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}, kInPieces));
   scenarios.push_back(PruneScenario(root(), {1, 1, 1, 0}));
-  scenarios.push_back(RewriteScenario(root(), {1, 1, 1, 0}));
   return scenarios;
 }
 

@@ -23,7 +23,7 @@ struct Scenario {
   std::function<std::string(FileSystem& fs, size_t reported)> check;
   // What the next start does before anything else.
   std::function<Status(FileSystem& fs)> clean;
-  // Does it all again from where it stands, as a user would, and says what is missing then.
+  // Does everything again, as a user would, and returns what is missing then.
   std::function<std::string(FileSystem& fs)> redo;
 };
 
@@ -42,7 +42,7 @@ Result<Recording> Record(Scenario scenario);
 // All of them, over several topologies. Real lock files are made in `lock_dir`, an existing empty directory:
 // locks are not kept through FileSystem, so the paths on the simulated disk are those of real directories.
 std::vector<Scenario> AllScenarios(const std::string& lock_dir);
-// Saves and prunes only: what the mutants are tried with.
+// Saves and prunes only, for the mutants.
 std::vector<Scenario> SaveScenarios(const std::string& lock_dir);
 
 }  // namespace cairn

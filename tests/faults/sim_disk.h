@@ -43,7 +43,7 @@ struct DiskOp {
   std::string name;    // of the entry
   int directory2 = 0;  // rename and exchange: where to
   std::string name2;
-  int inode2 = -1;                           // exchange: what was there
+  int inode2 = -1;                           // exchange: the other one
   uint64_t offset = 0;                       // write; resize: the new size
   std::shared_ptr<const std::string> bytes;  // write
 };
@@ -63,13 +63,13 @@ class SimDisk final : public FileSystem {
   // made or settled. What went before is there, durable or not. `at` may be journal.size(): after the last.
   std::unique_ptr<SimDisk> AfterKill(const Journal& journal, size_t at, Random& random) const;
   // The same moment, and the power went: a disk that may have been found after it. All of it durable.
-  // `story`, where given, is told what was lost.
+  // `story`, if given, gets a description of the losses.
   std::unique_ptr<SimDisk> AfterPowerLoss(const Journal& journal, size_t at, Random& random,
                                           std::string* story = nullptr) const;
 
   Journal journal() const;
   size_t operations() const;
-  // The bytes of a file, to damage them. Null where there is none. Not for use while others use the disk.
+  // The bytes of a file, to damage them. Null if there is none. Not for use while others use the disk.
   std::string* MutableBytes(const std::string& path);
 
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct = Direct::kOff) override;

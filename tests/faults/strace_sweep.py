@@ -36,7 +36,7 @@ def done(*command):
 
 
 def fingerprint(path):
-    """Of the newest step that is there and whole; None where there is none."""
+    """The fingerprint of the newest whole step; None if there is none."""
     verified = done(CAIRN, "verify", path)
     if any(text in verified.stderr for text in ("no committed step", "neither a step nor a run directory")):
         return None

@@ -229,7 +229,7 @@ std::string TryCall(Call call, int64_t at, int error, bool& fired) {
     return good ? "" : "neither the old step nor the new one";
   };
   if (const std::string trouble = check(); !trouble.empty()) return named(trouble);
-  AbandonPartial(fs, JoinPath(run_dir, PartialDirName(anew.step, anew.nonce)));
+  Committer(fs, run_dir, anew.step, anew.nonce).Abandon();
   if (const Status cleaned = CleanLeftovers(fs, run_dir); !cleaned.ok()) return named(cleaned.message());
   if (const std::string trouble = check(); !trouble.empty()) return named("cleaned up: " + trouble);
   return "";

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["CAIRN"]).parent
 INSIDE = {"cli11", "eigen3", "fmtlib", "hdf5", "libarchive", "libcsv", "libisal", "libonig", "liburing", "libzstd", "muparser", "nlohmann-json3",
-          "openssl", "sentencepiece", "sqlite3", "tomlplusplus", "utf8proc", "vectorscan", "xxhash"}
+          "openssl", "sentencepiece", "sqlite3", "tomlplusplus", "utf8proc", "xxhash"}
 
 
 def run(*command, **environment):

@@ -1,5 +1,5 @@
-// A step of a small model with random values, written straight with ShardWriter, SealStep and PublishStep:
-// what a training on that topology would have left behind.
+// A step of a small model with random values, written straight with ShardWriter and Committer: what a
+// training on that topology would have left behind.
 //
 // Values depend on (seed, tensor, element) only, never on the topology, so that steps of one recipe on two
 // topologies hold the same tensors. The whole tensors are in memory here: this is the plain version that
@@ -14,8 +14,8 @@
 #include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_health.h"
-#include "ckpt/step/commit.h"
 #include "ckpt/step/packed_shard_writer.h"
 
 namespace cairn {
@@ -161,9 +161,10 @@ inline std::vector<std::byte> Rounded(const std::vector<std::byte>& master, Dtyp
   return weight;
 }
 
-// Writes RUN/step-N; makes RUN where it is missing.
+// Writes RUN/step-N; makes RUN if it is missing.
 inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
-  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, recipe.nonce));
+  Committer committer(fs, run_dir, recipe.step, recipe.nonce);
+  const std::string& partial = committer.partial();
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial));
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
@@ -207,14 +208,16 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
                    : writer->AppendSplit(i, bytes[i - 1], bytes[i]);
       }));
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                             ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
-                                                 pieces, Direct::kOff));
+      CAIRN_ASSIGN_OR_RETURN(
+          const auto writer,
+          ShardWriter::Create(fs, ring, partial, {ShardName(rank), info.identity, tensors, pieces},
+                              Direct::kOff));
       CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) { return writer->Append(i, bytes[i]); }));
     }
   }
-  CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));
-  return PublishStep(fs, run_dir, recipe.step, recipe.nonce);
+  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, tensors, receipts));
+  CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+  return committer.Publish();
 }
 
 }  // namespace cairn

@@ -158,40 +158,7 @@ bool IsOfLaterVersion(const std::string& text) {
   return record.is_object() && IntField(record, "version") > kRecordVersion;
 }
 
-// Whether anything in the record has moved.
-bool Follow(ordered_json& record, const std::map<uint64_t, MovedChange>& moved) {
-  bool any = false;
-  for (ordered_json& looks : record.at("files"))
-    for (ordered_json& file : looks) {
-      const auto found = moved.find(file.at("inode").get<uint64_t>());
-      if (found == moved.end() || file.at("changed_unix_nanoseconds") != found->second.from_unix_nanoseconds)
-        continue;
-      file["changed_unix_nanoseconds"] = found->second.to_unix_nanoseconds;
-      any = true;
-    }
-  return any;
-}
-
 }  // namespace
-
-void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
-                        const std::map<uint64_t, MovedChange>& moved) {
-  const std::string directory = JoinPath(run_directory, kDirectoryName);
-  const auto names = fs.List(directory);
-  if (!names.ok()) return;
-  const std::optional<FileLock> lock = LockDirectory(directory);
-  for (const std::string& name : *names) {
-    const std::string path = JoinPath(directory, name);
-    const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
-    if (!name.ends_with(".json") || !text.ok()) continue;
-    try {
-      ordered_json record = ordered_json::parse(*text);
-      if (record.at("version") == kRecordVersion && Follow(record, moved))
-        (void)ReplaceSmallFile(fs, path, record.dump(1) + "\n");
-    } catch (const std::exception&) {  // not one of ours
-    }
-  }
-}
 
 std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest) {
   std::vector<CheckedFile> files;

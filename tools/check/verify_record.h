@@ -30,16 +30,6 @@ Result<std::vector<Check>> RecordChecks(FileSystem& fs, const std::string& step_
                                         const Manifest& manifest, const std::vector<CheckedFile>& files,
                                         std::vector<Check> checks);
 
-// A time of change of an inode that moved though no byte did: cairn archive touch sets access times.
-struct MovedChange {
-  int64_t from_unix_nanoseconds = 0;
-  int64_t to_unix_nanoseconds = 0;
-};
-// Files by inode. All records of a run directory take them over, so that what was verified stays so. Records
-// that cannot be read or written are left alone.
-void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
-                        const std::map<uint64_t, MovedChange>& moved);
-
 // Oldest first; empty where there is no record, none that can be read, or another step's.
 std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                     const Manifest& manifest);

@@ -1,7 +1,6 @@
 // Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the
-// predictions go back to the rows' places, so the table keeps its order. --leave-out fits and predicts once
-// for each group of a column instead. How rows were read goes to stderr, for stdout is a table that
-// programs read.
+// predictions go back to the rows' places, so the table keeps its order. How rows were read goes to stderr,
+// for stdout is a table that programs read.
 
 #include <cstdio>
 #include <map>
@@ -22,7 +21,6 @@ struct PredictOptions {
   std::string rows;       // CSV
   std::string calibrate;  // CSV; empty: the runs that are compiled in
   std::string cluster;    // empty: the row's gpu, or a100-80
-  std::string leave_out;  // a column: cross-validation instead
   TableFormat format = TableFormat::kTable;
   Program framework = Program::kMegatronDeepSpeed;
 };
@@ -132,29 +130,6 @@ Result<int> RunPredict(const PredictOptions& options) {
   return kExitDone;
 }
 
-Result<int> RunLeaveOut(const PredictOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.rows));
-  const auto parts = Split(table, options.cluster);
-  if (parts.size() > 1)
-    return InvalidArgument("{}: rows of {} kinds of GPUs; name one --cluster, or split the table",
-                           options.rows, parts.size());
-  CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(options, parts.begin()->first));
-  if (table.Column(options.leave_out) < 0)
-    return InvalidArgument("{}: no column '{}' to leave groups out by", options.rows, options.leave_out);
-  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, cluster, {}, options.framework));
-  PrintNotes(runs.notes);
-  std::vector<std::string> groups;
-  for (const CsvTable::Row& row : table.rows) groups.push_back(table.Cell(row, options.leave_out));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<HeldOut> held, CrossValidate(runs.rows, groups, cluster));
-  Print(ErrorTable(held), options.format);
-  const HeldOut all = SumOf(held);
-  if (options.format == TableFormat::kTable)
-    fmt::print(
-        "Bounds said to hold 9 of 10 runs held {} of {} times and {} of {} memories that were left out.\n",
-        all.within_time, all.time.all.size(), all.within_memory, all.memory.all.size());
-  return kExitDone;
-}
-
 }  // namespace
 
 void AddPlanPredict(CLI::App& plan, Verb& verb) {
@@ -174,12 +149,6 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
                    "else a100-80")
       ->type_name("NAME|FILE");
   AddFramework(*predict, options->framework);
-  predict
-      ->add_option(
-          "--leave-out", options->leave_out,
-          "a column of ROWS: leave each of its groups out of the fit, predict it, and print the errors "
-          "beside those of the plain formula")
-      ->type_name("COLUMN");
   AddChoice<TableFormat>(*predict, "--format", options->format, "output format",
                          {{"table", TableFormat::kTable},
                           {"csv", TableFormat::kCsv},
@@ -200,9 +169,7 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
       "expected\n"
       "(_lo, _hi) and fit_probability.\n\n" +
       HelpFooter("cairn plan predict rows.csv --calibrate runs.csv --format csv"));
-  predict->callback([options, &verb] {
-    verb = [options] { return options->leave_out.empty() ? RunPredict(*options) : RunLeaveOut(*options); };
-  });
+  predict->callback([options, &verb] { verb = [options] { return RunPredict(*options); }; });
 }
 
 }  // namespace cairn

@@ -12,7 +12,6 @@ namespace manual {
 struct Command;
 }
 
-void AddBenchCommand(CLI::App& app, Verb& verb);
 void AddCompletionCommand(CLI::App& app, Verb& verb);
 void AddConvertCommand(CLI::App& app, Verb& verb);
 void AddDataCommand(CLI::App& app, Verb& verb);

@@ -1,5 +1,5 @@
 // Predictions become cells of the table that was read, so that one CsvTable serves all forms: CSV, Markdown
-// and JSON differ only in how they write a cell. The errors of a cross-validation become such a table too.
+// and JSON differ only in how they write a cell.
 
 #include "tools/plan/predict_table.h"
 
@@ -35,12 +35,6 @@ std::string MarkdownLine(const std::vector<std::string>& cells) {
   }
   return line + "\n";
 }
-
-std::string Percent(const Errors& errors, double (Errors::*which)() const) {
-  return errors.all.empty() ? "-" : fmt::format("{:.1f} %", 100 * (errors.*which)());
-}
-
-std::string Share(int part, size_t whole) { return whole == 0 ? "-" : fmt::format("{}/{}", part, whole); }
 
 }  // namespace
 
@@ -96,33 +90,6 @@ nlohmann::ordered_json ToJson(const CsvTable& table) {
     list.push_back(std::move(object));
   }
   return list;
-}
-
-CsvTable ErrorTable(const std::vector<HeldOut>& groups) {
-  CsvTable table{"errors"};
-  table.header = {"left out",          "rows",
-                  "sec/it median",     "worst",
-                  "plain: median",     "worst (plain)",
-                  "memory median",     "worst (mem)",
-                  "plain mem: median", "worst (plain mem)",
-                  "fits called",       "best ranked",
-                  "sec/it in bounds",  "memory in bounds"};
-  std::vector<HeldOut> lines = groups;
-  lines.push_back(SumOf(groups));
-  for (const HeldOut& g : lines) {
-    CsvTable::Row row;
-    row.cells = {g.group, fmt::format("{}", g.rows)};
-    for (const Errors* errors : {&g.time, &g.plain_time, &g.memory, &g.plain_memory}) {
-      row.cells.push_back(Percent(*errors, &Errors::Median));
-      row.cells.push_back(Percent(*errors, &Errors::Worst));
-    }
-    row.cells.push_back(Share(g.right_calls, g.calls));
-    row.cells.push_back(g.best_rank == 0 ? "-" : fmt::format("{} of {}", g.best_rank, g.candidates));
-    row.cells.push_back(Share(g.within_time, g.time.all.size()));
-    row.cells.push_back(Share(g.within_memory, g.memory.all.size()));
-    table.rows.push_back(std::move(row));
-  }
-  return table;
 }
 
 }  // namespace cairn

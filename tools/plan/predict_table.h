@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/plan/calibration.h"
-#include "tools/plan/cross_validation.h"
+#include "tools/plan/csv_table.h"
 
 namespace cairn {
 
@@ -24,8 +24,5 @@ std::string ToCsv(const CsvTable& table);
 std::string ToMarkdown(const CsvTable& table);
 // A list of one object a row; cells that are numbers as numbers, blank ones as null.
 nlohmann::ordered_json ToJson(const CsvTable& table);
-
-// One row a group and one for all.
-CsvTable ErrorTable(const std::vector<HeldOut>& groups);
 
 }  // namespace cairn

@@ -233,21 +233,18 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 }  // namespace
 
 Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
-  CAIRN_ASSIGN_OR_RETURN(const auto finder, WordFinder::Make());
+  WordFinder finder;
   const UniqueFd file(path == "-" ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : file.get();
   if (fd < 0) return CannotRead(path);
   posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  Scanner scanner(*finder, sink);
+  Scanner scanner(finder, sink);
   return ScanDescriptor(fd, path, scanner);
 }
 
 Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
-  thread_local std::unique_ptr<WordFinder> finder;
-  if (!finder) {
-    CAIRN_ASSIGN_OR_RETURN(finder, WordFinder::Make());
-  }
-  Scanner scanner(*finder, sink);
+  thread_local WordFinder finder;
+  Scanner scanner(finder, sink);
   scanner.Start(text.substr(0, kBlockBytes));
   while (!text.empty()) {
     std::string_view block = text.substr(0, kBlockBytes);

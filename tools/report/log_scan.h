@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "ckpt/base/status.h"
 #include "tools/report/log_words.h"
 
 namespace cairn {

@@ -1,19 +1,14 @@
 // The words that a report looks for in a log, and what a line that holds one may be.
 //
-// Most lines of a log hold none. One pass of a multi-pattern matcher (Vectorscan) over whole blocks finds the
-// lines that do, at several GB/s; only those are taken apart.
+// Most lines of a log hold none. One pass over whole blocks finds the lines that do; only those are taken
+// apart.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include "ckpt/base/status.h"
-
-struct hs_database;
-struct hs_scratch;
 
 namespace cairn {
 
@@ -43,19 +38,15 @@ struct WordHit {
 // Finds the words. One a thread.
 class WordFinder {
  public:
-  // Errors: NotSupported (this processor lacks what Vectorscan needs).
-  static Result<std::unique_ptr<WordFinder>> Make();
-  ~WordFinder();
-  WordFinder(const WordFinder&) = delete;
-  WordFinder& operator=(const WordFinder&) = delete;
+  WordFinder();
 
   // The words in `block`, by their ends. Valid until the next call.
   std::span<const WordHit> Find(std::string_view block);
 
  private:
-  WordFinder() = default;
-  hs_database* database_ = nullptr;
-  hs_scratch* scratch_ = nullptr;
+  // By the first two characters of a word: the words that begin so, or none.
+  std::array<uint8_t, 1 << 16> group_of_{};
+  std::vector<std::vector<uint8_t>> groups_;
   std::vector<WordHit> hits_;
 };
 

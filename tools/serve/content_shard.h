@@ -1,7 +1,7 @@
-// A shard of what comes as bytes, not in shared memory: small tensors, JSON, pickles.
+// A shard of values that come as bytes, not in shared memory: small tensors, JSON, pickles.
 //
-// HDF5 takes 0.1 ms to lay out each of them, so that a shard is laid out once while names and sizes stay, and
-// goes out of memory in one write.
+// HDF5 takes 0.1 ms to lay out each of them, so a shard is laid out once as long as names and sizes stay the
+// same. It is written from memory in one write.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace cairn {
 
 class ContentShard {
  public:
-  // Creates and syncs `directory`/`name`; nothing where all contents are empty. Errors: those of the disk,
+  // Creates and syncs `directory`/`name`; nullopt if all contents are empty. Errors: those of the disk,
   // and of ShardPlan::Make.
   Result<std::optional<ShardReceipt>> Write(FileSystem& fs, const std::string& directory,
                                             const std::string& name, const StepIdentity& identity,

@@ -1,4 +1,4 @@
-// How far a trainer has filled the memory that a save is written from.
+// How many bytes of a save's memory the trainer has filled.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Any thread may ask or tell it.
+// Safe from several threads.
 class Filling {
  public:
   // The first `bytes` bytes are there.
@@ -24,7 +24,7 @@ class Filling {
     if (ended_.ok()) ended_ = std::move(why);
     changed_.notify_all();
   }
-  // Returns when the first `bytes` bytes are there. Errors: what End said.
+  // Waits for the first `bytes` bytes. Errors: the status given to End().
   Status WaitFor(uint64_t bytes) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reached_ >= bytes || !ended_.ok(); });

@@ -11,17 +11,17 @@ namespace cairn {
 
 struct Message {
   Packet packet;
-  UniqueFd descriptor;  // where one came with it
+  UniqueFd descriptor;  // if one came with it
 };
 
 class MessageSocket {
  public:
   explicit MessageSocket(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  // The next message; nothing once the other side is gone. From one thread. Errors: Corrupt, IoError.
+  // The next message; nullopt once the other side is gone. Call from one thread. Errors: Corrupt, IoError.
   Result<std::optional<Message>> Receive();
-  // Whole or not at all as the receiver sees it; safe from several threads. A peer that is gone is no error:
-  // Receive() hears of it. `descriptor`: negative for none.
+  // The receiver sees the whole packet or nothing. Safe from several threads. A peer that is gone is not an
+  // error here: Receive() reports it. `descriptor`: negative for none.
   void Send(const Packet& packet, int descriptor = -1);
 
  private:

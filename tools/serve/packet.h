@@ -1,5 +1,5 @@
-// A JSON object and bytes behind it that its fields point into: what `cairn serve` and its trainer tell each
-// other, and what ranks leave for the one that commits.
+// A JSON object, followed by bytes that its fields point into: the messages between `cairn serve` and its
+// trainer, and the files that ranks leave for the rank that commits.
 //
 // u32 bytes of the JSON, u64 bytes of the tail, the JSON, the tail; little-endian.
 #pragma once
@@ -23,14 +23,14 @@ inline constexpr uint64_t kMaxPacketTail = uint64_t{1} << 32;
 
 std::string EncodePacket(const Packet& packet);
 
-// What a packet's first kPacketHeaderBytes say of the rest. Errors: Corrupt where the tail is larger than
+// The sizes in the first kPacketHeaderBytes of a packet. Errors: Corrupt if the tail is larger than
 // kMaxPacketTail.
 struct PacketSize {
   uint32_t head = 0;
   uint64_t tail = 0;
 };
 Result<PacketSize> SizeOfPacket(std::string_view header);
-// Errors: Corrupt where the bytes are not one packet, whole.
+// Errors: Corrupt if the bytes are not one whole packet.
 Result<Packet> DecodePacket(std::string_view bytes);
 
 // head[key]. Errors: Corrupt if it is not an integer that T holds.

@@ -18,7 +18,7 @@ int LoadThreads() { return std::clamp(static_cast<int>(std::thread::hardware_con
 nlohmann::json DescribeTensors(const TensorTable& table, const StateNames& names) {
   nlohmann::json rows = nlohmann::json::array();
   for (const TensorEntry& tensor : table.tensors) {
-    const bool own = names.has_state_dict() && !names.Find(tensor);  // JSON and pickles: told as objects
+    const bool own = names.has_state_dict() && !names.Find(tensor);  // JSON and pickles are sent as objects
     const Dims& shape = tensor.spec.shape;
     rows.push_back({{"fqn", own ? nlohmann::json() : nlohmann::json(names.Of(tensor))},
                     {"name", tensor.spec.name},

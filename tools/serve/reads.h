@@ -1,4 +1,4 @@
-// Checkpoints that a trainer reads: what is in them, and boxes of their tensors into its memory.
+// Checkpoints that a trainer reads: lists their contents, and reads boxes of their tensors into its memory.
 #pragma once
 
 #include <map>
@@ -14,16 +14,16 @@ namespace cairn {
 class Reads {
  public:
   // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;
-  // options as ParseSourceOptions has them. What is in it, for the reply; pickles in the tail. Errors: those
-  // of OpenAnyCkpt.
+  // options as in ParseSourceOptions. Returns the reply: its contents, with pickles in the tail. Errors:
+  // those of OpenAnyCkpt.
   Result<Packet> Open(const nlohmann::json& request);
-  // {"window"}: memory that the trainer made.
+  // {"window"}: adds memory that the trainer made.
   Status AddWindow(const nlohmann::json& request, UniqueFd descriptor);
-  // {"handle", "window", "boxes": [{"tensor", "offset", "extent", "at"}]}: all of them, verified. Errors:
-  // Corrupt where a box or a place is none; those of reading.
+  // {"handle", "window", "boxes": [{"tensor", "offset", "extent", "at"}]}: reads all of them, verified.
+  // Errors: Corrupt if a box or a place is invalid; those of reading.
   Status Read(const nlohmann::json& request);
-  // {"handle"}: whether sums over more than was asked for hold of all that was read. To be asked before what
-  // was read counts. Errors: Corrupt naming the file.
+  // {"handle"}: verifies checksums that cover more than the boxes read. Call before the data is used. Errors:
+  // Corrupt naming the file.
   Status Check(const nlohmann::json& request);
   // {"handle"?, "window"?}
   void Close(const nlohmann::json& request);

@@ -1,7 +1,7 @@
-// One thread hears the trainer. Saves go through one thread, reads through another, each in the order in
-// which they were asked for, so that a save never waits for a load. Every request gets one reply; a save says
-// "written" before, from when on its memory may be filled again. It is written while the trainer still fills
-// it.
+// One thread receives the trainer's requests. One thread does the saves and another the reads, each in the
+// order of the requests: a save never waits for a load. Every request gets one reply. A save also sends
+// "written" before: from then on its memory may be filled again. A save is written while the trainer still
+// fills its memory.
 
 #include "tools/serve/server.h"
 
@@ -47,7 +47,7 @@ std::string_view KindName(StatusKind kind) {
   return "io_error";
 }
 
-// A save from its begin to its end.
+// A save in progress.
 struct RunningSave {
   RunningSave(FileSystem& fs, HeldRuns& runs, SaveRequest request) : save(fs, runs, std::move(request)) {}
 
@@ -58,13 +58,13 @@ struct RunningSave {
   Filling filling;
 };
 
-struct Given {  // to save
+struct SaveInput {
   std::shared_ptr<SavePlan> plan;
   std::vector<Packet> groups;
   SaveOptions options;
 };
 
-// The groups of a request, each with its own part of the tail.
+// The groups of a request, each with its part of the tail.
 Result<std::vector<Packet>> GroupsOf(const Packet& request) {
   const nlohmann::json objects = request.head.value("objects", nlohmann::json::object());
   std::vector<Packet> groups;
@@ -91,7 +91,7 @@ class Server {
     Status heard = Caught([this] { return Hear(); });
     const std::string why = "its training ended before its state was copied";
     for (auto& [nonce, save] : begun_) Abandon(save, why);
-    for (auto& [nonce, save] : given_) save->filling.End(Aborted("{}", why));
+    for (auto& [nonce, save] : filling_) save->filling.End(Aborted("{}", why));
     (void)reads_.Finish();
     (void)saves_.Finish();
     return heard;
@@ -131,8 +131,8 @@ class Server {
   }
   template <typename Work>
   static void Push(WorkerPool& pool, Work work) {
-    (void)pool.Push([work](size_t) {
-      (void)Caught(work);
+    (void)pool.Push([work = std::move(work)](size_t) {
+      (void)Caught([&] { return work(), OkStatus(); });
       return OkStatus();
     });
   }
@@ -148,7 +148,7 @@ class Server {
   }
   void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
 
-  // Errors: what keeps the request from being begun; else it is answered, now or later.
+  // Errors: the request cannot be started. Otherwise it is answered, now or later.
   Status Take(int64_t id, Message& message) {
     const nlohmann::json& head = message.packet.head;
     const std::string what = head.value("do", "");
@@ -186,7 +186,6 @@ class Server {
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
       Answer(id, save->begun);
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -195,26 +194,25 @@ class Server {
     const auto begun = begun_.find(request.head.at("nonce").get<std::string>());
     if (begun == begun_.end()) return Corrupt("a save that was not begun");
     const std::shared_ptr<RunningSave> save = begun->second;
-    const auto given = std::make_shared<Given>();
+    const auto input = std::make_shared<SaveInput>();
     CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request.head, "plan"));
     const auto plan = plans_.find(number);
     if (plan == plans_.end()) return Corrupt("a save of a plan that is not there");
-    given->plan = plan->second;
-    given->options = OptionsOf(request.head);
-    CAIRN_ASSIGN_OR_RETURN(given->groups, GroupsOf(request));
-    save->memory_bytes = given->plan->memory.bytes().size();
-    if (save->memory_bytes > 0) given_[begun->first] = save;
+    input->plan = plan->second;
+    input->options = OptionsOf(request.head);
+    CAIRN_ASSIGN_OR_RETURN(input->groups, GroupsOf(request));
+    save->memory_bytes = input->plan->memory.bytes().size();
+    if (save->memory_bytes > 0) filling_[begun->first] = save;
     begun_.erase(begun);
-    Push(saves_, [this, id, save, given] {
-      const Status saved = Caught([&] { return Flush(id, *save, *given); });
-      if (saved.ok()) return OkStatus();
-      // Who hears of the failure finds nothing of the save any more. A rank that has no room yet would wait
-      // for it.
+    Push(saves_, [this, id, save, input] {
+      const Status saved = Caught([&] { return Flush(id, *save, *input); });
+      if (saved.ok()) return;
+      // When the trainer gets the error, nothing of the save is left. Exception: a rank that has not entered
+      // the room yet would have to wait for it.
       const bool entered = save->save.entered();
       if (entered) save->save.Abandon(saved);
       Fail(id, saved);
       if (!entered) save->save.Abandon(saved);
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -226,17 +224,17 @@ class Server {
       Abandon(begun->second, why);
       begun_.erase(begun);
     }
-    if (const auto given = given_.extract(nonce); given) given.mapped()->filling.End(Aborted("{}", why));
+    if (const auto save = filling_.extract(nonce); save) save.mapped()->filling.End(Aborted("{}", why));
     Reply(id);
     return OkStatus();
   }
-  // A save that ended meanwhile, as with an error, is not there any more for what is still copied.
+  // A save that has ended meanwhile, for example with an error, is no longer there.
   Status Copied(int64_t id, const nlohmann::json& head) {
-    const auto given = given_.find(head.at("nonce").get<std::string>());
+    const auto save = filling_.find(head.at("nonce").get<std::string>());
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(head, "bytes"));
-    if (given != given_.end()) {
-      given->second->filling.Reach(bytes);
-      if (bytes >= given->second->memory_bytes) given_.erase(given);
+    if (save != filling_.end()) {
+      save->second->filling.Reach(bytes);
+      if (bytes >= save->second->memory_bytes) filling_.erase(save);
     }
     Reply(id);
     return OkStatus();
@@ -244,19 +242,18 @@ class Server {
   void Abandon(const std::shared_ptr<RunningSave>& save, const std::string& why) {
     Push(saves_, [save, why] {
       if (save->begun.ok()) save->save.Abandon(Aborted("{}", why));
-      return OkStatus();
     });
   }
 
-  Status Flush(int64_t id, RunningSave& running, const Given& given) {
+  Status Flush(int64_t id, RunningSave& running, const SaveInput& input) {
     CAIRN_RETURN_IF_ERROR(running.begun);
     CAIRN_RETURN_IF_ERROR(running.save.WriteShard(
-        *given.plan, given.options, [&](uint64_t end) { return running.filling.WaitFor(end); }));
+        *input.plan, input.options, [&](uint64_t end) { return running.filling.WaitFor(end); }));
     const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
-    CAIRN_RETURN_IF_ERROR(running.save.Finish(*given.plan, given.groups, given.options));
+    CAIRN_RETURN_IF_ERROR(running.save.Finish(*input.plan, input.groups, input.options));
     const double durable = running.watch.Seconds();
-    const std::vector<std::string> left = running.save.RetireSteps(given.options);
+    const std::vector<std::string> left = running.save.RetireSteps(input.options);
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
                 {"durable_s", durable},
@@ -269,7 +266,6 @@ class Server {
     const auto descriptor = std::make_shared<UniqueFd>(std::move(message.descriptor));
     Push(reads_, [this, id, head = message.packet.head, descriptor] {
       Answer(id, Caught([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -288,7 +284,6 @@ class Server {
         return OkStatus();
       });
       if (!status.ok() || what != "open") Answer(id, status);
-      return OkStatus();
     });
     return OkStatus();
   }
@@ -296,10 +291,10 @@ class Server {
   FileSystem& fs_ = FileSystem::Posix();
   MessageSocket socket_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
-  std::map<std::string, std::shared_ptr<RunningSave>> begun_;  // by nonce; not handed over yet
-  std::map<std::string, std::shared_ptr<RunningSave>> given_;  // their memory is not filled yet
-  HeldRuns runs_;                                              // of the saving thread
-  Reads served_;                                               // of the reading thread
+  std::map<std::string, std::shared_ptr<RunningSave>> begun_;  // by nonce; not written yet
+  std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
+  HeldRuns runs_;                                              // used by the thread that saves
+  Reads served_;                                               // used by the thread that reads
   WorkerPool saves_{1};
   WorkerPool reads_{1};  // last: threads end before what they use
 };

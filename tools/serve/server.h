@@ -1,8 +1,8 @@
 // The helper process of a training in Python (`cairn serve`): saves its state and reads checkpoints for it.
 //
-// The trainer copies its state into memory that both see and goes on; this process digests, compresses,
-// writes and commits, and finishes what it was given also where the trainer dies. It loads no library of the
-// training's, and takes part in none of its communication. What they tell each other: docs/serve-protocol.md.
+// The trainer copies its state into shared memory and continues; this process digests, compresses, writes and
+// commits. It finishes saves that it has even if the trainer dies. It loads no library of the training and
+// takes no part in its communication. Protocol: docs/serve-protocol.md.
 #pragma once
 
 #include "ckpt/base/status.h"
@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// Serves the trainer at the other end of `socket` until it closes that, and every save that was given has
-// ended. Errors: Corrupt where the trainer says what no cairn.torch says.
+// Serves the trainer at the other end of `socket` until the trainer closes it and every save has ended.
+// Errors: Corrupt if the trainer sends an invalid request.
 Status ServeTrainer(UniqueFd socket);
 
 }  // namespace cairn

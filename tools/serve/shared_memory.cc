@@ -22,7 +22,7 @@ SharedMemory::~SharedMemory() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-// Populating by the allocation of the file, not by MAP_POPULATE: it fails where memory ends, instead of a
+// Populates by allocating the file, not by MAP_POPULATE: allocation fails if memory is short, instead of a
 // SIGBUS later.
 Status SharedMemory::MapAll(uint64_t bytes, bool populate) {
   if (bytes == 0) return OkStatus();

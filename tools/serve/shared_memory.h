@@ -12,10 +12,10 @@ namespace cairn {
 
 class SharedMemory {
  public:
-  // New memory of zeros, all pages present, so that the trainer's first copy does not wait for them. Errors:
-  // NoSpace where there is not enough memory.
+  // New memory of zeros, with all pages present: the trainer's first copy does not wait for them. Errors:
+  // NoSpace if there is not enough memory.
   static Result<SharedMemory> Make(uint64_t bytes);
-  // What another process made, to be written. Errors: InvalidArgument where it is no such memory.
+  // Maps memory that another process made, for writing. Errors: InvalidArgument if it is not such memory.
   static Result<SharedMemory> Map(UniqueFd descriptor);
 
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }

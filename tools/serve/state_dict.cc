@@ -19,13 +19,13 @@ TensorEntry BytesEntry(const std::string& name, Role role, size_t bytes) {
   return entry;
 }
 
-// The path alone, where there is one.
+// Adds the path, if there is one.
 nlohmann::json WithPath(nlohmann::json row, const nlohmann::json& path) {
   if (!path.is_null()) row["path"] = path;
   return row;
 }
 
-// Where in a group's tail the bytes of a value are; null for JSON.
+// The place of a value's bytes in its group's tail; null for JSON.
 nlohmann::json PlaceOf(const nlohmann::json& value) {
   if (value.contains("pickle")) return value["pickle"];
   return value.contains("tensor") ? value["tensor"].value("data", nlohmann::json()) : nlohmann::json();
@@ -48,8 +48,7 @@ Result<StateValue> ValueOf(const std::string& fqn, const nlohmann::json& value, 
   return read;
 }
 
-// A value of Python's (python/cairn/torch/_objects.py) as far as it is plain: tuples are lists. Discarded
-// where it is not.
+// A Python value (python/cairn/torch/_objects.py) if it is plain; tuples become lists. Otherwise discarded.
 nlohmann::json PlainValue(const nlohmann::json& text) {
   const auto read = ParseStrictJson(text.get<std::string>());
   if (!read.ok()) return nlohmann::json::value_t::discarded;
@@ -58,7 +57,7 @@ nlohmann::json PlainValue(const nlohmann::json& text) {
   return tuple ? (*read)["items"] : nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
-// A tensor that several ranks hold is one.
+// Ranks that hold the same tensor must agree on it.
 Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other) {
   const TensorEntry& own = tensor.entry;
   if (own == other) return OkStatus();
@@ -73,7 +72,7 @@ Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other)
       rank, tensor.fqn, DisplayName(own), DisplayName(other));
 }
 
-// Whoever loads holds it in memory, so a larger one would never be read again.
+// A load holds it in memory, so a larger one could never be read.
 Status CheckSize(std::string_view what, uint64_t bytes) {
   if (bytes <= kMaxValueBytes) return OkStatus();
   return InvalidArgument("{}: {} bytes, and a step holds {} in no tensor; save large arrays as tensors", what,
@@ -186,7 +185,8 @@ bool StateDict::OptimizersAreApart(const std::set<std::string>& optimizers) cons
   return false;
 }
 
-// The step of every parameter, where it is a number and the same. `plain`: those that are numbers of Python.
+// The optimizer step, if it is a number and the same for every parameter. `plain`: the steps that are Python
+// numbers.
 std::optional<double> StateDict::OneStep(const std::set<double>& plain) const {
   std::set<double> steps = plain;
   for (const Content& content : contents_) {

@@ -1,10 +1,10 @@
-// What a state dict has beside big tensors: numbers, texts, lists, small tensors, objects of Python. Every
-// rank leaves all that it holds; the one that commits makes one of them.
+// The values of a state dict other than large tensors: numbers, texts, lists, small tensors, Python objects.
+// Every rank leaves all its values; the rank that commits merges them.
 //
-// A group is what lies below one key at the top, as a packet: {"values": {FQN: {"json": text} |
-// {"pickle": [at, n]} | {"tensor": {"dtype", "shape", "data": [at, n]}}, each with a "path" where it has
-// one}}, and the bytes that it points into. Ranks whose group is the same leave one file. JSON stays text, so
-// that values come back as Python wrote them. In the step: FORMAT.md, "State dicts".
+// A group is everything below one top-level key, as a packet: {"values": {FQN: {"json": text} |
+// {"pickle": [at, n]} | {"tensor": {"dtype", "shape", "data": [at, n]}}, each with an optional "path"}}, and
+// the bytes that it points into. Ranks with the same group leave one file. JSON stays text, so values come
+// back exactly as Python wrote them. In the step: FORMAT.md, "State dicts".
 #pragma once
 
 #include <map>
@@ -19,10 +19,10 @@
 
 namespace cairn {
 
-// The tensor (role json) that holds the names of all tensors and the values that JSON can say.
+// The tensor (role json) with the names of all tensors and the values that JSON can express.
 inline constexpr const char* kStateDictName = "state_dict";
 
-// Of the JSON, and of each pickle.
+// Limit for the JSON, and for each pickle.
 inline constexpr uint64_t kMaxValueBytes = uint64_t{1} << 30;
 
 // A value with the bytes that it points to.
@@ -34,28 +34,28 @@ struct StateValue {
 
 class StateDict {
  public:
-  // Adds what rank `rank` holds; ranks come in order. Of values that differ the first stays. Errors: Corrupt
-  // where it is no group.
+  // Adds a group of rank `rank`; call in order of ranks. If values differ, the first one stays. Errors:
+  // Corrupt if it is not a group.
   Status Add(int rank, const Packet& group);
-  // The tensors that ranks hold in shards. Errors: InvalidArgument naming one that ranks disagree on, or two
-  // that have one name in the step.
+  // Adds the tensors that the rank holds in shards. Errors: InvalidArgument naming one that ranks disagree
+  // on, or two with the same name in the step.
   Status Add(int rank, const std::vector<StateTensor>& table);
 
-  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add and
-  // CheckPaths, and InvalidArgument naming what is larger than kMaxValueBytes.
+  // Gives small tensors their places. Call once, after all ranks were added. Errors: those of Add and
+  // CheckPaths, and InvalidArgument naming a value larger than kMaxValueBytes.
   Status Close();
 
-  // Of all: those in shards, then the small ones, the JSON and the pickles.
+  // All tensors: those in shards, then the small ones, the pickles and the JSON.
   std::vector<TensorEntry> Tensors() const;
-  // What is in no rank's shard, and the committer writes.
+  // A value that is in no rank's shard; the rank that commits writes it.
   struct Content {
     TensorEntry entry;
     std::string bytes;
   };
   std::span<const Content> small_tensors() const { return std::span(contents_).first(small_.size()); }
   std::span<const Content> values() const { return std::span(contents_).subspan(small_.size()); }
-  // For the manifest, as far as the values say them: `param_groups`, `optimizer_step` where all parameters
-  // agree, and plain numbers (`other`).
+  // State for the manifest, if the values have it: `param_groups`, `optimizer_step` if all parameters agree,
+  // and plain numbers (`other`).
   nlohmann::json ManifestState() const;
   // "rank 3 had another rng_state; rank 0's was kept", at most one line for each value.
   const std::vector<std::string>& differences() const { return differences_; }
@@ -70,13 +70,13 @@ class StateDict {
 
   std::map<std::string, StateTensor> tensors_;  // by FQN, in shards
   std::map<std::string, StateTensor> small_;
-  std::map<std::string, std::pair<int, StateValue>> values_;  // and the rank that it is of
+  std::map<std::string, std::pair<int, StateValue>> values_;  // and the rank that it came from
   std::set<std::string> differ_;
   std::vector<std::string> differences_;
   std::vector<Content> contents_;  // the small tensors first
 };
 
-// What Json() says, read back from a step. Errors: Corrupt.
+// The JSON of a state dict, read back from a step. Errors: Corrupt.
 struct ReadStateDict {
   nlohmann::json tensors = nlohmann::json::object();  // FQN: {"name", "role", "path"?}
   nlohmann::json values = nlohmann::json::object();   // FQN: {"json", "path"?}

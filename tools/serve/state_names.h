@@ -1,5 +1,5 @@
-// The names that a user knows: in a step of cairn.torch those of the state dict that was saved, everywhere
-// else the display names.
+// The names that a user knows: for a step of cairn.torch those of the saved state dict, otherwise the display
+// names.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ class StateNames {
   // Null if the state dict does not name it.
   const std::string* Find(const TensorEntry& tensor) const;
   std::string Of(const TensorEntry& tensor) const;
-  // `glob` may mean the state dict's name, or what FitsGlob() of ckpt/model/tensor_glob.h takes.
+  // True if `glob` matches the state dict's name, or FitsGlob() of ckpt/model/tensor_glob.h matches.
   bool Fits(const TensorEntry& tensor, const std::string& glob) const;
-  // What the step says of its state dict; empty for other checkpoints.
+  // The state dict of the step; empty for other checkpoints.
   const ReadStateDict& state_dict() const { return read_; }
 
  private:

@@ -1,6 +1,6 @@
-// Files of a team beside rank_team's own: "team-table-DIGEST" and "team-group-DIGEST" hold what ranks have in
-// common, once each; "team-receipt-R" names them for rank R, with the receipt of its shard. A rank is through
-// (LeaveTeam) after its receipt is durable, so that rank 0 reads whole files alone.
+// Files of a team in addition to rank_team's: "team-table-DIGEST" and "team-group-DIGEST" hold contents that
+// ranks share, once each; "team-receipt-R" names those of rank R, with the receipt of its shard. A rank
+// leaves the team (LeaveTeam) after its receipt is durable: rank 0 reads only whole files.
 
 #include "tools/serve/step_save.h"
 
@@ -15,7 +15,6 @@
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/packed_shard_writer.h"
-#include "ckpt/step/partial_dir.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
 
@@ -32,11 +31,12 @@ std::string ContentName(std::string_view kind, std::string_view bytes) {
 
 std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
 
-// A hole or an overlap comes of a tensor that ranks hold otherwise than the rule of who writes it supposes.
+// A hole or an overlap happens when ranks hold a tensor differently from what the ownership rule assumes.
 Status UncoveredTensor(const Status& why) {
   if (why.kind() != StatusKind::kCorrupt) return why;
   return InvalidArgument(
-      "{}; replicas= names the ranks that hold the same, where a plain tensor is on some ranks alone and for "
+      "{}; replicas= names the ranks that hold the same, for a plain tensor that only some ranks have and "
+      "for "
       "HYBRID_SHARD of FSDP1",
       why.message());
 }
@@ -63,35 +63,24 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
   if (const auto held = runs_.find(CanonicalPath(run_dir)); held != runs_.end()) {
     if (held->second.lock.CheckPlace().ok()) return OkStatus();
-    runs_.erase(held);  // removed or moved away between two saves: what is made now is another run
+    runs_.erase(held);  // removed or moved away between two saves: the new directory is another run
   }
-  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  Result<RunLock> lock = RunLock::Take(run_dir);
-  while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kPoll);
-    lock = RunLock::Take(run_dir);
-  }
-  CAIRN_RETURN_IF_ERROR(lock.status());
+  CAIRN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Hold(
+                                           fs, run_dir, [](const Status&) {}, patience));
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
-  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
   CAIRN_ASSIGN_OR_RETURN(auto newest, ReadNewestCommit(fs, run_dir));
-  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock).value(), std::move(newest)});
+  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(newest)});
   return OkStatus();
 }
 
-Status HeldRuns::CheckPlace(const std::string& run_dir) const {
+Result<HeldRuns::Run*> HeldRuns::At(const std::string& run_dir) {
   const auto held = runs_.find(CanonicalPath(run_dir));
   if (held == runs_.end()) return Aborted("{} leads elsewhere since the save began", run_dir);
-  return held->second.lock.CheckPlace();
+  return &held->second;
 }
 
-std::optional<BranchedStep>& HeldRuns::Newest(const std::string& run_dir) {
-  return runs_.at(CanonicalPath(run_dir)).newest;
-}
-
-void HeldRuns::RemoveFailed(FileSystem& fs) {
-  for (const std::string& directory : std::exchange(failed_, {})) AbandonPartial(fs, directory);
+void HeldRuns::RemoveFailed() {
+  for (Committer& save : std::exchange(failed_, {})) save.Abandon();
 }
 
 StepSave::StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request)
@@ -103,22 +92,20 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request)
             .launch = request_.nonce,
             .start_patience = request_.patience,
             .patience = request_.patience},
-      directory_(JoinPath(request_.run_dir, PartialDirName(request_.step, request_.nonce))) {}
-
-std::string StepSave::step_dir() const { return JoinPath(request_.run_dir, StepDirName(request_.step)); }
+      committer_(fs, request_.run_dir, request_.step, request_.nonce) {}
 
 Status StepSave::Begin() {
   if (!team_.leads()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, request_.patience));
-  CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory_));
-  return OpenTeamRoom(fs_, directory_, team_);
+  CAIRN_RETURN_IF_ERROR(committer_.MakePartial());
+  return OpenTeamRoom(fs_, committer_.partial(), team_);
 }
 
 Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, directory_, team_));
+  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
   entered_ = true;
-  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_));
+  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial()));
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   if (!plan.shard) return OkStatus();
@@ -126,17 +113,19 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options,
   const std::span<std::byte> image = plan.memory.bytes();
   if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
   Result<ShardReceipt> receipt =
-      options.compress ? WritePackedImage(fs_, directory_, *plan.shard, image)
-                       : WriteShardImage(fs_, directory_, *plan.shard, image, {.wait_for = wait_for});
+      options.compress
+          ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
+          : WriteShardImage(fs_, committer_.partial(), *plan.shard, image, {.wait_for = wait_for});
   CAIRN_RETURN_IF_ERROR(receipt.status());
   receipt_ = std::move(receipt).value();
   return OkStatus();
 }
 
-// Ranks that have the same bytes leave them once; who comes second finds them there, or being written.
+// Ranks that have the same bytes leave them once; a later rank finds the file, or writes the same bytes
+// again.
 Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_view bytes) {
   const std::string name = ContentName(kind, bytes);
-  const std::string path = JoinPath(directory_, name);
+  const std::string path = JoinPath(committer_.partial(), name);
   if (fs_.Stat(path).ok()) return name;
   CAIRN_RETURN_IF_ERROR(WriteAndRename(fs_, fmt::format("{}.{:05}", path, team_.rank), path, bytes));
   return name;
@@ -151,28 +140,28 @@ Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups
     receipt.head["groups"].push_back(std::move(name));
   }
   if (receipt_) receipt.tail = receipt_->Encode();
-  return WriteSmallFile(fs_, JoinPath(directory_, ReceiptName(team_.rank)), EncodePacket(receipt));
+  return WriteSmallFile(fs_, JoinPath(committer_.partial(), ReceiptName(team_.rank)), EncodePacket(receipt));
 }
 
-// What older steps are deleted for must be more than written.
+// Before older steps are deleted, the shards of the new one are read back.
 Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const {
   if (!receipt || !options.retention.enabled()) return OkStatus();
-  return ReadBackShard(fs_, directory_, *receipt, identity_);
+  return ReadBackShard(fs_, committer_.partial(), *receipt, identity_);
 }
 
 Status StepSave::Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
   CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
-  LeaveTeam(fs_, directory_, team_, OkStatus(), 0);
+  LeaveTeam(fs_, committer_.partial(), team_, OkStatus(), 0);
   return team_.leads() ? Commit(plan, options) : AwaitCommit();
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
   if (!IsPlainFileName(name) || !IsTeamFileName(name)) return Corrupt("{}: not a file of a team", name);
-  return ReadSmallFile(fs_, JoinPath(directory_, name), kMaxTeamFileBytes);
+  return ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes);
 }
 
-// What ranks have in common is read once, of the first that names it.
+// Contents that ranks share are read once, for the first rank that names them.
 Status StepSave::Gather(const SavePlan& plan, StateDict& state_dict,
                         std::vector<ShardReceipt>& receipts) const {
   std::set<std::string> seen;
@@ -212,13 +201,13 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
   return info;
 }
 
-// In two shards: of values, which each step has and whose sizes change, and of small tensors, if any, which
+// Writes two shards: values, which every step has and whose sizes change; and small tensors, if any, which
 // are laid out once.
 Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
                                std::vector<ShardReceipt>& receipts) const {
   const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
     CAIRN_ASSIGN_OR_RETURN(auto receipt,
-                           shard.Write(fs_, directory_, ShardName(writer), identity_, contents));
+                           shard.Write(fs_, committer_.partial(), ShardName(writer), identity_, contents));
     if (receipt) receipts.push_back(*receipt);
     return ReadBack(receipt, options);
   };
@@ -227,23 +216,22 @@ Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, cons
 }
 
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
-  runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
+  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, committer_.partial(), team_).status());
+  runs_.RemoveFailed();  // every rank is here: none reads there any more
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
   CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, options, receipts));
-  CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
-  std::optional<BranchedStep>& newest = runs_.Newest(request_.run_dir);
+  CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+  Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(state_dict, options);
-  info.branches = BranchesOf(request_.step, newest);
+  info.branches = BranchesOf(request_.step, run->newest);
   const Result<StepSeal> seal = MakeSeal(info, state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
-  CAIRN_RETURN_IF_ERROR(RemoveFiles(IsTeamFileName));
-  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, *seal));
-  CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
-  CAIRN_RETURN_IF_ERROR(PublishStep(fs_, request_.run_dir, request_.step, request_.nonce));
-  newest = {request_.step, info.branches};
+  CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
+  CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
+  CAIRN_RETURN_IF_ERROR(committer.Publish());
+  run->newest = {request_.step, info.branches};
   return OkStatus();
 }
 
@@ -258,18 +246,6 @@ std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const
   return left;
 }
 
-// All that `goes` accepts. The first error, once all were tried.
-Status StepSave::RemoveFiles(bool (*goes)(std::string_view)) const {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
-  Status first;
-  for (const std::string& name : names) {
-    if (!goes(name)) continue;
-    const Status removed = RemoveIfThere(fs_, JoinPath(directory_, name));
-    if (first.ok()) first = removed;
-  }
-  return first;
-}
-
 // The step under the final name is this save's if it lists this rank's shard, byte for byte.
 bool StepSave::IsCommitted() const {
   const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
@@ -277,27 +253,28 @@ bool StepSave::IsCommitted() const {
   return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
 }
 
-// Rank 0 has the same patience for the slowest rank, and commits after that.
+// Rank 0 waits as long for the slowest rank, and commits after that.
 Status StepSave::AwaitCommit() const {
   const auto deadline = std::chrono::steady_clock::now() + 2 * request_.patience;
   while (std::chrono::steady_clock::now() < deadline) {
-    const Status team = CheckTeam(fs_, directory_);
-    // A save that failed leaves its room where it is; a step of this number may be there from before.
-    if (!team.ok()) return !fs_.Stat(directory_).ok() && IsCommitted() ? OkStatus() : team;
+    const Status team = CheckTeam(fs_, committer_.partial());
+    // A failed save keeps its room. A step of this number may be an older one.
+    if (!team.ok()) return !fs_.Stat(committer_.partial()).ok() && IsCommitted() ? OkStatus() : team;
     std::this_thread::sleep_for(kPoll);
   }
-  return Aborted("{}: rank 0 did not commit within {} s", directory_, 2 * request_.patience.count());
+  return Aborted("{}: rank 0 did not commit within {} s", committer_.partial(),
+                 2 * request_.patience.count());
 }
 
 void StepSave::Abandon(const Status& why) {
-  if (!entered() && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
-  LeaveTeam(fs_, directory_, team_, why, 0);
-  if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
-  DismissTeam(fs_, directory_, team_);
-  if (team_.alone()) return AbandonPartial(fs_, directory_);
-  // A rank that waits for the commit, or comes only now, must find the room, and what is said there.
-  (void)RemoveFiles([](std::string_view name) { return !IsTeamFileName(name); });
-  runs_.KeepFailed(directory_);
+  if (!entered() && !AwaitTeamRoom(fs_, committer_.partial(), team_).ok()) return;
+  LeaveTeam(fs_, committer_.partial(), team_, why, 0);
+  if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
+  DismissTeam(fs_, committer_.partial(), team_);
+  if (team_.alone()) return committer_.Abandon();
+  // A rank that waits for the commit, or comes only now, must find the room and the reason in it.
+  (void)committer_.RemoveFiles([](std::string_view name) { return !IsTeamFileName(name); });
+  runs_.KeepFailed({fs_, request_.run_dir, request_.step, request_.nonce});
 }
 
 }  // namespace cairn

@@ -1,10 +1,10 @@
 // One save of one rank: its shard, what it leaves for the rank that commits, and the commit.
 //
-// Ranks meet in the partial directory (convert/stream/rank_team.h), which all of them must see anyway; the
-// trainer's process groups have no part in it. Rank 0 opens the room once it holds the run. Each rank then
-// writes its shard, leaves what it holds as files of the team, and is through. Rank 0 joins them, writes what
-// is in no shard into two of its own, and publishes. A rank that fails, or whose trainer ends before its
-// state was copied, ends the save for all, by name; a rank that says nothing ends it at the deadline.
+// Ranks meet in the partial directory (convert/stream/rank_team.h), which all of them can see; the trainer's
+// process groups are not used. Rank 0 opens the room once it holds the run. Each rank then writes its shard
+// and leaves its values as files of the team. Rank 0 merges them, writes the values that are in no shard into
+// two shards of its own, and publishes. If a rank fails, or its trainer ends before its state was copied, the
+// save ends for all, naming that rank; a silent rank ends it at the deadline.
 #pragma once
 
 #include <chrono>
@@ -12,10 +12,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
-#include "ckpt/step/commit.h"
 #include "convert/stream/rank_team.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
@@ -26,7 +27,7 @@ namespace cairn {
 struct SaveRequest {
   std::string run_dir;
   int64_t step = 0;
-  std::string nonce;  // hex digits, the same on all ranks, another for each save
+  std::string nonce;  // hex digits, the same on all ranks, different for each save
   int rank = 0;
   int world = 1;
   std::chrono::seconds patience{600};  // with ranks that make no progress
@@ -35,57 +36,55 @@ struct SaveRequest {
   static Result<SaveRequest> Parse(const nlohmann::json& said);
 };
 
-// The runs that this process holds as the one that writes there: rank 0's alone.
+// The runs that this process holds for writing; only on rank 0.
 class HeldRuns {
  public:
-  // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
-  // removes what killed saves left, and owns the run. Errors: AlreadyExists at the deadline.
-  Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
-  // The directory of a save that failed, where the other ranks read why: until all of them are through with
-  // the next save, or the next start.
-  void KeepFailed(std::string directory) { failed_.push_back(std::move(directory)); }
-  void RemoveFailed(FileSystem& fs);
-  // Errors: Aborted where it is not the directory any more that is held.
-  Status CheckPlace(const std::string& run_dir) const;
-  // The step that was committed last in a held run; nullopt before the first.
-  std::optional<BranchedStep>& Newest(const std::string& run_dir);
-
- private:
   struct Run {
     RunLock lock;
-    std::optional<BranchedStep> newest;
+    std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
   };
+  // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
+  // removes leftovers of killed saves, and owns the run. Errors: AlreadyExists at the deadline.
+  Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
+  // Keeps the directory of a failed save, where the other ranks read the reason: until all of them have
+  // finished the next save, or the next start.
+  void KeepFailed(Committer save) { failed_.push_back(std::move(save)); }
+  void RemoveFailed();
+  // Errors: Aborted if the path now leads to a directory that is not held.
+  Result<Run*> At(const std::string& run_dir);
+
+ private:
   std::map<std::string, Run> runs_;  // by the path without links: a process waits for its own locks, too
-  std::vector<std::string> failed_;
+  std::vector<Committer> failed_;
 };
 
 struct SaveOptions {
   bool compress = false;
-  RetentionPolicy retention;  // of the run, once the step is committed; its shards are read back before
+  RetentionPolicy retention;  // applied once the step is committed; its shards are read back before
   nlohmann::json model = nlohmann::json::object();
-  nlohmann::json state = nlohmann::json::object();  // beside the iteration
+  nlohmann::json state = nlohmann::json::object();  // in addition to the iteration
 };
 
 class StepSave {
  public:
   StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request);
 
-  // Rank 0: holds the run and opens the room. The others: nothing.
+  // Rank 0 holds the run and opens the room. Other ranks do nothing.
   Status Begin();
-  // Writes the shard out of the plan's memory as far as `wait_for` (ImageWriteOptions) says that it is
-  // filled; the memory may change when this returns.
+  // Writes the shard from the plan's memory; `wait_for` (ImageWriteOptions) waits until a part is filled. The
+  // memory may change when this returns.
   Status WriteShard(SavePlan& plan, const SaveOptions& options,
                     const std::function<Status(uint64_t end)>& wait_for);
   // `groups`: packets of state_dict.h. Returns when the step is committed.
   Status Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
-  // should go and stays; the save is none the worse for it.
+  // could not be removed; the save is still good.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
-  // The save is given up: all ranks hear why. Waits for the room where this rank has not entered it.
+  // Gives the save up, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool entered() const { return team_.leads() || entered_; }
 
-  std::string step_dir() const;
+  const std::string& step_dir() const { return committer_.step_dir(); }
 
  private:
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
@@ -95,7 +94,6 @@ class StepSave {
                        std::vector<ShardReceipt>& receipts) const;
   Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
-  Status RemoveFiles(bool (*goes)(std::string_view)) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);
   Status AwaitCommit() const;
   bool IsCommitted() const;
@@ -105,8 +103,8 @@ class StepSave {
   HeldRuns& runs_;
   const SaveRequest request_;
   const RankTeam team_;
-  const std::string directory_;  // partial
-  bool entered_ = false;         // the room, which may be gone since
+  Committer committer_;   // of all ranks; only rank 0 commits
+  bool entered_ = false;  // the room; it may be gone since
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
 };

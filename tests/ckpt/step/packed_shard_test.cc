@@ -51,7 +51,7 @@ ShardContents ContentsOf(const PackedShard& shard, const std::string& name) {
 
 std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::Posix(), path, 1 << 30); }
 
-// The same pieces give the same file: by any number of threads, also where the system gives none; by appends
+// The same pieces give the same file: by any number of threads, even if the system gives none; by appends
 // of any size, copied or from an image, in any size of writes.
 TEST(PackedShard, DependsOnItsPiecesOnly) {
   FileSystem& fs = FileSystem::Posix();
@@ -80,9 +80,9 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
     if (expected.empty()) expected = file;
     EXPECT_TRUE(file == expected) << threads;
     VerifyReport report;
-    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, PackCatalog(receipt->catalog),
-                            0, kIdentity.run, kIdentity.step, report)
-                    .ok());
+    const StepCatalog catalog = PackCatalog(receipt->catalog);
+    ASSERT_TRUE(
+        VerifyShard(fs, {temp / std::to_string(threads), receipt->file, catalog, kIdentity}, report).ok());
     EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
     EXPECT_EQ(report.bytes_checked, file.size());
     const auto decoded = ShardReceipt::Decode(receipt->Encode());
@@ -105,9 +105,9 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   ASSERT_TRUE(receipt.ok()) << receipt.status().message();
   EXPECT_GT(waited, plan->catalog_offset() - kPageBytes);
   VerifyReport report;
-  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, PackCatalog(receipt->catalog), 0, kIdentity.run,
-                          kIdentity.step, report)
-                  .ok());
+  ASSERT_TRUE(
+      VerifyShard(fs, {temp / "image", receipt->file, PackCatalog(receipt->catalog), kIdentity}, report)
+          .ok());
   EXPECT_TRUE(report.problems.empty());
   EXPECT_EQ(receipt->catalog.bytes(), plan->contents().catalog().bytes());
 }
@@ -228,9 +228,9 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
     ASSERT_TRUE(receipt.ok()) << receipt.status().message();
     EXPECT_LT(receipt->file.bytes, image.size() * (encode ? 11.0 : 12.1) / 14);
     EXPECT_EQ(ShardReceipt::Decode(receipt->Encode())->catalog, receipt->catalog);
-    const Status sealed = SealStep(fs, directory, {kIdentity, recipe.topology, recipe.model, recipe.state},
-                                   shard.tensors, {*receipt});
-    ASSERT_TRUE(sealed.ok()) << sealed.message();
+    const auto seal =
+        MakeSeal({kIdentity, recipe.topology, recipe.model, recipe.state}, shard.tensors, {*receipt});
+    ASSERT_TRUE(seal.ok() && WriteSeal(fs, directory, *seal).ok()) << seal.status().message();
     const auto step = StepReader::Open(fs, directory);
     ASSERT_TRUE(step.ok()) << step.status().message();
     const VerifyReport report = VerifyHash(fs, **step);
@@ -283,9 +283,9 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
     piece.stored[0].encoded = true;
     piece.stored_bytes = piece.stored[0].bytes = static_cast<uint32_t>(piece.range.size() * 2);
   }
-  const Status sealed = SealStep(fs, temp / "", {kIdentity, recipe.topology, recipe.model, recipe.state},
-                                 shard.tensors, {*receipt});
-  ASSERT_TRUE(sealed.ok()) << sealed.message();
+  const auto seal =
+      MakeSeal({kIdentity, recipe.topology, recipe.model, recipe.state}, shard.tensors, {*receipt});
+  ASSERT_TRUE(seal.ok() && WriteSeal(fs, temp / "", *seal).ok()) << seal.status().message();
   const auto step = StepReader::Open(fs, temp / "");
   ASSERT_TRUE(step.ok()) << step.status().message();
   for (const Role role : {Role::kWeight, Role::kMaster}) {

@@ -42,7 +42,7 @@ TEST_F(PartialDirTest, NothingIsMadeInACommittedStep) {
   }
   EXPECT_FALSE(Exists(step + "/a") || Exists(step + "/.lock"));
   EXPECT_TRUE(CheckOutsideSteps(fs_, run + "/step-00000011").ok());
-  // Saved again: what it was superseded by has its name.
+  // Saved again: the new step has the name, the superseded one is still a step.
   stdfs::rename(step, JoinPath(run, SupersededDirName(10, "ab")));
   EXPECT_FALSE(CheckOutsideSteps(fs_, JoinPath(run, SupersededDirName(10, "ab")) + "/x").ok());
   // Other programs have a manifest.json, too.

@@ -45,7 +45,7 @@ TEST(ShardImage, IsTheFileThatTheStreamingWriterMakes) {
     const TempDir temp(TempDir::Place::kDisk);
     WriteRing ring(fs);
     auto stream =
-        ShardWriter::Create(fs, ring, temp / "", "streamed.h5", identity, shard.tensors, shard.pieces);
+        ShardWriter::Create(fs, ring, temp / "", {"streamed.h5", identity, shard.tensors, shard.pieces});
     ASSERT_TRUE(stream.ok()) << stream.status().message();
     for (size_t i = 0; i < shard.pieces.size(); ++i) ASSERT_TRUE((*stream)->Append(i, shard.bytes[i]).ok());
     const auto expected = (*stream)->Finish();

@@ -1,4 +1,4 @@
-// A step written, read back, damaged and cut short: shard_writer.h, commit.h, step_reader.h and verify.h
+// A step written, read back, damaged and cut short: shard_writer.h, seal.h, step_reader.h and verify.h
 // together.
 #include <gtest/gtest.h>
 

@@ -268,7 +268,7 @@ class StripOverflowTest : public StripTest {
     const StepInfo info{{recipe_.run, recipe_.step}, recipe_.topology, recipe_.model, recipe_.state};
     const auto pieces = PiecesOfRank(recipe_, tensors, 0);
     ASSERT_TRUE(pieces.ok());
-    auto writer = ShardWriter::Create(Fs(), ring, partial, ShardName(0), info.identity, tensors, *pieces);
+    auto writer = ShardWriter::Create(Fs(), ring, partial, {ShardName(0), info.identity, tensors, *pieces});
     ASSERT_TRUE(writer.ok());
     for (size_t i = 0; i < pieces->size(); ++i) {
       Bytes bytes = ValuesOf(tensors[(*pieces)[i].tensor], recipe_.seed);
@@ -280,8 +280,9 @@ class StripOverflowTest : public StripTest {
     }
     auto receipt = (*writer)->Finish();
     ASSERT_TRUE(receipt.ok());
-    ASSERT_TRUE(SealStep(Fs(), partial, info, tensors, {*receipt}).ok());
-    ASSERT_TRUE(PublishStep(Fs(), dir_ / "run", recipe_.step, "7e57").ok());
+    const auto seal = MakeSeal(info, tensors, {*receipt});
+    Committer committer(Fs(), dir_ / "run", recipe_.step, "7e57");
+    ASSERT_TRUE(seal.ok() && committer.Seal(*seal).ok() && committer.Publish().ok());
   }
   static const StrippedTensor& Find(const StripResult& result, const std::string& name) {
     return *std::ranges::find(result.tensors, name, &StrippedTensor::name);

@@ -106,7 +106,8 @@ double DifferenceOf(const Tensor& got, const Tensor& wanted) {
   return ((got.to(at::kDouble).cpu() - wide).abs() / (1 + wide.abs())).max().item<double>();
 }
 
-void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarType type, double roundings) {
+void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarType type, double roundings,
+                 double of_sums = 5e-6) {
   const double rounding = roundings * (type == at::kFloat ? 1e-6 : type == at::kBFloat16 ? 0x1p-8 : 0x1p-11);
   EXPECT_LE(DifferenceOf(got.forward.y, wanted.forward.y), rounding);
   EXPECT_LE(DifferenceOf(got.forward.n, wanted.forward.n), rounding);
@@ -114,7 +115,7 @@ void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarTy
   EXPECT_LE(DifferenceOf(got.backward.dx, wanted.backward.dx), 2 * rounding);
   ASSERT_EQ(got.backward.weights.defined(), wanted.backward.weights.defined());
   if (got.backward.weights.defined()) {
-    EXPECT_LE(DifferenceOf(got.backward.weights, wanted.backward.weights), 5e-6);
+    EXPECT_LE(DifferenceOf(got.backward.weights, wanted.backward.weights), of_sums);
   }
 }
 
@@ -310,7 +311,7 @@ TEST(NormOnGpuTest, ComputesWhatTheCpuDoes) {
       in.x = there(in.x), in.residual = there(in.residual), in.dn = there(in.dn), in.dy = there(in.dy);
       in.mask.keep = there(in.mask.keep);
       in.settings.weight = there(in.settings.weight), in.settings.bias = there(in.settings.bias);
-      ExpectClose(ByKernels(in), wanted, c.type, 4);
+      ExpectClose(ByKernels(in), wanted, c.type, 4, 1e-5);  // two sums of fp32, each in its own order
     }
 }
 

@@ -76,7 +76,7 @@ class RankState {
   }
 
  private:
-  // Calls back for what each part has of each parameter: where it lies, and how many of its bytes are before.
+  // Calls back for each part's stretch of each parameter: its place, and how many of its bytes come before.
   template <typename Visitor>
   void Visit(const Visitor& visit) {
     for (const StateBuffers::Part& part : buffers_->parts)

@@ -66,9 +66,8 @@ class SnapshotTest : public testing::Test {
                                           .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
     ASSERT_TRUE(receipt.ok()) << receipt.status().message();
     VerifyReport report;
-    ASSERT_TRUE(VerifyShard(fs, directory, receipt->file, PackCatalog(receipt->catalog), 0, kIdentity.run,
-                            kIdentity.step, report)
-                    .ok());
+    ASSERT_TRUE(
+        VerifyShard(fs, {directory, receipt->file, PackCatalog(receipt->catalog), kIdentity}, report).ok());
     EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
     EXPECT_EQ(report.bytes_checked, receipt->file.bytes);
   }

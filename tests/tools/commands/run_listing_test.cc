@@ -10,7 +10,6 @@
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/policy/purge_clock.h"
-#include "tools/archive/schedule/touch.h"
 #include "tools/check/step_check.h"
 
 namespace cairn {
@@ -128,18 +127,6 @@ TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
   std::filesystem::rename(step_ + "/copy", shard);
   std::filesystem::last_write_time(shard, time);
   EXPECT_EQ(Listed().state, "changed since verified");
-}
-
-TEST_F(VerifiedStepTest, AccessTimesOfNowTakeNothingFromWhatWasVerified) {
-  Look({});
-  std::map<uint64_t, MovedChange> moved;
-  ASSERT_TRUE(TouchAccessTimes(step_, INT32_MAX, 0, false, [&](const Touched& touched) {
-                moved[touched.inode] = {touched.changed_before_unix_nanoseconds,
-                                        touched.changed_after_unix_nanoseconds};
-              }).ok());
-  EXPECT_EQ(Listed().state, "changed since verified");
-  FollowMovedChanges(fs_, dir_ / "gpt", moved);
-  EXPECT_EQ(Listed().state, "verified");
 }
 
 TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {

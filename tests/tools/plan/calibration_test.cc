@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/plan/cross_validation.h"
+#include "tests/bench/cross_validation.h"
 
 namespace cairn {
 namespace {

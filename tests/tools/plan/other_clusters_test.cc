@@ -9,7 +9,7 @@
 
 #include "tests/tools/plan/kept_back_runs.h"
 #include "tools/plan/calibration.h"
-#include "tools/plan/cross_validation.h"
+#include "tests/bench/cross_validation.h"
 
 namespace cairn {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tools/plan/calibration.h"
-#include "tools/plan/cross_validation.h"
+#include "tests/bench/cross_validation.h"
 
 namespace cairn {
 namespace {

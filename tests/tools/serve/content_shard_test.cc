@@ -19,7 +19,7 @@ StateDict::Content Bytes(const std::string& name, const std::string& bytes) {
 
 class ContentShardTest : public testing::Test {
  protected:
-  // The bytes of each piece, read from the file, by name. Empty where there is no file.
+  // The bytes of each piece, read from the file, by name. Empty if there is no file.
   std::map<std::string, std::string> Written(const std::vector<StateDict::Content>& contents, int64_t step) {
     const StepIdentity identity{"run", step};
     const std::string step_dir = directory_ / std::to_string(step);

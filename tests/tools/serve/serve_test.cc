@@ -38,7 +38,7 @@ class Trainer {
     helper_ = std::thread([fd = ends[1]] { (void)ServeTrainer(UniqueFd(fd)); });
   }
   ~Trainer() { Die(); }
-  // As the kernel ends a trainer: its socket closes, its helper goes on with what it has.
+  // As the kernel ends a trainer: its socket closes, its helper continues with the saves that it has.
   void Die() {
     socket_.reset();
     if (helper_.joinable()) helper_.join();

@@ -185,11 +185,4 @@ Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob
   }
 }
 
-Result<std::vector<std::string>> RewriteBundles(const Store& store, const std::vector<BundleDraft>& drafts,
-                                                const BundleJob& job) {
-  SettledBundles settled;
-  for (const BundleDraft& draft : drafts) CAIRN_RETURN_IF_ERROR(MakeOne(store, draft, job, settled));
-  return std::move(settled.problems);
-}
-
 }  // namespace cairn

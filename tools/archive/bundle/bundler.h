@@ -30,9 +30,4 @@ struct BundleJob {
 // they are. Errors: those of the disk, of a store that does not keep what is written.
 Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob& job);
 
-// Makes these bundles alone, of members that stay of others (bundle_rewrite.h). Returns the same; a bundle
-// with damage in what stays is left as it is.
-Result<std::vector<std::string>> RewriteBundles(const Store& store, const std::vector<BundleDraft>& drafts,
-                                                const BundleJob& job);
-
 }  // namespace cairn

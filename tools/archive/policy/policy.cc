@@ -176,10 +176,6 @@ const std::vector<Row>& Rows() {
       {{"delete", "stored", "true",
         "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
        [](T t) { return Into(t.policy.delete_stored); }},
-      {{"delete", "rewrite", "\"50%\"",
-        "prune: rewrite a bundle once so much of it is unwanted; it is recalled from tape for that "
-        "(default: never)"},
-       [](T t) { return Percent(t.policy.rewrite); }},
       {{"verify", "sample", "\"2%\"",
         "archive verify --policy: so much of the store a night, those first that were read back longest ago"},
        [](T t) { return Percent(t.policy.verify_sample); }},

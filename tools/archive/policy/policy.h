@@ -47,7 +47,6 @@ struct Policy {
   bool delete_source = false;
   bool weights_suffice = false;
   bool delete_stored = false;
-  double rewrite = 0;               // fraction of a bundle; 0: never
   double verify_sample = 0;         // fraction of the store; 0: no limit
   uint64_t verify_per_night = 0;    // bytes; 0: no limit
   std::string recall_stat, recall;  // commands

@@ -25,44 +25,18 @@ struct SharedFile {
 
   // Some of its members go, and others stay.
   bool parted() const { return kept > 0 && kept < members; }
-
-  // Whether what is unwanted is worth it, and the rest can be moved: all was proven, and the bundle has no
-  // members besides, other copies of which are what counts.
-  bool Rewrites(FileSystem& fs, const Policy& policy, const std::string& file) const {
-    if (policy.rewrite <= 0 || !proven ||
-        static_cast<double>(unwanted_bytes) < policy.rewrite * static_cast<double>(bytes))
-      return false;
-    const Result<Bundle> bundle = ReadBundle({fs, policy.store}, file);
-    return bundle.ok() && bundle->members.size() == members;
-  }
 };
 
-// A bundle goes only as a whole, or is written anew.
-void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntry>& entries) {
-  std::map<std::string, SharedFile> files;
-  for (const PruneEntry& entry : entries) {
-    SharedFile& file = files[entry.file];
-    ++file.members;
-    file.kept += !entry.remove;
-    file.bytes += entry.bytes;
-    if (entry.remove) file.unwanted_bytes += entry.bytes;
-    file.proven = file.proven && entry.proven;
-  }
-  std::set<std::string> rewritten, on_tape;
-  for (const auto& [name, file] : files) {
-    if (!file.parted() || !file.Rewrites(fs, policy, name)) continue;
-    const bool out_of_reach = policy.recall.empty() && IsStub(Store(fs, policy.store).Path(name));
-    (out_of_reach ? on_tape : rewritten).insert(name);
-  }
+// A bundle goes only as a whole.
+void KeepSharedFiles(std::vector<PruneEntry>& entries) {
+  std::map<std::string, size_t> kept;  // members of a file that stay
+  for (const PruneEntry& entry : entries) kept[entry.file] += !entry.remove;
   for (PruneEntry& entry : entries) {
-    const size_t kept = files[entry.file].kept;
-    if (!entry.remove || kept == 0) continue;
-    entry.rewrite = entry.remove = rewritten.contains(entry.file);
-    entry.on_tape = on_tape.contains(entry.file);
-    entry.why += entry.rewrite   ? fmt::format("; its bundle {} is rewritten without it", entry.file)
-                 : entry.on_tape ? fmt::format(", but its bundle {} is on tape", entry.file)
-                                 : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
-                                               kept == 1 ? "is" : "are");
+    const size_t others = kept[entry.file];
+    if (!entry.remove || others == 0) continue;
+    entry.remove = false;
+    entry.why +=
+        fmt::format(", but {} of its bundle {} {} kept", others, entry.file, others == 1 ? "is" : "are");
   }
 }
 
@@ -195,7 +169,7 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
     pruner.Decide(m, entry);
     entries.push_back(std::move(entry));
   }
-  KeepSharedFiles(fs, policy, entries);
+  KeepSharedFiles(entries);
   return entries;
 }
 
@@ -207,7 +181,7 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
   CAIRN_RETURN_IF_ERROR(DropClaims(store, dropped, policy.labels()));
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
-    if (entry.remove && !entry.rewrite && files.insert(entry.file).second)
+    if (entry.remove && files.insert(entry.file).second)
       CAIRN_RETURN_IF_ERROR(RemoveMember(store, entry.file));
   return OkStatus();
 }

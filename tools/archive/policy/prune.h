@@ -21,9 +21,6 @@ struct PruneEntry {
   uint64_t bytes = 0;
   bool proven = false;
   bool remove = false;
-  bool rewrite =
-      false;  // with `remove`: others in its bundle stay, so that is written anew (bundle_rewrite.h)
-  bool on_tape = false;  // it would go, but its bundle cannot be rewritten: the policy has no [recall]
   std::string why;
   std::string title;        // RUN@STEP, or RUN~ID@STEP (member_title.h)
   std::string source;       // where it came from
@@ -34,8 +31,7 @@ struct PruneEntry {
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
                                           const std::vector<std::string>& adopted = {});
 
-// What `entries` say is to go, each file once, and claims that are dropped; not from bundles that are to be
-// written anew.
+// Removes what `entries` say is to go, each file once, and drops claims.
 Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries);
 
 // Lines for a person: how many members are kept for a claim that no policy at hand can drop, being of a

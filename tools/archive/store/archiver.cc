@@ -162,4 +162,8 @@ Status CleanStore(const Store& store, std::vector<std::string>* left_alone) {
   return OkStatus();
 }
 
+std::string LeftAloneText(const Store& store, const std::string& name) {
+  return fmt::format("{} is left alone: it is not of Cairn's making", store.Path(name));
+}
+
 }  // namespace cairn

@@ -52,5 +52,7 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
 // that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
 // lock.
 Status CleanStore(const Store& store, std::vector<std::string>* left_alone = nullptr);
+// The note on one of them.
+std::string LeftAloneText(const Store& store, const std::string& name);
 
 }  // namespace cairn

@@ -32,7 +32,6 @@
 #include "tools/commands/archive/cmd_archive_policy.h"
 #include "tools/commands/archive/cmd_archive_run.h"
 #include "tools/commands/archive/cmd_archive_schedule.h"
-#include "tools/commands/archive/cmd_archive_touch.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
@@ -463,7 +462,6 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   AddArchivePolicyCommands(*archive, verb);
   AddArchiveBundleCommand(*archive, verb);
   AddArchiveScheduleCommand(*archive, verb);
-  AddArchiveTouchCommand(*archive, verb);
 
   const auto options = std::make_shared<ArchiveOptions>();
   const auto add = [&](const char* name, const char* description, Result<int> (*run)(const ArchiveOptions&)) {

@@ -1,6 +1,5 @@
 // The verb plans under the store's lock, asks for all files of the plan from tape at once, and then makes
-// bundles by a plan of its own for each (bundler.h), from what has come back. The rest serves the verbs
-// that bundle or rewrite by policy: the same job with the same lines of output.
+// bundles by a plan of its own for each (bundler.h), from what has come back.
 
 #include "tools/commands/archive/cmd_archive_bundle.h"
 
@@ -8,8 +7,6 @@
 #include <memory>
 #include <optional>
 
-#include "tools/archive/bundle/bundler.h"
-#include "tools/archive/store/archiver.h"
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/cli/exit_code.h"
@@ -26,24 +23,6 @@ struct BundleOptions {
   bool dry_run = false;
   bool json = false;
 };
-
-// That tells what it does.
-BundleJob ShownJob(const Policy& policy, bool quiet) {
-  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity};
-  const auto progress = std::make_shared<std::optional<Progress>>();
-  job.progress = [=](const BundleDraft& draft) -> ByteProgress {
-    progress->emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
-    return [=](uint64_t done) { (*progress)->Update(done); };
-  };
-  job.made = [=](const BundleDraft& draft, const Bundle& bundle) {
-    progress->reset();
-    if (quiet) return;
-    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
-               bundle.name, HumanBytes(bundle.tar_bytes), draft.why);
-    std::fflush(stdout);
-  };
-  return job;
-}
 
 // All that waits, or says what it would do.
 Result<int> RunBundle(const BundleOptions& options) {
@@ -68,7 +47,8 @@ Result<int> RunBundle(const BundleOptions& options) {
   for (const BundleDraft& draft : plan.bundles)
     for (const std::string& file : draft.files) paths.push_back(store.Path(file));
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
+  CAIRN_ASSIGN_OR_RETURN(const auto problems,
+                         MakeBundlesBy(fs, policy, /*all=*/true, PrintedBundling(options.json)));
   for (const std::string& problem : problems) PrintProblem(problem);
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok()) (void)ledger->Sync();
   return problems.empty() ? kExitDone : kExitCheckFailed;
@@ -76,34 +56,21 @@ Result<int> RunBundle(const BundleOptions& options) {
 
 }  // namespace
 
-Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet) {
-  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
-  BundleJob job = ShownJob(policy, quiet);
-  job.all = all;
-  job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
-  return MakeBundles({fs, policy.store}, job);
-}
-
-Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
-                                           const std::vector<BundleRewrite>& rewrites, bool quiet) {
-  const Store store(fs, policy.store);
-  std::vector<BundleDraft> drafts;
-  std::vector<std::string> paths;
-  for (const BundleRewrite& rewrite : rewrites) {
-    drafts.push_back(rewrite.draft);
-    paths.push_back(store.Path(rewrite.draft.files.front()));
-  }
-  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  return RewriteBundles(store, drafts, ShownJob(policy, quiet));
-}
-
-void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
-  const std::string& file = rewrite.draft.files.front();
-  const bool taped = IsStub(Store(FileSystem::Posix(), policy.store).Path(file));
-  fmt::print("rewrite {} as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file, rewrite.draft.name,
-             rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
-             taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",
-             HumanBytes(rewrite.draft.bytes), HumanBytes(rewrite.unwanted_bytes), rewrite.draft.why);
+PolicyEvents PrintedBundling(bool quiet) {
+  PolicyEvents events;
+  const auto progress = std::make_shared<std::optional<Progress>>();
+  events.bundling = [=](const BundleDraft& draft) -> ByteProgress {
+    progress->emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
+    return [=](uint64_t done) { (*progress)->Update(done); };
+  };
+  events.bundled = [=](const BundleDraft& draft, const Bundle& bundle) {
+    progress->reset();
+    if (quiet) return;
+    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
+               bundle.name, HumanBytes(bundle.tar_bytes), draft.why);
+    std::fflush(stdout);
+  };
+  return events;
 }
 
 ordered_json BundlingJson(const BundlePlan& bundling) {

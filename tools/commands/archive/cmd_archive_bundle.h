@@ -5,22 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/archive/policy/bundle_policy.h"
-#include "tools/archive/policy/bundle_rewrite.h"
+#include "tools/archive/policy/policy_run.h"
 #include "tools/cli/verb.h"
 
 namespace cairn {
 
 void AddArchiveBundleCommand(CLI::App& archive, Verb& verb);
 
-// Makes the bundles that are due, and tells of each unless `quiet`. Returns what went wrong, one line each.
-// Requires the store's lock.
-Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet);
-
-// The same for bundles that are written anew, brought back from tape before.
-Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
-                                           const std::vector<BundleRewrite>& rewrites, bool quiet);
-// What it reads, writes and frees.
-void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy);
+// The events of bundles, printed unless `quiet`.
+PolicyEvents PrintedBundling(bool quiet);
 
 nlohmann::ordered_json BundlingJson(const BundlePlan& bundling);
 void PrintBundling(const BundlePlan& bundling, const Policy& policy);

@@ -12,12 +12,10 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
-#include <set>
 
-#include "ckpt/step/partial_dir.h"
-#include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/prune.h"
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/archive/store/archiver.h"
@@ -40,7 +38,6 @@ using nlohmann::ordered_json;
 
 struct PolicyOptions {
   std::string policy;
-  std::string rewrite;             // of prune
   std::vector<std::string> adopt;  // of prune
   bool dry_run = false;
   bool json = false;
@@ -128,253 +125,37 @@ Result<int> RunArchivePlan(const PolicyOptions& options) {
   return plan.failures.empty() ? kExitDone : kExitCheckFailed;
 }
 
-// Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
-Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
-                                         const std::vector<PruneEntry>& entries, bool quiet) {
-  const Store store(fs, policy.store);
-  std::set<std::string> on_tape;
-  for (const PruneEntry& entry : entries)
-    if (entry.on_tape) on_tape.insert(store.Path(entry.file));
-  for (const std::string& path : on_tape)
-    PrintProblem(
-        fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
-  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
-  return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
-}
-
-// What is to go; what a killed run left of bundles comes first where they are to be written anew.
-Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
-  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles({fs, policy.store}).status());
-  return PlanPrune(fs, policy);
-}
-
-// One run by policy.
-class PolicyRun {
- public:
-  PolicyRun(FileSystem& fs, const Policy& policy, bool quiet) : fs_(fs), policy_(policy), quiet_(quiet) {
-    last_ = ReadLastReport(fs, policy);
-    report_.verb = "run";
-    report_.started_unix_seconds = std::time(nullptr);
-  }
-
-  // The store, locked and made ready.
-  Result<TeamStore> Join(const RankTeam& team) {
-    CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
-    return TeamStore::Join(store_, team, [this] { return Prepare(); });
-  }
-
-  // This process's share.
-  Status Store(TeamStore& team) {
-    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    for (const PlanEntry& entry : plan.entries)
-      for (const StoreUsage& one : {entry.full_at_most, entry.weights_at_most})
-        largest_ = {std::max(largest_.bytes, one.bytes), std::max(largest_.files, one.files)};
-    for (const size_t i : team.Order(plan.entries.size())) {
-      const PlanEntry& entry = plan.entries[i];
-      if (!entry.stores() && !entry.delete_source) continue;
-      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(team, entry); }).status());
-    }
-    return OkStatus();
-  }
-
-  // What comes after every process has stored its share.
-  Status Conclude(TeamStore& team) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
-    if (!shares.empty()) Take(shares);
-    if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
-    if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(Bundle());
-    CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
-    Note(after);
-    for (const std::string& failure : after.failures)
-      if (std::ranges::find(report_.failures, failure) == report_.failures.end())
-        report_.failures.push_back(failure);
-    for (const std::string& note : after.notes)
-      if (!quiet_) fmt::print("note: {}\n", note);
-    report_.nearest_purge_days = after.nearest_purge_days;
-    for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
-    return OkStatus();
-  }
-
-  // `status`: of what ended the run before its end.
-  RunReport& Finish(const Status& status = {}) {
-    if (!status.ok()) report_.failures.push_back(status.message());
-    report_.finished_unix_seconds = std::time(nullptr);
-    report_.last_success_unix_seconds =
-        report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
-    report_.bytes_per_second =
-        seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
-    if (const auto usage = UsageOf(store_); usage.ok()) {
-      report_.store_files = usage->files;
-      report_.store_bytes = usage->bytes;
-    }
-    return report_;
-  }
-
- private:
-  // What comes before any process of a team stores something.
-  Status Prepare() {
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(store_));
-    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
-    Note(plan);
-    return OkStatus();
-  }
-
-  Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
-
-  // The report becomes that of all processes.
-  void Take(const std::vector<ShareResult>& shares) {
-    report_.stored_bytes = report_.stored_members = 0;
-    report_.failures.clear();
-    int64_t first = report_.started_unix_seconds, last = 0;
-    for (const ShareResult& share : shares) {
-      report_.stored_bytes += share.stored_bytes;
-      report_.stored_members += share.stored_members;
-      report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
-      first = std::min(first, share.started_unix_seconds);
-      last = std::max(last, share.finished_unix_seconds);
-    }
-    report_.started_unix_seconds = first;
-    seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
-  }
-
-  ShareResult DoOne(TeamStore& team, const PlanEntry& entry) {
-    const RunReport before = report_;
-    Do(team, entry);
-    return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
-            .stored_members = report_.stored_members - before.stored_members,
-            .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
-                         report_.failures.end()}};
-  }
-
-  // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
-  void Note(const Plan& plan) {
-    Result<Ledger> ledger = Ledger::Open(store_);
-    if (!ledger.ok()) return PrintProblem(ledger.status().message());
-    (void)ledger->Sync();
-    for (const PlanEntry& e : plan.entries)
-      (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
-                        : ledger->ForgetSource(e.source.path));
-  }
-
-  void Do(TeamStore& team, const PlanEntry& entry) {
-    // What takes the source away comes last, and only where all before it succeeded.
-    bool good = true;
-    if (entry.store_weights)
-      good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
-    if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
-      good = One(team, entry, /*weights=*/false, entry.delete_source);
-    if (good && !entry.stores() && entry.delete_source && !entry.keeps_full) One(team, entry, true, true);
-  }
-
-  // Stores one form of a source where the quota has room for it, or removes the source of what is stored.
-  Result<ArchiveOutcome> Try(TeamStore& team, const PlanEntry& entry, const ArchiveRequest& request) {
-    const StoreUsage& more = request.weights ? entry.weights_at_most : entry.full_at_most;
-    const bool stores = request.weights ? entry.store_weights : entry.store_full;
-    const bool limited = stores && (policy_.quota_bytes > 0 || policy_.quota_inodes > 0);
-    Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
-    const auto work = [&]() -> Status {
-      if (limited) {
-        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(store_));
-        CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
-      }
-      Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
-      outcome = Archive(store_, request,
-                        {.pack = policy_.pack,
-                         .parity = policy_.parity,
-                         .max_tar_bytes = policy_.bundle_max,
-                         .claims = {claim_}},
-                        [&](uint64_t done) { progress.Update(done); });
-      return outcome.status();
-    };
-    const auto all_fit = [&] {
-      const auto there = UsageOf(store_);
-      return there.ok() &&
-             CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
-    };
-    CAIRN_RETURN_IF_ERROR(limited ? team.TakingRoom(all_fit, work) : work());
-    return outcome;
-  }
-
-  bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
-    bool on_tape = false;
-    const auto claim = [&](const std::string& tar) -> Status {
-      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
-      if (!delete_source) return OkStatus();
-      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
-      const std::vector<std::string> files = FilesOf(store_.Place(record));
-      on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
-      return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
-    };
-    const auto outcome = Try(
-        team, entry,
-        {.source = entry.source,
-         .weights = weights,
-         .delete_source = delete_source,
-         .stored = claim,
-         .successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs_, step, !quiet_); }});
-    if (on_tape) {  // no failure: what was asked for is stored
-      PrintProblem(fmt::format(
-          "note: {}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
-          entry.title));
-      return false;
-    }
-    const Status failure = outcome.ok() ? outcome->kept : outcome.status();
-    if (!failure.ok()) {
-      PrintProblem(failure.message());
-      report_.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
-    }
-    if (!outcome.ok()) return false;
-    if (outcome->stored) {
-      report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
-      ++report_.stored_members;
-      seconds_ += outcome->seconds;
-      if (!quiet_)
-        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
-                   Name(outcome->record.form), FilesText(outcome->record),
-                   HumanBytesOrDash(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
-    }
-    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
+// Prints what a run does, unless `quiet`; problems always.
+PolicyEvents PrintedEvents(bool quiet) {
+  PolicyEvents events = PrintedBundling(quiet);
+  events.problem = [](const std::string& line) { PrintProblem(line); };
+  events.note = [](const std::string& line) { PrintProblem("note: " + line); };
+  const auto progress = std::make_shared<std::optional<Progress>>();
+  events.archiving = [=](const PlanEntry& entry) -> ByteProgress {
+    progress->emplace("archiving " + entry.title, 2 * entry.bytes, !quiet);
+    return [=](uint64_t done) { (*progress)->Update(done); };
+  };
+  events.archived = [=] { progress->reset(); };
+  if (quiet) return events;
+  events.stored = [](const PlanEntry& entry, const ArchiveOutcome& outcome) {
+    fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
+               Name(outcome.record.form), FilesText(outcome.record),
+               HumanBytesOrDash(outcome.record.tar_bytes), HumanSeconds(outcome.seconds));
     std::fflush(stdout);
-    return failure.ok();
-  }
-
-  Status Prune() {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, SettleAndPlanPrune(fs_, policy_));
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, PruneBy(fs_, policy_, entries, quiet_));
-    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
-    for (const PruneEntry& entry : entries)
-      if (entry.remove && (!entry.rewrite || problems.empty()) && !quiet_)
-        fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
-    return OkStatus();
-  }
-
-  Status Bundle() {
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs_, policy_, /*all=*/false, quiet_));
-    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
-    return OkStatus();
-  }
-
-  FileSystem& fs_;
-  const Policy& policy_;
-  const cairn::Store store_{fs_, policy_.store};
-  const bool quiet_;
-  const std::string claim_ = policy_.labels().front();
-  RunReport last_, report_;
-  StoreUsage largest_;  // that any member may take
-  double seconds_ = 0;  // spent on what was stored
-};
+  };
+  events.source_removed = [](const std::string& source) {
+    fmt::print("removed its source {}\n", source);
+    std::fflush(stdout);
+  };
+  events.pruned = [](const PruneEntry& entry) {
+    fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+  };
+  return events;
+}
 
 Result<int> RunPrune(const PolicyOptions& options) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(Policy policy, ReadPolicy(options.policy));
-  if (!options.rewrite.empty()) {
-    const auto share = ParsePercent(options.rewrite);
-    if (!share) return InvalidArgument("--rewrite '{}' is not a share; write 50%", options.rewrite);
-    policy.rewrite = *share;
-  }
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   const Store store(fs, policy.store);
   std::optional<FileLock> lock;
   if (!options.dry_run) {
@@ -386,9 +167,8 @@ Result<int> RunPrune(const PolicyOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run
-                                                                    ? PlanPrune(fs, policy, options.adopt)
-                                                                    : SettleAndPlanPrune(fs, policy));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries,
+                         options.dry_run ? PlanPrune(fs, policy, options.adopt) : PlanPrune(fs, policy));
   ordered_json list = ordered_json::array();
   TextTable table({"member", "do", "size", "why", "tar"});
   const auto named_twice = [](const PruneEntry& e) { return e.title.find('~') != std::string::npos; };
@@ -404,26 +184,17 @@ Result<int> RunPrune(const PolicyOptions& options) {
                     {"tar", e.tar},
                     {"file", e.file},
                     {"remove", e.remove},
-                    {"rewrite", e.rewrite},
                     {"drop_claim", e.drop_claim},
                     {"bytes", e.bytes},
                     {"why", e.why}});
   }
   options.json ? PrintJson(list) : table.Print();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
-  if (!options.json)
-    for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
-  std::vector<std::string> problems;
-  if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(problems, PruneBy(fs, policy, entries, options.json));
-  }
-  for (const std::string& problem : problems) PrintProblem(problem);
+  if (!options.dry_run) CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> orphans, OrphanedClaims(fs, policy));
   for (const std::string& line : orphans)
     if (!options.json) fmt::print("note: {}\n", line);
-  if (!options.json && problems.empty())
-    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
-  return problems.empty() ? kExitDone : kExitCheckFailed;
+  if (!options.json) fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
+  return kExitDone;
 }
 
 // One of several processes, that others outlast.
@@ -478,16 +249,16 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
   if (dry_run)
-    return team.leads()
-               ? RunArchivePlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
-               : Result<int>(kExitDone);
+    return team.leads() ? RunArchivePlan({.policy = policy_path, .dry_run = true, .json = json})
+                        : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
-    PolicyRun run(fs, policy, json);
+    const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
+    PolicyRun run(fs, policy, successor, PrintedEvents(json));
     Result<TeamStore> store = run.Join(team);
     if (!store.ok()) return TellStopped(fs, policy, team, run, store.status());
-    Status status = run.Store(*store);
+    Status status = run.StoreShare(*store);
     const Result<bool> last = store->IsLast();
     if (!last.ok()) return TellStopped(fs, policy, team, run, last.status());
     if (!*last) return TellShare(run.Finish(), status, json);
@@ -519,11 +290,6 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
                    "policy names is missing or cannot be read"));
   CLI::App* prune = add("prune", "remove members that no class of a policy keeps", RunPrune);
   prune
-      ->add_option(
-          "--rewrite", options->rewrite,
-          "rewrite bundles of which this share or more is not kept, like 50%; recalls them from tape")
-      ->option_text("PERCENT");
-  prune
       ->add_option("--adopt", options->adopt,
                    "take over another claim: a policy's tag, or \"policy:PATH\" of a policy that is gone, "
                    "\"by hand\", or \"unknown\" for members of older versions; repeatable")
@@ -538,8 +304,7 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
       "are stored\n"
       "nowhere else. Runs are known by their identity, not by their name. A bundle is removed only if no "
       "class keeps\n"
-      "any of its members, or after --rewrite (or the policy's `rewrite`) wrote the others into a new bundle "
-      "and proved it.\n\n" +
+      "any of its members.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));
 }
 

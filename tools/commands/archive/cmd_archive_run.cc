@@ -209,8 +209,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 Status CleanAndTell(const Store& store) {
   std::vector<std::string> left_alone;
   CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
-  for (const std::string& name : left_alone)
-    PrintProblem(fmt::format("note: {} is left alone: it is not of Cairn's making", store.Path(name)));
+  for (const std::string& name : left_alone) PrintProblem("note: " + LeftAloneText(store, name));
   return OkStatus();
 }
 

@@ -1,0 +1,82 @@
+// Makes a step of finished shards, or leaves everything as it was. The only code that makes RUN/step-N.
+//
+// The step is written as RUN/step-N.partial-NONCE, by one process or by several that share the nonce. One of
+// them, which holds the run, seals and publishes it.
+//
+// Order of durability: shards (synced by their writers), files beside them, index, manifest, the
+// partial directory's entries, the rename that makes it a step, the run directory's entries. Before the
+// rename nothing of it is ever read; after it everything is durable. `latest` follows as a hint. FORMAT.md,
+// "Commit".
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ckpt/run/run_dir.h"
+#include "ckpt/step/partial_dir.h"
+#include "ckpt/step/seal.h"
+
+namespace cairn {
+
+class Committer {
+ public:
+  // One step of a run that the caller holds for longer (`lock`, which Publish() checks), or that another
+  // process of the same job holds (nullptr). Does nothing yet.
+  Committer(FileSystem& fs, std::string run_dir, int64_t step, std::string nonce,
+            const RunLock* lock = nullptr);
+
+  struct NewStep {
+    std::string run_dir;  // is made if it is missing
+    int64_t step = 0;
+    std::string nonce = NewNonce();
+    uint64_t need_bytes = 0;  // of free space
+    bool resume = false;      // adopt the partial directory that a killed run with this nonce left
+  };
+  // For a command that makes one step: refuses a step that is there, checks the place and the free space,
+  // takes the run's lock, removes leftovers (not with `resume`: others may want theirs), makes the partial
+  // directory. If `resume` finds one, it takes its seal off and keeps its other files.
+  // Unless published or kept, the step goes with this object, and so do the directories made above it.
+  // Errors: AlreadyExists if the step is there or another process writes into the run; InvalidArgument inside
+  // of a committed step; NoSpace.
+  static Result<Committer> Create(FileSystem& fs, const NewStep& what);
+
+  const std::string& partial() const { return partial_path_; }
+  const std::string& step_dir() const { return step_dir_; }
+
+  // Errors: AlreadyExists if the step is there.
+  Status CheckNew() const;
+  // All processes that write shards may call it.
+  Status MakePartial() { return fs_->MakeDir(partial_path_); }
+  // Removes the files of the partial directory that `chosen` accepts. Tries all; returns the first error.
+  Status RemoveFiles(const std::function<bool(std::string_view name)>& chosen) const;
+  // Writes index and manifest. Every shard and every file beside them must be durable.
+  Status Seal(const StepSeal& seal) { return WriteSeal(*fs_, partial_path_, seal); }
+  // Opens the sealed step where it is. Errors: Corrupt if its manifest is not what was written.
+  Result<std::unique_ptr<StepReader>> ReadBack(const StepSeal& seal) const;
+  // Gives the sealed directory its final name. A step-N that is there already (a trainer went back) is kept
+  // beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it.
+  // Errors: AlreadyExists if the run directory is no longer the one that is held; those of the disk.
+  Status Publish();
+  // Removes the partial directory after a failure, as far as it goes.
+  void Abandon();
+  // Leaves a partial directory of Create() for a later run to adopt.
+  void Keep();
+
+ private:
+  FileSystem* fs_;
+  std::string run_dir_;
+  int64_t step_;
+  std::string nonce_;
+  std::string partial_path_;
+  std::string step_dir_;
+  const RunLock* lock_;
+  // From Create(), destroyed in the opposite order: the lock is held until the directories are gone.
+  std::unique_ptr<RunLock> own_lock_;
+  std::optional<PartialDir> run_dir_made_;
+  std::optional<PartialDir> partial_dir_;
+};
+
+}  // namespace cairn

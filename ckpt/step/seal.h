@@ -1,0 +1,40 @@
+// The index and the manifest that make shards a step, built in memory from the shards' receipts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/h5/h5_views.h"
+#include "ckpt/step/shard_writer.h"
+
+namespace cairn {
+
+struct StepInfo {
+  StepIdentity identity;
+  Topology topology;
+  nlohmann::json model = nlohmann::json::object();
+  nlohmann::json state = nlohmann::json::object();
+  nlohmann::json history = nlohmann::json::array();
+  std::vector<int64_t> branches = {};  // BranchesOf() (ckpt/run/branch.h); a copied step has its source's
+};
+
+// Joins the receipts' pieces under the global `tensors`, checks that every element is covered exactly once.
+// Errors: Corrupt naming the hole or overlap; a tensor that `tensors` does not list.
+Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
+                              const std::vector<ShardReceipt>& receipts);
+
+struct StepSeal {
+  std::string index;
+  std::string manifest;
+};
+// `receipts` are in order of writer. `kept`: cache of a saver, from one seal to the next.
+Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
+                          const std::vector<ShardReceipt>& receipts, H5Views* kept = nullptr);
+// The same from a whole catalog. `files`: the catalog's, with sizes and digests; `shards`: their directory,
+// relative to the step's, if it is another one.
+Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
+                             const std::string& shards = {}, H5Views* kept = nullptr);
+// Writes index, manifest, and the directory's entries, in this order.
+Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal);
+
+}  // namespace cairn

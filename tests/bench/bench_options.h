@@ -1,0 +1,38 @@
+// The options of every job of cairn-bench, and what it checks before it starts.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/bench/bench_rounds.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kBenchUnit = 64 << 10;  // sizes are whole multiples: pages, whatever their size
+
+struct BenchOptions {
+  uint64_t bytes = 1 << 30;
+  std::string dir = ".";
+  int rounds = 5;
+  double settle = -1;  // seconds before memory counts as "as found"; negative: by size
+  bool json = false;
+
+  // Measurements of small sizes say nothing about fresh pages, so they do not wait for them.
+  double settle_seconds() const { return settle >= 0 ? settle : bytes < (256 << 20) ? 0 : 10; }
+};
+
+// Errors: NoSpace where the directory's file system or the machine's memory has less than this, which says
+// how much is there.
+Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memory_bytes);
+
+// CPU, cores, memory, kernel, file system of the directory, and whether it takes O_DIRECT and io_uring.
+Result<nlohmann::ordered_json> MachineFacts(const std::string& directory);
+
+// Says on a terminal what is being measured.
+std::function<void(const std::string&)> TellOnTerminal();
+
+// One run's report, as tables or as JSON. `facts` go first.
+void PrintReport(const BenchOptions& options, nlohmann::ordered_json facts, const Samples& samples,
+                 const std::vector<GoalRatio>& goals);
+
+}  // namespace cairn

@@ -1,0 +1,93 @@
+#include "ckpt/run/committer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class CommitterTest : public testing::Test {
+ protected:
+  static bool Exists(const std::string& path) { return stdfs::exists(path); }
+  static void Touch(const std::string& path) { std::ofstream(path) << "x"; }
+  Result<Committer> Create(bool resume = false, uint64_t need_bytes = 0) {
+    return Committer::Create(
+        fs_, {.run_dir = run_, .step = 7, .nonce = "ab12", .need_bytes = need_bytes, .resume = resume});
+  }
+  // Of a save that another process left behind.
+  std::string LeavePartial(const std::string& nonce) const {
+    const std::string partial = JoinPath(run_, PartialDirName(7, nonce));
+    stdfs::create_directories(partial);
+    for (const char* name : {"shard-00000.h5", "index.h5", "manifest.json"}) Touch(JoinPath(partial, name));
+    return partial;
+  }
+
+  FileSystem& fs_ = FileSystem::Posix();
+  const TempDir dir_{TempDir::Place::kMemory};
+  const std::string run_ = dir_ / "deep/run";
+};
+
+TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt) {
+  {
+    const auto committer = Create();
+    ASSERT_TRUE(committer.ok()) << committer.status().message();
+    EXPECT_TRUE(Exists(committer->partial()));
+    EXPECT_EQ(RunLock::Take(run_).status().kind(), StatusKind::kAlreadyExists);
+  }
+  EXPECT_FALSE(Exists(dir_ / "deep"));
+}
+
+TEST_F(CommitterTest, PublishedStepStaysAndIsNeverOverwritten) {
+  {
+    auto committer = Create();
+    ASSERT_TRUE(committer.ok());
+    ASSERT_TRUE(committer->Publish().ok());
+  }
+  EXPECT_TRUE(Exists(JoinPath(run_, StepDirName(7))));
+  EXPECT_TRUE(Exists(JoinPath(run_, "latest")));
+  EXPECT_EQ(Create().status().kind(), StatusKind::kAlreadyExists);
+}
+
+TEST_F(CommitterTest, NewStepRemovesLeftoversAndNeedsRoomAndItsOwnPlace) {
+  const std::string leftover = LeavePartial("cd34");
+  EXPECT_EQ(Create(/*resume=*/false, UINT64_MAX).status().kind(), StatusKind::kNoSpace);
+  EXPECT_TRUE(Exists(leftover));
+  ASSERT_TRUE(Create().ok());
+  EXPECT_FALSE(Exists(leftover));
+  ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
+  const auto inside = Committer::Create(fs_, {.run_dir = JoinPath(run_, StepDirName(10)), .step = 1});
+  EXPECT_EQ(inside.status().kind(), StatusKind::kInvalidArgument);
+}
+
+TEST_F(CommitterTest, ResumedStepKeepsItsShardsAndLosesItsSeal) {
+  const std::string partial = LeavePartial("ab12"), other = LeavePartial("cd34");
+  {
+    auto committer = Create(/*resume=*/true, UINT64_MAX);  // the space is taken already
+    ASSERT_TRUE(committer.ok()) << committer.status().message();
+    committer->Keep();
+  }
+  EXPECT_TRUE(Exists(partial + "/shard-00000.h5") && Exists(other));
+  EXPECT_FALSE(Exists(partial + "/index.h5") || Exists(partial + "/manifest.json"));
+  ASSERT_TRUE(Create(/*resume=*/true).ok());
+  EXPECT_FALSE(Exists(partial));
+}
+
+TEST_F(CommitterTest, NothingIsPublishedIntoARunDirectoryThatWasReplaced) {
+  auto committer = Create();
+  ASSERT_TRUE(committer.ok());
+  stdfs::rename(run_, run_ + ".moved");
+  stdfs::create_directories(committer->partial());
+  Touch(JoinPath(run_, ".lock"));
+  EXPECT_EQ(committer->Publish().kind(), StatusKind::kAlreadyExists);
+  EXPECT_FALSE(Exists(committer->step_dir()));
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,119 @@
+#include "tools/archive/policy/policy_run.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+#include "tools/archive/store/claims.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class PolicyRunTest : public testing::Test {
+ protected:
+  PolicyRunTest() {
+    policy_.tag = "nightly";
+    policy_.store = dir_ / "store";
+    policy_.status = dir_ / "status.json";
+    policy_.runs = {dir_ / "gpt"};
+    policy_.classes = {{.last = 5, .steps = {}}};
+    for (const int64_t step : {10, 20}) Make(step);
+  }
+
+  void Make(int64_t step) {
+    StepRecipe recipe = RecipeOf({.layers = 1, .hidden = 8, .heads = 2, .ffn = 8, .vocab = 8}, {});
+    recipe.step = step;
+    recipe.run = std::string(32, 'a');
+    ASSERT_TRUE(MakeStep(fs_, dir_ / "gpt", recipe).ok());
+  }
+
+  // One process carries out the policy.
+  RunReport Run() {
+    events_.clear();
+    PolicyEvents events;
+    events.note = [this](const std::string& line) { events_.push_back("note " + line); };
+    events.problem = [this](const std::string& line) { events_.push_back("problem " + line); };
+    events.stored = [this](const PlanEntry& entry, const ArchiveOutcome&) {
+      events_.push_back("stored " + entry.title);
+    };
+    events.source_removed = [this](const std::string& source) {
+      events_.push_back("removed " + stdfs::path(source).filename().string());
+    };
+    events.pruned = [this](const PruneEntry& entry) { events_.push_back("pruned " + entry.title); };
+    const auto successor = [this](const std::string& step) {
+      const stdfs::path path(step);
+      return HealthySuccessor::For(fs_, path.parent_path(), path.filename(),
+                                   [](const std::string&) { return OkStatus(); });
+    };
+    PolicyRun run(fs_, policy_, successor, events);
+    Result<TeamStore> team = run.Join({});
+    if (!team.ok()) return run.Finish(team.status());
+    Status status = run.StoreShare(*team);
+    EXPECT_TRUE(team->IsLast().value());
+    if (const Status end = run.Conclude(*team); status.ok()) status = end;
+    return run.Finish(status);
+  }
+
+  using Lines = std::vector<std::string>;
+
+  FileSystem& fs_ = FileSystem::Posix();
+  TempDir dir_;
+  Policy policy_;
+  Lines events_;
+};
+
+TEST_F(PolicyRunTest, StoresWhatIsAskedForOnce) {
+  RunReport report = Run();
+  EXPECT_EQ(report.failures, Lines{});
+  EXPECT_EQ(report.stored_members, 2u);
+  EXPECT_GT(report.stored_bytes, 0u);
+  EXPECT_EQ(report.waiting, 0u);
+  EXPECT_EQ(events_, (Lines{"stored gpt@10", "stored gpt@20"}));
+  report = Run();
+  EXPECT_EQ(report.stored_members, 0u);
+  EXPECT_EQ(events_, Lines{});
+}
+
+TEST_F(PolicyRunTest, RemovesASourceOnceAnotherStepStays) {
+  policy_.delete_source = true;
+  const RunReport report = Run();
+  EXPECT_EQ(report.failures, Lines{});
+  EXPECT_EQ(events_, (Lines{"stored gpt@10", "removed step-00000010", "stored gpt@20"}));
+  EXPECT_TRUE(stdfs::exists(dir_ / "gpt/step-00000020"));
+}
+
+TEST_F(PolicyRunTest, ASourceThatFailsEndsNothing) {
+  const std::string shard = dir_ / "gpt/step-00000010/shard-00000.h5";
+  stdfs::resize_file(shard, stdfs::file_size(shard) - 1);
+  const RunReport report = Run();
+  ASSERT_FALSE(report.failures.empty());
+  EXPECT_NE(report.failures[0].find("step-00000010"), std::string::npos) << report.failures[0];
+  EXPECT_EQ(report.stored_members, 1u);
+  EXPECT_EQ(events_.back(), "stored gpt@20");
+  EXPECT_FALSE(report.ok());
+}
+
+TEST_F(PolicyRunTest, PrunesWhatNoClassAsksForAnyMore) {
+  Run();
+  policy_.classes = {{.last = 1, .steps = {}}};
+  policy_.delete_stored = true;
+  const RunReport report = Run();
+  EXPECT_EQ(report.failures, Lines{});
+  EXPECT_EQ(events_, Lines{"pruned gpt@10"});
+}
+
+TEST_F(PolicyRunTest, AQuotaThatIsFullIsAFailureOfTheReport) {
+  policy_.quota_bytes = 1000;
+  const RunReport report = Run();
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(report.stored_members, 0u);
+  EXPECT_GT(report.waiting, 0u);
+}
+
+}  // namespace
+}  // namespace cairn

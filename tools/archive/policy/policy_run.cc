@@ -1,0 +1,251 @@
+// A plan says what to store, the most urgent first. Each source that this process takes is stored in the
+// forms that classes ask for; its source goes last, and only if every form before it succeeded. Quotas are
+// checked before a form is written: at the same time as other processes if all of them together have room,
+// else one after the other.
+//
+// The report is this process's until Conclude(), which replaces it by the sum of all processes.
+#include "tools/archive/policy/policy_run.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "ckpt/step/partial_dir.h"
+#include "tools/archive/policy/bundle_policy.h"
+#include "tools/archive/policy/store_usage.h"
+#include "tools/archive/store/claims.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+
+Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
+                                               const PolicyEvents& events) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  return MakeBundles({fs, policy.store},
+                     {.sizes = BundleSizesOf(policy),
+                      .parity = policy.parity,
+                      .all = all,
+                      .pass_over = [&](const std::string& file) { return left_out.contains(file); },
+                      .progress = events.bundling,
+                      .made = events.bundled});
+}
+
+PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events)
+    : fs_(fs),
+      policy_(policy),
+      find_successor_(std::move(find_successor)),
+      events_(std::move(events)),
+      store_(fs, policy.store),
+      claim_(policy.labels().front()),
+      last_(ReadLastReport(fs, policy)) {
+  report_.verb = "run";
+  report_.started_unix_seconds = std::time(nullptr);
+}
+
+Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
+  return TeamStore::Join(store_, team, [this] { return PrepareStore(); });
+}
+
+// Before any process of a team stores something.
+Status PolicyRun::PrepareStore() {
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
+  std::vector<std::string> left_alone;
+  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &left_alone));
+  for (const std::string& name : left_alone) Note(LeftAloneText(store_, name));
+  CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
+  CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
+  NoteInLedger(plan);
+  return OkStatus();
+}
+
+Status PolicyRun::StoreShare(TeamStore& team) {
+  CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
+  for (const PlanEntry& entry : plan.entries)
+    for (const StoreUsage& one : {entry.full_at_most, entry.weights_at_most})
+      largest_ = {std::max(largest_.bytes, one.bytes), std::max(largest_.files, one.files)};
+  for (const size_t i : team.Order(plan.entries.size())) {
+    const PlanEntry& entry = plan.entries[i];
+    if (!entry.stores() && !entry.delete_source) continue;
+    const auto store = [&] { return StoreSource(team, entry); };
+    CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, store).status());
+  }
+  return OkStatus();
+}
+
+Status PolicyRun::Conclude(TeamStore& team) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
+  if (!shares.empty()) AddShares(shares);
+  if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
+  if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(MakeBundles());
+  CAIRN_ASSIGN_OR_RETURN(const Plan after, PlanNow());
+  NoteInLedger(after);
+  for (const std::string& failure : after.failures)
+    if (std::ranges::find(report_.failures, failure) == report_.failures.end())
+      report_.failures.push_back(failure);
+  for (const std::string& note : after.notes) Note(note);
+  report_.nearest_purge_days = after.nearest_purge_days;
+  for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
+  return OkStatus();
+}
+
+RunReport& PolicyRun::Finish(const Status& status) {
+  if (!status.ok()) report_.failures.push_back(status.message());
+  report_.finished_unix_seconds = std::time(nullptr);
+  report_.last_success_unix_seconds =
+      report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
+  report_.bytes_per_second =
+      seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
+  if (const auto usage = UsageOf(store_); usage.ok()) {
+    report_.store_files = usage->files;
+    report_.store_bytes = usage->bytes;
+  }
+  return report_;
+}
+
+Result<Plan> PolicyRun::PlanNow() {
+  return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr));
+}
+
+// The report becomes that of all processes.
+void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
+  report_.stored_bytes = report_.stored_members = 0;
+  report_.failures.clear();
+  int64_t first = report_.started_unix_seconds, last = 0;
+  for (const ShareResult& share : shares) {
+    report_.stored_bytes += share.stored_bytes;
+    report_.stored_members += share.stored_members;
+    report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+    first = std::min(first, share.started_unix_seconds);
+    last = std::max(last, share.finished_unix_seconds);
+  }
+  report_.started_unix_seconds = first;
+  seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
+}
+
+// Returns what this source added to the report.
+ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
+  const RunReport before = report_;
+  StoreForms(team, entry);
+  return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
+          .stored_members = report_.stored_members - before.stored_members,
+          .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
+                       report_.failures.end()}};
+}
+
+// The form whose success removes the source comes last.
+void PolicyRun::StoreForms(TeamStore& team, const PlanEntry& entry) {
+  bool good = true;
+  if (entry.store_weights)
+    good = StoreForm(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
+  if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
+    good = StoreForm(team, entry, /*weights=*/false, entry.delete_source);
+  if (good && !entry.stores() && entry.delete_source && !entry.keeps_full)
+    StoreForm(team, entry, /*weights=*/true, /*delete_source=*/true);
+}
+
+// Stores one form of a source, or removes the source of a form that is stored. False after a failure.
+bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
+  bool on_tape = false;
+  const auto claim = [&](const std::string& tar) -> Status {
+    CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
+    if (!delete_source) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
+    const std::vector<std::string> files = FilesOf(store_.Place(record));
+    on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
+    return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
+  };
+  const auto outcome = ArchiveWithinQuota(team, entry,
+                                          {.source = entry.source,
+                                           .weights = weights,
+                                           .delete_source = delete_source,
+                                           .stored = claim,
+                                           .successor = find_successor_});
+  if (on_tape) {  // not a failure: what was asked for is stored
+    Note(
+        fmt::format("{}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
+                    entry.title));
+    return false;
+  }
+  const Status failure = outcome.ok() ? outcome->kept : outcome.status();
+  if (!failure.ok()) Fail(entry.title, failure);
+  if (!outcome.ok()) return false;
+  if (outcome->stored) CountStored(entry, *outcome, weights);
+  if (outcome->deleted && events_.source_removed) events_.source_removed(outcome->removed);
+  return failure.ok();
+}
+
+Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
+                                                     const ArchiveRequest& request) {
+  const StoreUsage& more = request.weights ? entry.weights_at_most : entry.full_at_most;
+  const bool stores = request.weights ? entry.store_weights : entry.store_full;
+  const bool limited = stores && (policy_.quota_bytes > 0 || policy_.quota_inodes > 0);
+  Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
+  const auto work = [&]() -> Status {
+    if (limited) {
+      CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(store_));
+      CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
+    }
+    outcome = Archive(store_, request,
+                      {.pack = policy_.pack,
+                       .parity = policy_.parity,
+                       .max_tar_bytes = policy_.bundle_max,
+                       .claims = {claim_}},
+                      events_.archiving ? events_.archiving(entry) : ByteProgress());
+    if (events_.archived) events_.archived();
+    return outcome.status();
+  };
+  const auto all_fit = [&] {
+    const auto there = UsageOf(store_);
+    return there.ok() &&
+           CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
+  };
+  CAIRN_RETURN_IF_ERROR(limited ? team.TakingRoom(all_fit, work) : work());
+  return outcome;
+}
+
+void PolicyRun::CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights) {
+  report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
+  ++report_.stored_members;
+  seconds_ += outcome.seconds;
+  if (events_.stored) events_.stored(entry, outcome);
+}
+
+// The ledger learns of sources that are not stored. A ledger that cannot be opened is no reason to stop.
+void PolicyRun::NoteInLedger(const Plan& plan) {
+  Result<Ledger> ledger = Ledger::Open(store_);
+  if (!ledger.ok()) {
+    if (events_.problem) events_.problem(ledger.status().message());
+    return;
+  }
+  (void)ledger->Sync();
+  for (const PlanEntry& e : plan.entries)
+    (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
+                      : ledger->ForgetSource(e.source.path));
+}
+
+Status PolicyRun::Prune() {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
+  CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_, entries));
+  for (const PruneEntry& entry : entries)
+    if (entry.remove && events_.pruned) events_.pruned(entry);
+  return OkStatus();
+}
+
+Status PolicyRun::MakeBundles() {
+  CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
+  report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
+  return OkStatus();
+}
+
+void PolicyRun::Fail(const std::string& title, const Status& failure) {
+  if (events_.problem) events_.problem(failure.message());
+  report_.failures.push_back(fmt::format("{}: {}", title, failure.message()));
+}
+
+void PolicyRun::Note(const std::string& line) const {
+  if (events_.note) events_.note(line);
+}
+
+}  // namespace cairn

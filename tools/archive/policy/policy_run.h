@@ -1,0 +1,81 @@
+// Carries out a policy once: stores what it asks for, removes sources that are proven elsewhere, prunes,
+// bundles, and keeps the report for those who watch the job. Prints nothing; it reports events.
+//
+// Several processes of one launch may run a policy together (schedule/team.h). Each stores its share of the
+// sources; the last to leave prunes, bundles and writes the report of all.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tools/archive/bundle/bundler.h"
+#include "tools/archive/policy/policy_plan.h"
+#include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/prune.h"
+#include "tools/archive/schedule/team.h"
+#include "tools/archive/store/archiver.h"
+
+namespace cairn {
+
+// What a run reports while it works. Each may be empty.
+struct PolicyEvents {
+  std::function<void(const std::string& line)> note;     // worth knowing, and no failure
+  std::function<void(const std::string& line)> problem;  // a failure, as the report has it later
+  std::function<ByteProgress(const PlanEntry&)> archiving;
+  std::function<void()> archived;  // ends what `archiving` began
+  std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored;
+  std::function<void(const std::string& source)> source_removed;
+  std::function<void(const PruneEntry&)> pruned;
+  std::function<ByteProgress(const BundleDraft&)> bundling;
+  std::function<void(const BundleDraft&, const Bundle&)> bundled;
+};
+
+// The good step that stays when `step` goes (HealthySuccessor::For).
+using FindSuccessor = std::function<Result<HealthySuccessor>(const std::string& step)>;
+
+// Makes the bundles that are due. Returns what went wrong, one line each. Requires the store's lock.
+Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
+                                               const PolicyEvents& events);
+
+class PolicyRun {
+ public:
+  PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
+
+  // Locks the store and makes it ready. Errors: those of TeamStore::Join.
+  Result<TeamStore> Join(const RankTeam& team);
+  // Stores this process's share of the sources. A source that fails is a failure of the report and ends
+  // nothing. Errors: those of the disk.
+  Status StoreShare(TeamStore& team);
+  // After every process has stored its share: prunes, bundles, and plans again for the report.
+  Status Conclude(TeamStore& team);
+  // The report. `status`: of the error that ended the run early.
+  RunReport& Finish(const Status& status = {});
+
+ private:
+  Status PrepareStore();
+  Result<Plan> PlanNow();
+  void AddShares(const std::vector<ShareResult>& shares);
+  ShareResult StoreSource(TeamStore& team, const PlanEntry& entry);
+  void StoreForms(TeamStore& team, const PlanEntry& entry);
+  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source);
+  Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
+                                            const ArchiveRequest& request);
+  void CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights);
+  void NoteInLedger(const Plan& plan);
+  Status Prune();
+  Status MakeBundles();
+  void Fail(const std::string& title, const Status& failure);
+  void Note(const std::string& line) const;
+
+  FileSystem& fs_;
+  const Policy& policy_;
+  const FindSuccessor find_successor_;
+  const PolicyEvents events_;
+  const cairn::Store store_;
+  const std::string claim_;
+  RunReport last_, report_;
+  StoreUsage largest_;  // the most that any member may take
+  double seconds_ = 0;  // spent on what was stored
+};
+
+}  // namespace cairn
