@@ -85,20 +85,6 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
   return model;
 }
 
-// The written tensor of a parameter in a role; fp32 weights are their own masters.
-uint32_t TensorOfRole(const TrainingParameter& parameter, Role role) {
-  switch (role) {
-    case Role::kExpAvg:
-      return *parameter.exp_avg;
-    case Role::kExpAvgSq:
-      return *parameter.exp_avg_sq;
-    case Role::kMaster:
-      return parameter.master.value_or(parameter.weight);
-    default:
-      return parameter.weight;
-  }
-}
-
 }  // namespace
 
 Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
@@ -138,7 +124,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
 void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
               StoredTarget& target) {
   for (const MegatronPart& part : local.parts)
-    target.parts.push_back({part, TensorOfRole(tensors.parameters[part.parameter], role), array});
+    target.parts.push_back({part, tensors.parameters[part.parameter].TensorOf(role), array});
 }
 
 }  // namespace cairn

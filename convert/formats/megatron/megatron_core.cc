@@ -40,13 +40,9 @@ bool AllEqual(std::span<const int> layers) {
 
 std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
 
-Result<const CoreModule*> CoreModuleOf(const MegatronTensor& tensor) {
+const CoreModule& CoreModuleOf(const MegatronTensor& tensor) {
   const std::span<const CoreModule> table = InLayer(tensor) ? std::span<const CoreModule>(kInLayer) : kBeside;
-  const auto row = std::ranges::find(table, tensor.module, &CoreModule::module);
-  if (row == table.end())
-    return NotSupported("{} has no place in Megatron-Core's GPT; --to megatron-deepspeed has one",
-                        tensor.module);
-  return &*row;
+  return *std::ranges::find(table, tensor.module, &CoreModule::module);
 }
 
 Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {

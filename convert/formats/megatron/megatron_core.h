@@ -21,8 +21,8 @@ struct CoreModule {
 
 // Those of a layer, in the order in which Transformer Engine's layers register them.
 std::span<const CoreModule> CoreLayerModules();
-// Errors: NotSupported naming one that Megatron-Core's GPT does not have.
-Result<const CoreModule*> CoreModuleOf(const MegatronTensor& tensor);
+// Requires a tensor of a model that CheckMegatronModel accepts for MegatronProgram::kCore.
+const CoreModule& CoreModuleOf(const MegatronTensor& tensor);
 
 inline bool InLayer(const MegatronTensor& tensor) {
   return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;

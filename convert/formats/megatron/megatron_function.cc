@@ -24,6 +24,10 @@ using nlohmann::json;
 
 constexpr size_t kMaxListItems = 1 << 16;  // of one list
 
+// BigScience's --glu-activation, and the activation of its gate.
+constexpr std::pair<std::string_view, std::string_view> kGlu[] = {
+    {"swiglu", "silu"}, {"geglu", "gelu"}, {"reglu", "relu"}, {"liglu", "linear"}};
+
 // Of Megatron-Core's rotary scaling, which takes the factor alone.
 json Llama3Scaling(const json& factor) {
   return {{"rope_type", "llama3"},
@@ -236,11 +240,10 @@ std::string Gelu(const json& args) {
 
 void ReadActivation(const json& args, json& facts) {
   const std::string glu = Lower(Get(args, "glu_activation"));
-  const std::map<std::string, std::string> of_glu = {
-      {"swiglu", "silu"}, {"geglu", "gelu"}, {"reglu", "relu"}, {"liglu", "linear"}};
   if (!glu.empty()) {
+    const auto known = std::ranges::find(kGlu, glu, &std::pair<std::string_view, std::string_view>::first);
     facts["gated_mlp"] = true;
-    facts["activation"] = of_glu.contains(glu) ? of_glu.at(glu) : glu;
+    facts["activation"] = known == std::end(kGlu) ? glu : known->second;
   } else if (Flag(args, "swiglu")) {
     facts["gated_mlp"] = true;
     facts["activation"] = "silu";
@@ -426,11 +429,9 @@ void AddFunctionArguments(const json& model, MegatronProgram program, json& args
   args["openai_gelu"] = tanh && !bias && !core;
   args["onnx_safe"] = nullptr;
   args["swiglu"] = gated && !args.contains("glu_activation");
-  const std::map<std::string, std::string> glu = {
-      {"silu", "swiglu"}, {"gelu", "geglu"}, {"relu", "reglu"}, {"linear", "liglu"}};
-  if (args.contains("glu_activation") && of["activation"].is_string())
-    if (const auto name = glu.find(of["activation"].get<std::string>()); name != glu.end())
-      args["glu_activation"] = name->second;
+  if (args.contains("glu_activation"))
+    for (const auto& [glu, activation] : kGlu)
+      if (of["activation"] == activation) args["glu_activation"] = glu;
 }
 
 // Megatron-DeepSpeed has neither add_qkv_bias nor qk_layernorm; BigScience's fork, which alone has alibi, has

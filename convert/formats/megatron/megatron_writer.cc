@@ -42,7 +42,7 @@ class MegatronPlanner {
     builder_.target.tensors = tensors_.tensors;
     for (int tp = 0; tp < topology_.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held, MegatronTensors(tensors_, shape_, topology_.tp, tp));
-      for (int pp = 0; pp < topology_.pp; ++pp) CAIRN_RETURN_IF_ERROR(AddRank(held, tp, pp));
+      for (int pp = 0; pp < topology_.pp; ++pp) AddRank(held, tp, pp);
     }
     builder_.Place();
     builder_.AddText("latest_checkpointed_iteration.txt", std::to_string(state_.iteration));
@@ -71,12 +71,11 @@ class MegatronPlanner {
 
   // ---- What a stage holds.
 
-  Result<std::string> NameOf(const MegatronTensor& tensor, int first_layer, bool& linear) const {
-    CAIRN_ASSIGN_OR_RETURN(const CoreModule* row, CoreModuleOf(tensor));
-    linear = row->linear;
+  std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
+    const CoreModule& module = CoreModuleOf(tensor);
     const std::string prefix =
         InLayer(tensor) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
-    return fmt::format("{}{}{}", prefix, options_.local_spec ? row->local : row->fused, tensor.Kind());
+    return fmt::format("{}{}{}", prefix, options_.local_spec ? module.local : module.fused, tensor.Kind());
   }
 
   // Where a tensor stands among those of its layer: the norm before attention is the first of all where it
@@ -87,7 +86,7 @@ class MegatronPlanner {
     return static_cast<int>(std::ranges::find(modules, tensor.module, &CoreModule::module) - modules.begin());
   }
 
-  Result<Chunk> ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
+  Chunk ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
     const int chunks = static_cast<int>(layers_.size());
     int first_layer = 0;
     for (int c = 0; c < index; ++c) first_layer += layers_[c];
@@ -101,11 +100,10 @@ class MegatronPlanner {
       const bool head =
           shape_.tied && tensor.module == "word_embeddings" && chunks > 1 && index + 1 == chunks;
       if (!here && !head) continue;
-      bool linear = head;
-      CAIRN_ASSIGN_OR_RETURN(std::string name, NameOf(tensor, first_layer, linear));
-      if (head) name = kHead, linear = true;
+      const std::string name = head ? kHead : NameOf(tensor, first_layer);
       Held held{name, {.name = name, .shape = tensor.shape, .parts = tensor.parts, .file_name = {}}, ""};
-      if (linear) held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
+      if (head || CoreModuleOf(tensor).linear)
+        held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
       chunk.push_back(std::move(held));
     }
     const auto tied_head = std::ranges::find(chunk, kHead, &Held::name);
@@ -115,12 +113,10 @@ class MegatronPlanner {
 
   // ---- A rank's file.
 
-  Status AddRank(const std::vector<MegatronTensor>& tensors, int tp, int pp) {
+  void AddRank(const std::vector<MegatronTensor>& tensors, int tp, int pp) {
     std::vector<Chunk> chunks;
-    for (int c = pp; c < static_cast<int>(layers_.size()); c += topology_.pp) {
-      CAIRN_ASSIGN_OR_RETURN(Chunk chunk, ChunkOf(tensors, c));
-      chunks.push_back(std::move(chunk));
-    }
+    for (int c = pp; c < static_cast<int>(layers_.size()); c += topology_.pp)
+      chunks.push_back(ChunkOf(tensors, c));
     const std::string rank =
         topology_.pp == 1 ? fmt::format("{:02}", tp) : fmt::format("{:02}_{:03}", tp, pp);
     const std::string directory = fmt::format("iter_{:07}/mp_rank_{}/", state_.iteration, rank);
@@ -140,7 +136,6 @@ class MegatronPlanner {
     p.Entry("num_floating_point_operations_so_far", 0);
     p.EndDict();
     if (distributed()) AddBuffers(chunks, directory + "distrib_optim.pt");
-    return OkStatus();
   }
 
   nlohmann::json Arguments() const {

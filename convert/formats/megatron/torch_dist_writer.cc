@@ -134,9 +134,8 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    CAIRN_ASSIGN_OR_RETURN(const CoreModule* module, CoreModuleOf(tensor));
     const std::string key =
-        fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", module->fused, tensor.Kind());
+        fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", CoreModuleOf(tensor).fused, tensor.Kind());
     if (InLayer(tensor)) stacked_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (optimizer_ == CoreOptimizer::kNone) return OkStatus();
@@ -164,11 +163,7 @@ class TorchDistPlanner {
   }
 
   uint32_t TensorOf(const MegatronPart& part, Role role) const {
-    const TrainingParameter& parameter = tensors_.parameters[part.parameter];
-    return role == Role::kWeight   ? parameter.weight
-           : role == Role::kMaster ? *parameter.master
-           : role == Role::kExpAvg ? *parameter.exp_avg
-                                   : *parameter.exp_avg_sq;
+    return tensors_.parameters[part.parameter].TensorOf(role);
   }
 
   DcpEntry& EntryOf(const std::string& name, const MegatronTensor& tensor, Dtype dtype) {

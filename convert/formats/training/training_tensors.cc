@@ -97,6 +97,12 @@ class Chooser {
 
 }  // namespace
 
+uint32_t TrainingParameter::TensorOf(Role role) const {
+  if (role == Role::kExpAvg) return *exp_avg;
+  if (role == Role::kExpAvgSq) return *exp_avg_sq;
+  return role == Role::kMaster ? master.value_or(weight) : weight;
+}
+
 Dtype TrainingTensors::weight_type() const {
   std::map<Dtype, uint64_t> bytes;
   for (const TrainingParameter& parameter : parameters)

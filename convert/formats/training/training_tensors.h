@@ -20,6 +20,8 @@ struct TrainingParameter {
   std::vector<std::pair<Role, uint32_t>> others;  // of other optimizers than Adam
 
   bool has_state() const { return exp_avg || !others.empty(); }
+  // The weight, master or moment. A weight without a master is its own. Requires that the moments exist.
+  uint32_t TensorOf(Role role) const;
 };
 
 struct TrainingTensors {
