@@ -1,7 +1,7 @@
 // One thread reads and the caller's thread visits. Four slots of memory are passed between them: `filled_`
-// and `used_` count blocks, and a slot is free again when its block was visited. The source is given the
-// whole sequence of boxes before the first read, so that it can read ahead too. BlockCursor finds the
-// outermost dimension of which one index fits into a block, and takes as many indices of it as fit.
+// and `used_` count blocks, and a slot is free again when its block was visited. The source gets the whole
+// sequence of boxes before the first read, to read ahead, too. BlockCursor finds the outermost dimension of
+// which one index fits into a block, and takes as many indices of it as fit.
 
 #include "convert/stream/block_stream.h"
 
@@ -19,8 +19,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
-constexpr uint64_t kSlots =
-    4;  // blocks on their way, so that neither thread waits for a short pause of the other
+constexpr uint64_t kSlots = 4;  // blocks in flight: neither thread waits for a short pause of the other
 constexpr uint64_t kMaxReaderCacheBytes = 128 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
@@ -29,7 +28,7 @@ uint64_t InnerVolume(const Dims& shape, int depth) {
   return volume;
 }
 
-// Buffers that go back and forth between the thread that reads and the one that visits.
+// Buffers that pass between the thread that reads and the one that visits.
 class ReadAhead {
  public:
   ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
@@ -46,7 +45,7 @@ class ReadAhead {
     thread_.join();
   }
 
-  // The next block, valid until Release(); nothing after the last one.
+  // The next block, valid until Release(); null after the last one.
   Result<std::optional<Block>> Next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return filled_ > used_ || finished_; });
@@ -69,7 +68,7 @@ class ReadAhead {
     std::unique_ptr<PageBuffer> memory;
   };
 
-  // The boxes of Run(), which the source is told before.
+  // The boxes of Run(), announced to the source.
   BoxSequence Boxes() const {
     return
         [this, i = size_t{0}, cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
@@ -131,7 +130,7 @@ class ReadAhead {
     return OkStatus();
   }
 
-  // Nothing once the visitor has gone.
+  // Null once the visitor has gone.
   Slot* WaitForFreeSlot() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return filled_ - used_ < kSlots || stop_; });

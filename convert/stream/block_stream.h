@@ -1,9 +1,9 @@
 // Walks tensors of a step block by block, verified, while the next block is being read.
 //
 // A block is a box that is contiguous in its tensor's row-major order: consecutive indices of one dimension,
-// one index of each dimension before it, everything of those after it. What a block and any box of the tensor
-// have in common is therefore contiguous in that box too, so that blocks can be appended to the pieces of any
-// topology as they come. Memory is set by the block size, never by a tensor.
+// one index of each dimension before it, everything of those after it. The intersection of a block and any
+// box of the tensor is therefore contiguous in that box, too: blocks can be appended to the pieces of any
+// topology as they come. The block size bounds the memory, whatever the size of a tensor.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ inline constexpr uint64_t kDefaultMaxMemory = 256 << 20;
 inline constexpr uint64_t kMaxBlockBytes =
     16 << 20;  // larger ones gained nothing and leave the last-level cache
 
-// The block size for a window of memory: the blocks on their way from the reading thread take an eighth of
+// The block size for a window of memory: blocks between the reading thread and the visitor take an eighth of
 // it.
 uint64_t BlockBytesFor(uint64_t max_memory);
 
-// What a reader of blocks keeps of chunks (CheckpointSource::SetCacheBytes) in a window of memory: half of
-// it, 128 MiB at most, which serve 23 pieces side by side.
+// The cache of chunks of a reader of blocks (CheckpointSource::SetCacheBytes) in a window of memory: half of
+// it, at most 128 MiB, enough for 23 pieces side by side.
 uint64_t ReaderCacheFor(uint64_t max_memory);
 
 // The blocks of one tensor, in row-major order. Pure.
@@ -52,8 +52,8 @@ struct Block {
 };
 
 // Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
-// `see`, if any, is called for every block before that, on the reading thread: what can be computed there
-// leaves the visitor more time. Errors: those of CheckpointSource::ReadBox and of `visit`.
+// `see`, if any, is called for every block before that, on the reading thread: work done there leaves the
+// visitor more time. Errors: those of CheckpointSource::ReadBox and of `visit`.
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                     const std::function<Status(const Block&)>& visit,
                     const std::function<void(const Block&)>& see = {});

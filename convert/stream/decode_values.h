@@ -1,4 +1,4 @@
-// Elements of any dtype as doubles, exactly: for looking at values, not for computing with them.
+// Elements of any dtype as exact doubles, to look at values, not to compute with them.
 #pragma once
 
 #include <bit>

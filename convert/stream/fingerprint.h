@@ -5,10 +5,10 @@
 //   key(i) * bits(i)
 // where i is the element's index in the whole tensor's row-major order, bits(i) its bytes as an unsigned
 // number of at most 64 bits, and key(i) = 1 + mix(seed + i * 0x9e3779b97f4a7c15) with SplitMix64's finaliser
-// as mix and a seed taken from the tensor's display name. Each element contributes alone, so pieces of a
-// tensor can be summed apart and added. The fingerprint is XXH3-128 over (display name, role, dtype, shape,
-// sum); that of a step is XXH3-128 over the sorted list of display names and fingerprints. Random states
-// (Role::kRng) belong to one topology and are left out.
+// as mix and a seed taken from the tensor's display name. Each element contributes independently, so pieces
+// of a tensor can be summed separately and added. The fingerprint is XXH3-128 over (display name, role,
+// dtype, shape, sum); that of a step is XXH3-128 over the sorted list of display names and fingerprints.
+// Random states (Role::kRng) belong to one topology and are left out.
 //
 // What it detects. mix and the step to its argument are bijections of 64-bit numbers, so the keys of a tensor
 // are distinct and lie in [1, 2^64]. Hence always:
@@ -17,10 +17,10 @@
 // - two swapped elements b != c at i != j: by (key(i) - key(j)) * (c - b), not 0 and smaller than 2^128 for
 // the same
 //   reason.
-// Any other change goes unseen only where a sum of products with pseudo-random keys cancels: of each changed
-// element's 2^64 possible keys at most one does that, so by chance about once in 2^64. Name, dtype and shape
-// are told apart by XXH3-128. It is no signature: the keys are public, and who wants a collision can compute
-// one.
+// Any other change goes unseen only if a sum of products with pseudo-random keys cancels: of each changed
+// element's 2^64 possible keys at most one does that, so by chance about once in 2^64. XXH3-128 distinguishes
+// name, dtype and shape. The fingerprint is not a signature: the keys are public, and anyone can compute a
+// collision.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class TensorFingerprint {
   // The elements from row-major index `begin` of the tensor on. Requires whole elements; each element once.
   void Add(uint64_t begin, std::span<const std::byte> bytes);
   Digest Finish(const TensorEntry& tensor) const;
-  // The sum so far, low half first, and what was summed elsewhere.
+  // The sum so far, low half first; and adds a sum that was taken elsewhere.
   std::array<uint64_t, 2> sum() const {
     return {static_cast<uint64_t>(sum_), static_cast<uint64_t>(sum_ >> 64)};
   }
@@ -70,12 +70,12 @@ struct Fingerprints {
 // Sorts and adds the overall one. Names are distinct.
 Fingerprints Combine(std::vector<NamedFingerprint> tensors);
 
-// All tensors of a catalog while they stream by.
+// Sums all tensors of a catalog while they stream by.
 class StepFingerprint {
  public:
   explicit StepFingerprint(const TensorTable& catalog);
   void Add(const Block& block) { sums_[block.tensor].Add(block.begin, block.bytes); }
-  // Of one tensor, to be summed apart and added.
+  // The sum of one tensor, to take separately and to add.
   TensorFingerprint& of(uint32_t tensor) { return sums_[tensor]; }
   const TensorFingerprint& of(uint32_t tensor) const { return sums_[tensor]; }
   Fingerprints Finish() const;
@@ -85,7 +85,7 @@ class StepFingerprint {
   std::vector<TensorFingerprint> sums_;
 };
 
-// Reads every tensor, verified. `advance` is given the bytes of each block; may be empty.
+// Reads every tensor, verified. `advance` gets the bytes of each block; may be empty.
 Result<StepFingerprint> SumsOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
                                const std::function<void(uint64_t)>& advance = {});
 inline Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,

@@ -1,6 +1,7 @@
-// Whether masters and weights belong together: rounded to the weight's type, each master is its weight.
+// Proves that masters and weights belong together: rounded to the weight's type, each master equals its
+// weight.
 //
-// What proves the order and the paddings that a format module assumed of flattened optimizer shards: wrong
+// This proves the order and the paddings that a format module assumed for flattened optimizer shards: wrong
 // ones pair parameters with the values of others. Every training that keeps both rounds one to the other.
 #pragma once
 

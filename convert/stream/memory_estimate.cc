@@ -15,7 +15,7 @@ constexpr uint64_t kLeastAheadBytes = 2 * kChunkBytes;  // as in step_reader.cc
 constexpr uint64_t kMostAheadBytes = 8 * kChunkBytes;
 constexpr uint64_t kMostWindowBytes = 8 << 20;  // as in stored_source.cc
 
-// Blocks go through the slots in turn; of each the largest is what it touches.
+// Blocks go through the slots in turn; each slot touches the memory of its largest block.
 uint64_t MemoryOfSlots(const CheckpointSource& source, std::span<const uint32_t> tensors,
                        uint64_t block_bytes) {
   std::array<uint64_t, kEstimatedSlots> touched{};
@@ -26,7 +26,7 @@ uint64_t MemoryOfSlots(const CheckpointSource& source, std::span<const uint32_t>
     for (BlockCursor cursor(entry.spec.shape, block_bytes / size); !cursor.done(); cursor.Advance()) {
       uint64_t& slot = touched[block++ % touched.size()];
       slot = std::max(slot, cursor.box().Volume() * size);
-      // More of one tensor are as large as these.
+      // More blocks of one tensor are as large as these.
       if (block > 1024 && std::ranges::min(touched) * 10 >= block_bytes * 9) break;
     }
   }

@@ -1,6 +1,5 @@
-// How much memory a verb that streams a checkpoint will take: what --dry-run says of it. The parts are those
-// that are touched, by the sizes of the tensors; held against measured peaks of 32 MB to 200 MB they are
-// within a quarter.
+// Estimates the memory of a verb that streams a checkpoint, for --dry-run. Counts the memory that is touched,
+// by the sizes of the tensors; within a quarter of measured peaks of 32 MB to 200 MB.
 #pragma once
 
 #include <span>
@@ -14,11 +13,11 @@ inline constexpr uint64_t kProgramMemory = 32 << 20;  // without any buffer
 // HDF5, the threads that write and prove, and the shards that are open.
 uint64_t MemoryOfNativeWriter(const Topology& target, uint64_t max_memory);
 
-// StreamBlocks() of these tensors, with ReaderCacheFor(max_memory): its blocks, and what the reader keeps.
+// StreamBlocks() of these tensors, with ReaderCacheFor(max_memory): its blocks, and the reader's cache.
 uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_t> tensors,
                          uint64_t block_bytes, uint64_t max_memory);
 
-// A ring of `buffers` that pieces of these tensors are written through, each cut into `cuts` of them.
+// A ring of `buffers` to write pieces of these tensors, each cut into `cuts` pieces.
 uint64_t MemoryOfWriting(const CheckpointSource& source, std::span<const uint32_t> tensors,
                          uint64_t buffer_bytes, uint64_t buffers, uint64_t cuts);
 

@@ -1,7 +1,8 @@
 // All meetings are files in the partial directory, which every rank polls; each appears whole ("team-next-N"
-// until then). "team-room" says that rank 0 is ready; it holds the name of the launch, so that the room of
-// another launch is not entered. "team-ended-N" says that rank N is through. "team-failed" holds the words of
-// the first failure. Where the directory itself is gone, rank 0 has failed and removed it, or has published.
+// until then). "team-room" means that rank 0 is ready; it contains the name of the launch, so that no rank
+// enters the room of another one. "team-ended-N" means that rank N has finished. "team-failed" contains the
+// message of the first failure. If the directory itself is gone, rank 0 has failed and removed it, or has
+// published.
 
 #include "convert/stream/rank_team.h"
 
@@ -41,7 +42,7 @@ int Number(const char* text) {
   return value;
 }
 
-// How many of the others are through, and how much is in the directory.
+// How many other ranks have finished, and how much is in the directory.
 struct Progress {
   int ended = 0;
   size_t files = 0;
@@ -55,7 +56,7 @@ Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
   return progress;
 }
 
-// "3, 17 and 2 more", of the ranks but 0 that are not through.
+// "3, 17 and 2 more": the ranks other than 0 that have not finished.
 std::string MissingRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   std::vector<int> missing;
   for (int rank = 1; rank < team.size; ++rank)
@@ -66,7 +67,7 @@ std::string MissingRanks(FileSystem& fs, const std::string& directory, const Ran
   return named == missing.size() ? text : fmt::format("{} and {} more", text, missing.size() - named);
 }
 
-// By the other ranks, once all of them have said it.
+// The sum over the other ranks, once all have finished.
 std::optional<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   uint64_t sum = 0;
   for (int rank = 1; rank < team.size; ++rank) {
@@ -94,7 +95,7 @@ RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>
     RankTeam team{.rank = rank, .size = size};
     for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_STEP_ID"})
       if (const char* id = get_env(name)) team.launch += fmt::format("{}={} ", name, id);
-    // Of a batch system: a job may launch several times, so that these are the last resort.
+    // From a batch system. The last resort, since a job may launch several times.
     for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"})
       if (const char* id = get_env(name); id && team.launch.empty())
         team.launch = fmt::format("{}={} ", name, id);
@@ -144,7 +145,7 @@ Status CheckTeam(FileSystem& fs, const std::string& directory) {
 
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read) {
-  // The first one stays: this may be only its echo.
+  // The first failure stays: this one may be only its consequence.
   if (!outcome.ok() && !fs.Stat(JoinPath(directory, kFailedName)).ok())
     (void)Post(fs, directory, team, kFailedName,
                fmt::format("rank {} failed: {}", team.rank, outcome.message()));

@@ -1,10 +1,10 @@
 // The processes of one parallel launch that make one step together (a reshape, a save of another program's
-// state), and how they meet: by small files in the step's partial directory, which all of them must see
-// anyway.
+// state). They meet by small files in the step's partial directory, which all of them can see.
 //
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
-// loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it is through; the
-// first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer renews.
+// loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it has finished;
+// the first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer
+// renews.
 #pragma once
 
 #include <chrono>
@@ -18,35 +18,35 @@ namespace cairn {
 struct RankTeam {
   int rank = 0;
   int size = 1;
-  std::string launch;  // names this launch; another run of the same command has another; empty: nothing does
+  std::string launch;  // names this launch, different for each run of a command; empty: unnamed
   std::chrono::seconds start_patience{120};  // until rank 0 begins
   std::chrono::seconds patience{
       30 * 60};  // with ranks that make no progress: a unit is at most a GiB or one tensor
 
-  // Of OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone where none of them is set.
-  // `get_env` as std::getenv.
+  // From OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set. `get_env` is
+  // like std::getenv.
   static RankTeam FromEnvironment(const std::function<const char*(const char*)>& get_env);
   bool leads() const { return rank == 0; }
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument where nothing names the
-// launch: the others could take a room that a killed one left for this one's.
+// Rank 0 declares `directory` ready for this launch. Errors: InvalidArgument if the launch has no name: other
+// ranks could take the room of a killed launch for this one.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The others wait for it. Errors: Aborted at the deadline.
+// The other ranks wait for that. Errors: Aborted at the deadline.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
-// OK unless some rank has failed. Errors: Aborted with its words.
+// OK unless some rank has failed. Errors: Aborted with that rank's message.
 Status CheckTeam(FileSystem& fs, const std::string& directory);
-// This rank is through with its share, for which it read so many bytes of the source, or has failed.
+// This rank has finished its share, or has failed. Reports the bytes that it read of the source.
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
-// Rank 0 waits until every other rank is through, and gets the bytes that they read in all.
+// Rank 0 waits until every other rank has finished. Returns the bytes that all of them read.
 // Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// After a failure rank 0 waits, for a while, until nobody writes into the directory any more.
+// After a failure rank 0 waits for a while until nobody writes into the directory any more.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The others wait until `directory` has become `final_path`. Errors: Aborted where it is gone instead.
+// The other ranks wait until `directory` has become `final_path`. Errors: Aborted if it is gone instead.
 Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
                       const std::string& final_path);
 

@@ -1,6 +1,5 @@
 // Reads pieces back from the disk, past the page cache, before they count: each chunk must match the digest
-// that its shard is going to carry, and its elements are summed at the place in the tensor that the shard
-// says they have.
+// that its shard will carry, and its elements are summed at their place in the tensor according to the shard.
 #pragma once
 
 #include <functional>
@@ -22,7 +21,7 @@ class ShardProof {
              uint64_t max_memory);
 
   // Reads all pieces of `tensors` in a stage's shards, which must be written, in order of place. Adds to
-  // `sums`; `advance` is told the bytes done. Errors: Corrupt naming file, offset and tensor; those of the
+  // `sums`; `advance` gets the bytes done. Errors: Corrupt naming file, offset and tensor; those of the
   // disk.
   Status Prove(const StageWriter& stage, std::span<const uint32_t> tensors, StepFingerprint& sums,
                const std::function<void(uint64_t)>& advance);
@@ -36,7 +35,7 @@ class ShardProof {
     uint64_t chunk;
     uint64_t bytes;
   };
-  using Neighbours = std::span<const ChunkRef>;  // that are read together
+  using Neighbours = std::span<const ChunkRef>;  // read together
 
   std::vector<ChunkRef> ChunksOf(const StageWriter& stage, std::span<const uint32_t> tensors) const;
   static std::vector<Neighbours> JoinedOf(std::span<const ChunkRef> chunks);

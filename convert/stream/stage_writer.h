@@ -1,7 +1,7 @@
 // The shards of one pipeline stage, written from blocks of its tensors.
 //
-// Each shard has one write buffer per piece that has begun and not ended. Several processes may write into
-// the same shards, each other tensors: all lay them out alike.
+// Each shard has one write buffer per piece that has begun and not ended. Several processes may write
+// different tensors into the same shards: all use the same layout.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class StageWriter {
                                                      int stage, Direct direct,
                                                      Existing existing = Existing::kRefuse);
 
-  // Those that have pieces here, in catalog order.
+  // The tensors that have pieces here, in catalog order.
   const std::vector<uint32_t>& tensors() const { return tensors_; }
   const std::vector<Target>& targets(uint32_t tensor) const { return targets_[tensor]; }
   size_t shard_count() const { return shards_.size(); }
@@ -42,7 +42,8 @@ class StageWriter {
 
   // The next block of a tensor.
   Status Append(const Block& block);
-  // Once every tensor is whole: the rest of each shard, synced. In order of rank.
+  // Call once every tensor is whole. Writes the rest of each shard, and syncs it. Receipts are in order of
+  // rank.
   Result<std::vector<ShardReceipt>> Finish();
 
  private:

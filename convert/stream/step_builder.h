@@ -1,7 +1,7 @@
 // Writes a native step of any topology from blocks of its tensors, stage by stage, within a window of memory.
 //
-// Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made under a partial
-// name beside its final one; what is not published is removed.
+// Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made by a Committer:
+// unless it is published it is removed.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 namespace cairn {
 
 struct StepBuilderOptions {
-  // Of the whole job beside the program itself: half of it for what a reader keeps, a quarter for write
-  // buffers, the rest for blocks. Kept from 64 MiB on; below, one chunk and a few buffers are needed anyway.
+  // Of the whole job, without the program itself: half of it for the reader's cache, a quarter for write
+  // buffers, the rest for blocks. Holds from 64 MiB on; the minimum is one chunk and a few buffers.
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
   Direct direct = Direct::kAuto;
@@ -27,9 +27,7 @@ struct StepBuilderOptions {
 
 class StepBuilder final : public BlockTarget {
  public:
-  // Takes the lock of `run_dir`, which is made where it is missing, checks the free space, makes the partial
-  // directory. Errors: AlreadyExists where the step is there or another process writes into the directory;
-  // NoSpace.
+  // Errors: those of Committer::Create.
   static Result<std::unique_ptr<StepBuilder>> Create(FileSystem& fs, const std::string& run_dir,
                                                      const StepInfo& info, const StepPlan& plan,
                                                      const StepBuilderOptions& options);
@@ -41,7 +39,7 @@ class StepBuilder final : public BlockTarget {
   // Finishes the stage's shards: every tensor that BeginStage() returned must have been appended whole.
   Status EndStage();
 
-  // After the last stage: index and manifest. Returns a reader of what was written, for proof.
+  // After the last stage: writes index and manifest. Returns a reader of the step, to prove it.
   Result<std::unique_ptr<StepReader>> Seal();
   // Makes it the step.
   Status Publish() { return committer_->Publish(); }
@@ -62,8 +60,8 @@ class StepBuilder final : public BlockTarget {
   std::vector<ShardReceipt> receipts_;
 };
 
-// Bytes of a native step's files, as near as can be told without laying them out: data, a page for each
-// piece, and metadata. Never below the data.
+// Estimates the bytes of a native step's files: data, a page for each piece, and metadata. Never below the
+// data.
 struct StepSize {
   uint64_t data_bytes = 0;
   uint64_t file_bytes = 0;

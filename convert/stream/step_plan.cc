@@ -1,7 +1,7 @@
-// Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
-// that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
-// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. What
-// is opaque is dealt to the shards whole, by their number.
+// Make() groups the tensors of a parameter's roles and tries every position once: a topology that does not
+// fit fails before the first byte is written. Stage() then plans one stage at a time. It asks placement.h
+// once per tensor parallel rank, and gives each placed box to all roles of the parameter. Opaque tensors go
+// to the shards whole, by number.
 
 #include "convert/stream/step_plan.h"
 
@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// Says in the model's own words what placement.h would say of some tensor.
+// Reports in terms of the model what placement.h would report for some tensor.
 Status CheckModel(const nlohmann::json& model, const Topology& topology) {
   for (const auto& [field, what] :
        {std::pair("num_attention_heads", "attention heads"),
@@ -81,7 +81,7 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
     }
     plan.roles_[found->second].push_back(i);
   }
-  // Each position is tried now, so that nothing can fail once the first byte is written.
+  // Tries each position now: nothing can fail once the first byte is written.
   for (int pp = 0; pp < topology.pp; ++pp)
     CAIRN_RETURN_IF_ERROR(LayoutOf(plan.specs_, topology, 0, pp).status());
   return plan;

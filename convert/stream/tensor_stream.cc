@@ -1,4 +1,4 @@
-// Run() turns the list of written tensors into one of source tensors, so that each is read once, whatever is
+// Run() turns the list of written tensors into one of source tensors: each is read once, however many are
 // written from it. The reading thread sums the source; the caller's thread casts, sums what is written, and
 // hands the block to the target. A tensor that is written as it is read needs one sum only: a second one of
 // the same bytes would take as long as reading.

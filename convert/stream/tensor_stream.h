@@ -1,7 +1,7 @@
-// The stream of every verb that writes tensors: blocks of a source, verified as they are read, cast where the
-// written type differs, summed on both sides, given to a target.
+// The stream of every verb that writes tensors: blocks of a source, verified as they are read, cast if the
+// written type differs, summed on both sides, and passed to a target.
 //
-// What a target wrote is proven by comparing the sums of what is read back with those of what was written.
+// The target's data is proven by comparing the sums of the values read back with those of the values written.
 #pragma once
 
 #include <functional>
@@ -16,19 +16,19 @@
 
 namespace cairn {
 
-// A tensor on its way: of the source, in the type that is written.
+// A tensor to write: its source, and the type that is written.
 struct WrittenTensor {
   uint32_t source = 0;    // into the source's catalog
-  TensorEntry entry;      // as the reader of the target finds it again
+  TensorEntry entry;      // as the reader of the target finds it
   bool read_back = true;  // false: the reader finds it through another tensor
 };
 
-// Where blocks go: the shards of a native step, or another system's files.
+// Receives blocks: the shards of a native step, or another system's files.
 class BlockTarget {
  public:
   virtual ~BlockTarget() = default;
-  // The next block of written tensor `block.tensor`, in row-major order, tensor after tensor. Several tensors
-  // that are written from the same one of the source come side by side.
+  // The next block of written tensor `block.tensor`, in row-major order, tensor after tensor. Tensors that
+  // are written from the same source tensor come side by side.
   virtual Status Write(const Block& block) = 0;
   // The tensors so far are whole.
   virtual Status EndTensors() { return OkStatus(); }
@@ -39,10 +39,10 @@ struct TensorStreamOptions {
   OnOverflow on_overflow = OnOverflow::kInfinity;
   // True: a finite value that would become infinite ends the stream. False: such values are counted.
   bool refuse_overflow = false;
-  std::function<void(uint64_t)> advance;  // is given the bytes of each block as they are read; may be empty
+  std::function<void(uint64_t)> advance;  // gets the bytes of each block as they are read; may be empty
 };
 
-// A function that is given bytes and passes their sum on, as progress is shown. Copies share the sum.
+// A function that adds up the bytes that it gets and passes the sum on, for progress. Copies share the sum.
 std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress);
 
 class TensorStream {
@@ -51,19 +51,19 @@ class TensorStream {
   TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors, TensorStreamOptions options);
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
-  // and of `target`; InvalidArgument naming a tensor that overflows, where that is refused.
+  // and of `target`; InvalidArgument naming a tensor that overflows, if that is refused.
   Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
   Status RunAll(BlockTarget& target);
 
-  // Of each tensor: the values that were read and cast. Values that keep their type are counted as elements
-  // alone.
+  // For each tensor, the values that were read and cast. Values that keep their type are only counted as
+  // elements.
   const std::vector<CastCounts>& counts() const { return counts_; }
   uint64_t overflowed() const;
   // Over the source's tensors that were read.
   Digest source_fingerprint() const;
 
-  // What was read back at `path`: a table of tensors and their sums. Errors: Corrupt naming a tensor that is
-  // missing, that nobody wrote, or whose dtype, shape or values differ.
+  // Compares with a table of tensors and their sums, read back at `path`. Errors: Corrupt naming a tensor
+  // that is missing, that nobody wrote, or whose dtype, shape or values differ.
   Status Compare(const std::string& path, const TensorTable& found, const StepFingerprint& sums) const;
 
  private:

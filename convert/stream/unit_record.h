@@ -1,6 +1,6 @@
-// What is known of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards
-// and was read back. A journal is the unit records in the partial directory; with them a killed run is
-// gone on with, and several processes tell each other what they wrote.
+// The record of a finished unit of a reshape: its part of one stage's tensors is in the target's shards and
+// was read back. The unit records in the partial directory are a journal: a killed run is resumed with them,
+// and several processes exchange them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace cairn {
 
 struct UnitRecord {
-  Digest job{};  // what is reshaped into what
+  Digest job{};  // source and target of the reshape
   uint32_t stage = 0;
   uint32_t unit = 0;                          // of the stage
   std::vector<std::array<uint64_t, 2>> sums;  // of its tensors' elements (TensorFingerprint)
@@ -27,7 +27,7 @@ bool IsUnitRecordName(std::string_view name);
 
 // Creates the record's file, synced.
 Status WriteUnitRecord(FileSystem& fs, const std::string& directory, const UnitRecord& record);
-// Errors: NotFound; Corrupt where it was cut short or is another job's or unit's.
+// Errors: NotFound; Corrupt if it was cut short or belongs to another job or unit.
 Result<UnitRecord> ReadUnitRecord(FileSystem& fs, const std::string& directory, const Digest& job, int stage,
                                   size_t unit);
 

@@ -1,4 +1,4 @@
-// How far the values of two tensors are apart, gathered block by block.
+// The distance between the values of two tensors, gathered block by block.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ class ValueDistance {
   ValueDistance(Dtype a, Dtype b, double absolute, double relative)
       : a_(a), b_(b), absolute_(absolute), relative_(relative) {}
 
-  // Elements from row-major index `begin` on, as many of both.
+  // Adds elements from row-major index `begin` on, the same number of both.
   void Add(uint64_t begin, std::span<const std::byte> a, std::span<const std::byte> b);
 
-  // What another one, of elements behind these, has gathered.
+  // Adds the distance of later elements.
   void Join(const ValueDistance& behind);
 
   uint64_t elements = 0;

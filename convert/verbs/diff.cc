@@ -1,7 +1,7 @@
-// PairUp() needs no data: it pairs tensors by name and role, and reports what one side lacks or has in
-// another shape or type. Then A streams block by block, and the same box is read of B for each block. So
-// memory is a block of each and the readers' caches, whatever the topologies. Blocks of a tensor come in
-// order, and its distance is reported when all its elements were seen.
+// PairUp() needs no data: it pairs tensors by name and role, and reports tensors that one side lacks or has
+// in another shape or type. Then A streams block by block, and the same box of B is read for each block.
+// Memory holds a block of each and the readers' caches, for any topologies. Blocks of a tensor come in order,
+// and its distance is reported when all its elements were seen.
 
 #include "convert/verbs/diff.h"
 
@@ -141,7 +141,7 @@ class Differ {
     diff.name = std::move(name), diff.kind = kind, diff.a = std::move(a), diff.b = std::move(b);
   }
 
-  // A is read ahead by a thread of its own, B by this one.
+  // Another thread reads A ahead; this one reads B.
   Status CompareValues() {
     const uint64_t cache = ReaderCacheFor(options_.max_memory / 2);
     a_.SetCacheBytes(cache), b_.SetCacheBytes(cache);

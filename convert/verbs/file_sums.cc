@@ -1,7 +1,7 @@
-// Finding and checking are apart, so that a caller knows how many bytes a check reads before it begins. A
+// Finding and checking are separate: a caller knows how many bytes a check reads before it begins. A
 // zip is recognised by its first bytes; the zips inside .distcp files are found through .metadata, once for
 // each directory. The checker reads everything through one window, and collects problems instead of stopping
-// at the first, so that one damaged file does not hide another.
+// at the first: one damaged file does not hide another.
 
 #include "convert/verbs/file_sums.h"
 
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kWindowBytes = 4 << 20;
 constexpr uint64_t kMaxSumsBytes = 16 << 20;
 
-// Whether the first bytes are those of a zip's first record.
+// True if the first bytes are those of a zip's first record.
 bool IsZipAt(File& file, uint64_t begin) {
   std::array<std::byte, 4> start{};
   return file.ReadAt(begin, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
@@ -45,7 +45,7 @@ void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
   sums.bytes += info.ok() ? info->bytes : 0;
 }
 
-// Of a DCP whose opening has shown that its .metadata can be read; else there is nothing to check by.
+// For a DCP whose .metadata can be read; else there is nothing to check.
 void AddDcpItems(FileSystem& fs, const std::string& directory, const std::string& prefix, FileSums& sums) {
   const auto index = ReadDcpIndex(fs, prefix.empty() ? directory : JoinPath(directory, prefix));
   if (!index.ok()) return;
@@ -73,7 +73,7 @@ class SumChecker {
           fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSha256SumsName, digest));
   }
 
-  // Of `where` in the file; of all of it by default.
+  // Checks `where` in the file; by default all of it.
   void CheckZip(const std::string& name, std::optional<Stretch> where = {}) {
     const std::string path = JoinPath(directory_, name);
     const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {

@@ -1,5 +1,5 @@
-// The checksums that files of other systems bring along: the CRC-32 of each record of a torch.save zip, alone
-// or one item of many in a .distcp, and the SHA256SUMS beside a release.
+// The checksums in files of other systems: the CRC-32 of each record of a torch.save zip, alone or as one
+// item of many in a .distcp, and the SHA256SUMS beside a release.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// What is there to check against. `files` are names relative to `directory`, as a source's catalog has them.
+// The checksums that are there. `files` are names relative to `directory`, as in a source's catalog.
 struct FileSums {
   std::vector<std::string> zips;                       // names
   std::vector<std::pair<std::string, Stretch>> items;  // zips in a .distcp, and their names
@@ -26,8 +26,7 @@ struct FileSums {
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
                               const std::vector<std::string>& files);
 
-// The zips alone, where SHA256SUMS does not matter. Those in a .distcp are where the .metadata beside it
-// says.
+// Only the zips, without SHA256SUMS. The .metadata beside a .distcp gives the place of its zips.
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
 
 // The records of the zips, for a source of these `files` that checks them while it reads. Errors: Corrupt (a
@@ -35,8 +34,8 @@ FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vecto
 Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& directory,
                                             const std::vector<std::string>& files, const FileSums& sums);
 
-// Reads all those files. A file that is missing, unreadable, or not what its sum says is a problem. Records
-// whose CRC is 0 were left without by their writer. `progress` is told the bytes done; may be empty.
+// Reads all those files. A file that is missing, unreadable, or differs from its sum is a problem. A CRC of 0
+// means that the writer left it out. `progress` gets the bytes done; may be empty.
 VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
                            const std::function<void(uint64_t)>& progress = {});
 

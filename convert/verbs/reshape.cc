@@ -1,9 +1,9 @@
-// The partial directory is named after the job (source, topology, padding), so that a second run finds what
-// a killed one left. Per stage: units whose record and bytes are still good are taken over, the others go
-// through one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back,
-// compares the sums, and only then writes the record. Where the process is alone it ends the shards of a
-// stage itself; in a team rank 0 ends all of them from the records. Publish() seals the step, opens it
-// again, and renames it last.
+// The partial directory is named after the job (source, topology, padding): a second run finds the one of a
+// killed run. Per stage: units whose record and bytes are still good are taken over, the others go through
+// one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back, compares
+// the sums, and only then writes the record. A single process ends the shards of a stage itself; in a team
+// rank 0 ends all of them from the records. Publish() seals the step, reads the seal back, and renames the
+// step last.
 
 #include "convert/verbs/reshape.h"
 
@@ -22,9 +22,9 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMinUnitBytes = 64 << 20;  // small enough that little is left to prove at the end
+constexpr uint64_t kMinUnitBytes = 64 << 20;  // small: little is left to prove at the end
 constexpr uint64_t kMaxUnitBytes = 1 << 30;
-constexpr uint64_t kUnitsPerReshape = 256;  // where that falls between the two
+constexpr uint64_t kUnitsPerReshape = 256;  // if that is between the two
 
 using Unit = std::vector<uint32_t>;  // tensors, in catalog order
 
@@ -38,7 +38,7 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
   return tensors;
 }
 
-// A model that nobody knows would be whole on each tensor parallel rank, and all of it on the first stage.
+// An unknown model would be whole on each tensor parallel rank, and all of it on the first stage.
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
@@ -75,7 +75,7 @@ std::vector<Unit> UnitsOf(const TensorTable& catalog, const std::vector<uint32_t
   return units;
 }
 
-// The same for the same source and the same target, and only then.
+// Equal for the same source and the same target only.
 Digest JobOf(const CheckpointSource& source, const ReshapeOptions& options) {
   return DigestOf(fmt::format("{}|{}|{}", EncodeManifest(source.manifest()), ToString(options.target),
                               options.vocab_multiple));
@@ -144,7 +144,7 @@ class ReshapeRun {
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }
 
-  // The units of this rank, and where it is alone, the ends of the shards.
+  // Does the units of this rank. A single process also ends the shards.
   Status DoShare() {
     ring_ = std::make_unique<WriteRing>(
         fs_, RingFor(options_.writer.max_memory, options_.writer.jobs, options_.target.tp));
@@ -180,7 +180,7 @@ class ReshapeRun {
     return behind.Push([this, stage](size_t) { return FinishStage(*stage); });
   }
 
-  // One stream of all units, so that reading never pauses between two of them.
+  // One stream of all units: reading never pauses between two of them.
   Status StreamUnits(const std::shared_ptr<Stage>& stage, const std::vector<size_t>& todo,
                      WorkerPool& behind) {
     std::vector<uint32_t> tensors;
@@ -203,8 +203,9 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Written, read back, recorded. One who goes on reads a unit before it believes the record, so that the end
-  // of the shard is soon enough to make it durable; rank 0 ends shards without reading what others wrote.
+  // Awaits the writes, reads the unit back, and records it. A resumed run reads a unit before it believes the
+  // record, so the end of the shard is soon enough to make it durable. Rank 0 ends shards without reading the
+  // units of others, so a team syncs them here.
   Status EndUnit(Stage& stage, size_t unit, uint64_t mark) {
     CAIRN_RETURN_IF_ERROR(ring_->Await(mark));
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(SyncShardsOf(stage, unit));
@@ -243,7 +244,7 @@ class ReshapeRun {
     return record;
   }
 
-  // Believes a record: its pieces count as written. Errors: Corrupt where it does not fit the unit.
+  // Takes the pieces of a record as written. Errors: Corrupt if it does not fit the unit.
   Status Restore(Stage& stage, size_t unit, const UnitRecord& record) {
     const Unit& tensors = stage.units[unit];
     size_t chunks = 0;
@@ -267,7 +268,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // True where an earlier run has done the unit and it is still on the disk, which is read to know.
+  // True if an earlier run has done the unit and reading the disk shows that it is still good.
   Result<bool> TakeOver(Stage& stage, size_t unit) {
     const Result<UnitRecord> record = ReadUnitRecord(fs_, directory_, job_, stage.index, unit);
     if (record.status().kind() == StatusKind::kNotFound) return false;
@@ -304,7 +305,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Rank 0 of several: what the records say is in the shards.
+  // Rank 0 of several: ends the shards from the records.
   Status FinishShards() {
     CAIRN_ASSIGN_OR_RETURN(bytes_read_by_others_, AwaitTeam(fs_, directory_, team_));
     for (int index = 0; index < options_.target.pp; ++index) {
@@ -318,7 +319,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Index and manifest are read again too: they must say of every chunk what was proven of it.
+  // Index and manifest are read back, too: they must have the proven digest of every chunk.
   Status Publish(ReshapeResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
@@ -351,7 +352,7 @@ class ReshapeRun {
   const Digest job_;
   const uint64_t unit_bytes_;
   Committer committer_;
-  const std::string directory_;  // until it has its final name
+  const std::string directory_;  // partial
   std::unique_ptr<WriteRing> ring_;
   StepFingerprint sums_;             // of the source
   std::optional<ShardProof> proof_;  // of what this run wrote, behind it

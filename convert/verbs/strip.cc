@@ -1,7 +1,7 @@
-// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. A
-// release is then files of another system (write_foreign.h), any other result a native step. Overflows are
-// known only at the end of the stream: what was written is then removed. TryStrip() is the same stream to a
-// target that keeps nothing, so both count alike.
+// The plan comes first: the tensor that is read for each parameter, and the type of each written tensor. A
+// release is files of another system (write_foreign.h); any other result is a native step. Overflows are
+// known only at the end of the stream: the files are then removed. TryStrip() runs the same stream to a
+// target that keeps nothing, so both count the same.
 
 #include "convert/verbs/strip.h"
 
@@ -30,7 +30,7 @@ uint64_t StripBlockBytes(uint64_t max_memory) {
 
 struct StripPlan {
   std::vector<WrittenTensor> weights;   // one a parameter, then those under second names
-  std::vector<StrippedTensor> tensors;  // one a parameter: what to report
+  std::vector<StrippedTensor> tensors;  // one a parameter, for the report
   ForeignModel model;
   bool left_code = false;  // auto_map named code that no source has
 };
@@ -47,11 +47,11 @@ bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name
 
 bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBool; }
 
-// That of a weight where numbers are rounded to `asked`: counters, masks and quantized values stay as they
+// The type of a weight if numbers are rounded to `asked`: counters, masks and quantized values stay as they
 // are.
 Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
 
-// A tensor of the result has one type, so that what keeps one of its parts in fp32 keeps all.
+// A tensor of the result has one type: if one of its parts stays fp32, all do.
 Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   std::unordered_map<std::string_view, TensorEntry*> weight_of;
   for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
@@ -76,7 +76,7 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
-// That of most bytes; of those that are numbers to compute with.
+// The type of most bytes, among types of numbers to compute with.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
   for (const WrittenTensor& weight : weights)
@@ -85,7 +85,7 @@ Dtype MainType(const std::vector<WrittenTensor>& weights) {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
-// Where a file of torch.save holds optimizers beside its weights (formats/torch/torch.h).
+// The optimizers in a file of torch.save (formats/torch/torch.h).
 std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
   std::vector<std::string> paths;
   for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
@@ -98,12 +98,12 @@ bool IsOptimizers(const std::string& name, const std::vector<std::string>& paths
       paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
 }
 
-// What is released.
+// The tensors of a release.
 std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
   const std::vector<std::string> paths = OptimizerPaths(source.manifest());
   std::erase_if(parameters, [&](const ParameterSpec& spec) { return IsOptimizers(spec.name, paths); });
-  const std::set<std::string> alone = NamesOfStatesAlone(source.catalog());
+  const std::set<std::string> alone = OrphanStates(source.catalog());
   std::erase_if(parameters, [&](const ParameterSpec& spec) { return alone.contains(spec.name); });
   return parameters;
 }
@@ -160,11 +160,11 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   return plan;
 }
 
-// What was allowed on the way here, and now.
+// The history, with what is allowed now.
 nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& options) {
   const Manifest& manifest = source.manifest();
   nlohmann::json history = manifest.history;
-  for (const std::string& name : NamesOfStatesAlone(source.catalog()))
+  for (const std::string& name : OrphanStates(source.catalog()))
     history.push_back(fmt::format("left out the optimizer's states of {}, which has no weight", name));
   for (const std::string& path : OptimizerPaths(manifest))
     history.push_back(fmt::format("left out {}, an optimizer's state", path));
@@ -197,7 +197,7 @@ TensorStreamOptions StreamOptions(const StripOptions& options) {
           .advance = Accumulated(options.progress)};
 }
 
-// What the stream counted, and read.
+// The counts of the stream, and the bytes read.
 StripResult ResultOf(StripPlan& plan, const std::vector<CastCounts>& counts, const CheckpointSource& source,
                      const Digest& source_fingerprint) {
   StripResult result{.tensors = std::move(plan.tensors),
@@ -262,7 +262,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
   return result;
 }
 
-// Takes all and keeps nothing.
+// Discards all blocks.
 class NullTarget final : public BlockTarget {
  public:
   Status Write(const Block&) override { return OkStatus(); }
@@ -275,7 +275,7 @@ uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
   return largest;
 }
 
-// The largest block in its new type is beside those that are read.
+// Counts the largest block in its new type in addition to those that are read.
 uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
   const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
   uint64_t cast = 0;
@@ -302,7 +302,7 @@ Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& optio
   return result;
 }
 
-std::set<std::string> NamesOfStatesAlone(const TensorTable& table) {
+std::set<std::string> OrphanStates(const TensorTable& table) {
   std::set<std::string> names;
   for (const TensorEntry& tensor : table.tensors)
     if (!IsOpaque(tensor.role)) names.insert(tensor.spec.name);

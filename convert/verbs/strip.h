@@ -66,7 +66,7 @@ struct StripResult {
 
 // Names that the optimizer has states of and that have no weight, because the training fused weights for its
 // optimizer alone. What is released does not need them.
-std::set<std::string> NamesOfStatesAlone(const TensorTable& table);
+std::set<std::string> OrphanStates(const TensorTable& table);
 
 // Names of the tensors that are released by no format: of an optimizer's state dict in a file of torch.save,
 // and what a state dict had beside model and optimizer.

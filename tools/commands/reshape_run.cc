@@ -1,6 +1,6 @@
-// A topology is the source's with the flags laid over it. Then one of three ways: a virtual step, which
-// writes metadata alone; an estimate, for a dry run; or the reshape. Under mpirun or srun every rank
-// reshapes its share and only the leader reports, or makes the virtual step.
+// The flags override the source's topology. Then one of three ways: a virtual step, which writes only
+// metadata; an estimate, for a dry run; or the reshape. Under mpirun or srun every rank reshapes its share,
+// and only the leader reports or makes the virtual step.
 
 #include "tools/commands/reshape_run.h"
 
@@ -52,7 +52,7 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
              ToHex(result.fingerprints.overall));
 }
 
-// Nothing of the tensors is read, so there is no fingerprint to tell.
+// Reads no tensor, so it has no fingerprint to print.
 Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
                          const ReshapeOptions& options) {
   const auto* step = dynamic_cast<const StepReader*>(&source);
@@ -102,7 +102,7 @@ bool TopologyFlags::any() const {
          loss_counts;
 }
 
-// The source's own cut of its layers stays where its pipeline stays.
+// The source's own cut of its layers stays if its pipeline stays.
 Result<Topology> TopologyFlags::Of(const Manifest& source) const {
   Topology target = source.topology;
   if (pp || virtual_stages) target.layers_per_stage.clear();

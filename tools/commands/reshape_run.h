@@ -1,4 +1,4 @@
-// What `cairn reshape` and `cairn convert --to native` have in common.
+// Shared by `cairn reshape` and `cairn convert --to native`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// As verbs print it; what is not there is as usual.
+// As verbs print it, without fields that have their default.
 nlohmann::json TopologyJson(const Topology& topology);
 
 struct TopologyFlags {
@@ -21,11 +21,11 @@ struct TopologyFlags {
   bool loss_counts = false;       // as a layer of the last one
 
   bool any() const;
-  // What is left out is the source's. Errors: InvalidArgument (sizes that cannot be).
+  // Missing flags default to the source's topology. Errors: InvalidArgument (impossible sizes).
   Result<Topology> Of(const Manifest& source) const;
 };
 
-// Adds --tp, --pp, --dp, --zero and those that say which stage has which layers.
+// Adds --tp, --pp, --dp, --zero and the flags that assign layers to stages.
 void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags);
 
 struct ReshapeFlags {
@@ -39,8 +39,8 @@ struct ReshapeFlags {
   bool json = false;
 };
 
-// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. Or says what it would take,
-// with `dry_run`.
+// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. With `dry_run`, only prints
+// the cost.
 Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// The tokenizer that goes where the weights go.
+// The tokenizer that is copied with the weights.
 #pragma once
 
 #include "ckpt/run/tokenizer_files.h"
@@ -6,15 +6,14 @@
 
 namespace cairn {
 
-// That beside the source, with licence and code; of another system's run, beside it or in the step. Errors:
-// InvalidArgument as TokenizerOf() of a directory.
+// The tokenizer beside the source, with licence and code; for a run of another system, beside it or in the
+// step. Errors: InvalidArgument as in TokenizerOf() of a directory.
 Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 
-// Licence and code alone.
+// Licence and code only.
 Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
 
-// The tokenizer for a native step. One that cannot be taken is a note on stderr, for the step is as good
-// without.
+// The tokenizer for a native step. If it cannot be copied, prints a note to stderr: the step is still good.
 FileCopies TokenizerForStep(const OpenedSource& opened);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value,
-// because only the values say whether they overflow. An overflow is the result of a check, not an error:
-// the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not change
-// the result, since the command is stored with it: the same request makes the same bytes.
+// Chooses the tokenizer, estimates, strips, and reports the losses of the cast. A dry run to a type reads
+// every value, because only the values show overflows. An overflow is the result of a check, not an error:
+// the losses are printed as always, and nothing is written. CommandOf leaves out flags that do not change the
+// result, since the command is stored with it: the same request makes the same bytes.
 
 #include "tools/commands/strip_run.h"
 
@@ -29,7 +29,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kListedTensors = 10;  // of those that lost something; --json has all
 
-// Flags that change how the work is done, not what comes out; and paths.
+// Flags that do not change the result, and paths.
 constexpr const char* kSilentFlags[] = {"--jobs",      "--max-memory",   "--direct",
                                         "--json",      "--config",       "--dry-run",
                                         "--tokenizer", "--no-checksums", "--no-rounding-check"};
@@ -63,7 +63,7 @@ ordered_json ToJson(const OpenedSource& opened, const StripResult& result, doubl
           {"target", result.path},
           {"source_fingerprint", ToHex(result.source_fingerprint)},
           {"account", AccountOf(source)},
-          {"states_left_out", NamesOfStatesAlone(source.catalog())},
+          {"states_left_out", OrphanStates(source.catalog())},
           {"training_left_out", NamesOfTraining(source)},
           {"left_behind", opened.LeftBehind()},
           {"files", result.files},
@@ -75,7 +75,7 @@ ordered_json ToJson(const OpenedSource& opened, const StripResult& result, doubl
           {"tensors", std::move(tensors)}};
 }
 
-// "3 overflowed, 1 became zero": what is not 0 of it.
+// "3 overflowed, 1 became zero": the counts that are not 0.
 std::string LossText(const CastCounts& counts) {
   std::string text;
   for (const auto& [count, what] :
@@ -85,7 +85,7 @@ std::string LossText(const CastCounts& counts) {
   return text;
 }
 
-// The tensors that lost most: overflow first, then what became subnormal or zero.
+// Prints the tensors that lost most: overflows first, then values that became subnormal or zero.
 void PrintLosses(const StripResult& result) {
   std::vector<const StrippedTensor*> lossy;
   for (const StrippedTensor& tensor : result.tensors) {
@@ -103,7 +103,7 @@ void PrintLosses(const StripResult& result) {
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
 }
 
-// Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
+// True if the fingerprint is the one that `cairn fingerprint SRC` prints.
 bool ReadsAll(const CheckpointSource& source, const StripResult& result) {
   return result.tensors.size() ==
          static_cast<size_t>(std::ranges::count_if(
@@ -123,7 +123,7 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
                HumanBytes(static_cast<double>(result.bytes_written)), Counted(result.files, "file"),
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
   PrintAccount(opened);
-  if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
+  if (const auto alone = OrphanStates(source.catalog()); !alone.empty())
     PrintLine("left out: the optimizer's states of {} without a weight of that name, as {}",
               Counted(alone.size(), "tensor"), *alone.begin());
   if (const auto names = NamesOfTraining(source); !names.empty())
@@ -152,7 +152,7 @@ void PrintOverflow(const StripResult& result, const StripOptions& options, std::
                   TotalOf(result).overflowed, TypeName(options), outcome));
 }
 
-// Whether values overflow, the values say: where a type is named they are all read.
+// Only the values show whether they overflow: if a type is named they are all read.
 Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
                    const TransferCost& cost, bool json) {
   StripResult tried;
