@@ -44,7 +44,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   Committer made(fs, what.run_dir, what.step, what.nonce);
   CAIRN_RETURN_IF_ERROR(made.CheckNew());
   const bool adopts = what.resume && fs.Stat(made.partial_path_).ok();
-  if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, what.run_dir));
   if (!fs.Stat(what.run_dir).ok()) {
     CAIRN_ASSIGN_OR_RETURN(made.run_dir_made_, PartialDir::Make(fs, what.run_dir));
   }
@@ -54,7 +54,8 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   CAIRN_RETURN_IF_ERROR(lock.status());
   made.own_lock_ = std::make_unique<RunLock>(std::move(lock).value());
   made.lock_ = made.own_lock_.get();
-  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir));
+  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir));  // which may free space
+  if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));
   if (adopts) {
     made.partial_dir_ = PartialDir::Adopt(fs, made.partial_path_);
     CAIRN_RETURN_IF_ERROR(

@@ -35,9 +35,9 @@ class Committer {
     uint64_t need_bytes = 0;  // of free space
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left
   };
-  // For a command that makes one step: refuses a step that is there, checks the place and the free space,
-  // takes the run's lock, removes leftovers (not with `resume`: others may want theirs), makes the partial
-  // directory. If `resume` finds one, it takes its seal off and keeps its other files.
+  // For a command that makes one step: refuses a step that is there, checks the place, takes the run's lock,
+  // removes leftovers (not with `resume`: others may want theirs), checks the free space, makes the partial
+  // directory. If `resume` finds one, it removes the seal and keeps the other files.
   // Unless published or kept, the step goes with this object, and so do the directories made above it.
   // Errors: AlreadyExists if the step is there or another process writes into the run; InvalidArgument inside
   // of a committed step; NoSpace.

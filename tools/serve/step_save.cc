@@ -223,6 +223,7 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
   CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, options, receipts));
   CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
+  CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
   Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(state_dict, options);
   info.branches = BranchesOf(request_.step, run->newest);
