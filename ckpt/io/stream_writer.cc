@@ -1,8 +1,5 @@
 #include "ckpt/io/stream_writer.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace cairn {
 
 Result<std::unique_ptr<StreamWriter>> StreamWriter::Create(FileSystem& fs, WriteRing& ring,
@@ -13,33 +10,18 @@ Result<std::unique_ptr<StreamWriter>> StreamWriter::Create(FileSystem& fs, Write
 }
 
 Status StreamWriter::Append(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    if (!buffer_) buffer_ = ring_.Acquire();
-    const uint64_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - buffer_->size);
-    std::memcpy(buffer_->data() + buffer_->size, bytes.data(), count);
-    buffer_->size += count;
-    bytes_ += count;
-    bytes = bytes.subspan(count);
-    if (buffer_->size == ring_.buffer_bytes()) Flush();
-  }
+  out_.Append(bytes);
   return ring_.error();
 }
 
 Status StreamWriter::Skip(uint64_t bytes) {
-  if (buffer_) Flush();
-  bytes_ += bytes;
-  submitted_ += bytes;
+  out_.Flush();
+  out_.Skip(bytes);
   return ring_.error();
 }
 
-void StreamWriter::Flush() {
-  const uint64_t size = buffer_->size;
-  ring_.Submit(file_.get(), submitted_, std::move(buffer_));
-  submitted_ += size;
-}
-
 Status StreamWriter::Drain() {
-  if (buffer_) Flush();
+  out_.Flush();
   return ring_.Drain();
 }
 

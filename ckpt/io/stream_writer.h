@@ -28,17 +28,15 @@ class StreamWriter {
   // Writes the rest, syncs and closes. After an error the file is condemned: remove it.
   Status Finish();
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return out_.offset(); }  // appended or skipped
 
  private:
-  StreamWriter(WriteRing& ring, std::unique_ptr<File> file) : ring_(ring), file_(std::move(file)) {}
-  void Flush();
+  StreamWriter(WriteRing& ring, std::unique_ptr<File> file)
+      : ring_(ring), file_(std::move(file)), out_(ring, file_.get(), 0) {}
 
   WriteRing& ring_;
   std::unique_ptr<File> file_;
-  std::unique_ptr<WriteRing::Buffer> buffer_;
-  uint64_t bytes_ = 0;      // appended
-  uint64_t submitted_ = 0;  // of those, handed to the ring or skipped
+  SequentialWriter out_;
 };
 
 }  // namespace cairn

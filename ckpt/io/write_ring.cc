@@ -80,11 +80,16 @@ void SequentialWriter::Append(std::span<const std::byte> bytes) {
 void SequentialWriter::Flush() {
   if (!buffer_) return;
   const uint64_t begin = offset_ - buffer_->size;
-  const uint64_t padded = PageUp(buffer_->size);
-  std::memset(buffer_->data() + buffer_->size, 0, padded - buffer_->size);
-  offset_ = begin + padded;
-  buffer_->size = padded;
   ring_.Submit(file_, begin, std::move(buffer_));
+}
+
+void SequentialWriter::FlushPage() {
+  if (!buffer_) return;
+  const uint64_t padding = PageUp(buffer_->size) - buffer_->size;
+  std::memset(buffer_->data() + buffer_->size, 0, padding);
+  buffer_->size += padding;
+  offset_ += padding;
+  Flush();
 }
 
 }  // namespace cairn

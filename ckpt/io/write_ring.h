@@ -70,8 +70,11 @@ class SequentialWriter {
 
   void Append(std::span<const std::byte> bytes);
   void Append(std::string_view bytes) { Append(std::as_bytes(std::span(bytes))); }
-  // Submits what is left, padded with zeros to the end of its page.
+  // Leaves a hole. Requires that nothing waits for a Flush().
+  void Skip(uint64_t bytes) { offset_ += bytes; }
+  // Submits what is left; FlushPage() pads it with zeros to the end of its page.
   void Flush();
+  void FlushPage();
   uint64_t offset() const { return offset_; }  // of the next byte
 
  private:
@@ -85,7 +88,7 @@ class SequentialWriter {
 inline void WriteExtent(WriteRing& ring, File* file, uint64_t offset, std::string_view bytes) {
   SequentialWriter out(ring, file, offset);
   out.Append(bytes);
-  out.Flush();
+  out.FlushPage();
 }
 
 }  // namespace cairn

@@ -246,7 +246,7 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
       return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
                              DisplayName(contents_.tensor(i)), cursors_[i].appended, end);
   }
-  out_->Flush();
+  out_->FlushPage();
   const uint64_t catalog_offset = out_->offset();
   std::string own_catalog = EncodeCatalog(contents_.catalog());
   Result<H5Layout> layout = LayOut(catalog_offset, own_catalog.size());

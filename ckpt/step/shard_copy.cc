@@ -18,7 +18,7 @@ Status CopyShard(FileSystem& fs, const std::string& from_dir, const std::string&
         return OkStatus();
       },
       /*may_map=*/false);
-  out.Flush();
+  out.Flush();  // shards are whole pages
   const Status written = ring.Drain();
   CAIRN_RETURN_IF_ERROR(read);
   CAIRN_RETURN_IF_ERROR(written);

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "ckpt/base/byte_codec.h"
+#include "ckpt/io/read_only_file_system.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
@@ -28,11 +29,10 @@ int NumberOf(const std::string& name) {  // of "shard-00003.h5"
 }
 
 // A file of another rank.
-class PeerFile final : public File {
+class PeerFile final : public ReadOnlyFile {
  public:
   PeerFile(PeerFiles& peers, int rank, std::string name)
       : peers_(peers), rank_(rank), name_(std::move(name)) {}
-  Status WriteAt(uint64_t, std::span<const std::byte>) override { return ReadOnly(); }
   Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
     while (!bytes.empty()) {
       const PeerFiles::Read read{rank_, name_, offset,
@@ -43,21 +43,16 @@ class PeerFile final : public File {
     }
     return OkStatus();
   }
-  Status Allocate(uint64_t) override { return ReadOnly(); }
-  Status Sync() override { return ReadOnly(); }
-  Status Close() override { return OkStatus(); }
-  bool direct() const override { return false; }
   const std::string& path() const override { return name_; }
 
  private:
-  Status ReadOnly() const { return NotSupported("{} lies on rank {}", name_, rank_); }
   PeerFiles& peers_;
   const int rank_;
   const std::string name_;
 };
 
-// A local step's directory, with the files of other ranks. Read-only.
-class StepFiles final : public FileSystem {
+// A local step's directory, with the files of other ranks.
+class StepFiles final : public ReadOnlyFileSystem {
  public:
   struct Place {
     int rank;
@@ -77,17 +72,8 @@ class StepFiles final : public FileSystem {
     return place == nullptr ? base_.Stat(path) : FileInfo{.bytes = place->bytes};
   }
   Result<std::vector<std::string>> List(const std::string& path) override { return base_.List(path); }
-  Result<uint64_t> FreeBytes(const std::string& path) override { return base_.FreeBytes(path); }
-  Result<std::unique_ptr<File>> Create(const std::string& path, Direct) override { return ReadOnly(path); }
-  Status MakeDir(const std::string& path) override { return ReadOnly(path); }
-  Status Rename(const std::string& path, const std::string&) override { return ReadOnly(path); }
-  Status Exchange(const std::string& path, const std::string&) override { return ReadOnly(path); }
-  Status RemoveFile(const std::string& path) override { return ReadOnly(path); }
-  Status RemoveDir(const std::string& path) override { return ReadOnly(path); }
-  Status SyncDir(const std::string& path) override { return ReadOnly(path); }
 
  private:
-  static Status ReadOnly(const std::string& path) { return NotSupported("{} is read-only", path); }
   const Place* Elsewhere(const std::string& path) const {
     if (!path.starts_with(prefix_)) return nullptr;
     const auto found = elsewhere_.find(path.substr(prefix_.size()));
