@@ -178,16 +178,16 @@ void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& t
   }
 }
 
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
-                      const std::string& final_path) {
-  const auto deadline = Clock::now() + team.patience;
+Status AwaitPublished(FileSystem& fs, const std::string& directory, std::chrono::seconds patience,
+                      const std::function<bool()>& published) {
+  const auto deadline = Clock::now() + patience;
   while (Clock::now() < deadline) {
-    if (fs.Stat(final_path).ok()) return OkStatus();
+    if (published()) return OkStatus();
     if (const Status failed = CheckTeam(fs, directory); !failed.ok())
-      return fs.Stat(final_path).ok() ? OkStatus() : failed;  // it was renamed in between
+      return published() ? OkStatus() : failed;  // it was renamed in between
     std::this_thread::sleep_for(kPoll);
   }
-  return Aborted("{}: rank 0 did not finish; see its message", directory);
+  return Aborted("{}: rank 0 did not commit within {} s; see its message", directory, patience.count());
 }
 
 bool IsTeamFileName(std::string_view name) { return name.starts_with("team-"); }

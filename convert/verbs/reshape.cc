@@ -115,8 +115,9 @@ class ReshapeRun {
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
     ReshapeResult result{.directory = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
     if (status.ok())
-      status =
-          team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_, committer_.step_dir());
+      status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_.patience, [this] {
+        return !committer_.CheckNew().ok();
+      });
     if (status.ok()) return result;
     if (team_.leads() && !team_.alone()) {
       LeaveTeam(fs_, directory_, team_, status, 0);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
@@ -21,7 +20,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 
@@ -153,7 +151,9 @@ Status StepSave::Finish(SavePlan& plan, const std::vector<Packet>& groups, const
   CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
   CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
   LeaveTeam(fs_, committer_.partial(), team_, OkStatus(), 0);
-  return team_.leads() ? Commit(plan, options) : AwaitCommit();
+  if (team_.leads()) return Commit(plan, options);
+  // Rank 0 waits as long for the slowest rank, and commits after that.
+  return AwaitPublished(fs_, committer_.partial(), 2 * request_.patience, [this] { return IsCommitted(); });
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
@@ -247,24 +247,13 @@ std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const
   return left;
 }
 
-// The step under the final name is this save's if it lists this rank's shard, byte for byte.
+// The step under the final name is this save's if it lists this rank's shard, byte for byte. A failed save
+// keeps its room; a step of this number may be an older one.
 bool StepSave::IsCommitted() const {
+  if (fs_.Stat(committer_.partial()).ok()) return false;
   const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
   if (!manifest.ok()) return false;
   return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
-}
-
-// Rank 0 waits as long for the slowest rank, and commits after that.
-Status StepSave::AwaitCommit() const {
-  const auto deadline = std::chrono::steady_clock::now() + 2 * request_.patience;
-  while (std::chrono::steady_clock::now() < deadline) {
-    const Status team = CheckTeam(fs_, committer_.partial());
-    // A failed save keeps its room. A step of this number may be an older one.
-    if (!team.ok()) return !fs_.Stat(committer_.partial()).ok() && IsCommitted() ? OkStatus() : team;
-    std::this_thread::sleep_for(kPoll);
-  }
-  return Aborted("{}: rank 0 did not commit within {} s", committer_.partial(),
-                 2 * request_.patience.count());
 }
 
 void StepSave::Abandon(const Status& why) {

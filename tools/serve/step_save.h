@@ -95,7 +95,6 @@ class StepSave {
   Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);
-  Status AwaitCommit() const;
   bool IsCommitted() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;
 
