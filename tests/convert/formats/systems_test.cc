@@ -1,4 +1,4 @@
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,12 +39,12 @@ TEST(Formats, ATrainingIsReadBeforeTheWeightsBesideItWhicheverTheyAre) {
     for (const std::string training : {"megatron", "universal", "deepspeed", "dcp"}) {
       const TempDir dir(TempDir::Place::kMemory);
       PutFiles(dir, kFilesOf.at(weights));
-      EXPECT_EQ(Recognise(Fs(), dir.path())->format->name, weights);
+      EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, weights);
       EXPECT_THAT(Recognise(Fs(), dir.path())->notes, IsEmpty());
       PutFiles(dir, kFilesOf.at(training));
       const auto both = Recognise(Fs(), dir.path());
       ASSERT_TRUE(both.ok()) << both.status().message();
-      EXPECT_EQ(both->format->name, training);
+      EXPECT_EQ(both->system->name, training);
       ASSERT_EQ(both->notes.size(), 1);
       EXPECT_THAT(both->notes[0], HasSubstr("--from " + weights));
     }
@@ -55,7 +55,7 @@ TEST(Formats, OfTwoTrainingsInOnePlaceBothAreOfferedByName) {
                              std::pair("megatron", "universal"), std::pair("universal", "dcp")}) {
     const TempDir dir(TempDir::Place::kMemory);
     PutFiles(dir, kFilesOf.at(a));
-    EXPECT_EQ(Recognise(Fs(), dir.path())->format->name, a);
+    EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, a);
     PutFiles(dir, kFilesOf.at(b));
     const auto both = Recognise(Fs(), dir.path());
     EXPECT_EQ(both.status().kind(), StatusKind::kInvalidArgument);
@@ -68,7 +68,7 @@ TEST(Formats, MegatronsTrackerBesideDeepSpeedsIsOfMegatronDeepSpeed) {
   const TempDir dir(TempDir::Place::kMemory);
   PutFiles(dir, kFilesOf.at("deepspeed"));
   PutFiles(dir, {"latest_checkpointed_iteration.txt"});
-  EXPECT_EQ(Recognise(Fs(), dir.path())->format->name, "deepspeed");
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "deepspeed");
 }
 
 TEST(Formats, AnOptimizerAndAnAdapterBesideAModelAreNoted) {
