@@ -68,9 +68,9 @@ void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string
 }
 
 // Of the formats that `--from` takes.
-std::string ReadableNames() {
+std::string ReadableNames(std::span<const System> systems) {
   std::vector<std::string_view> names;
-  for (const System& system : Systems())
+  for (const System& system : systems)
     if (system.open) names.push_back(system.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -157,8 +157,8 @@ const System* FindSystem(std::string_view name) {
   return found == std::end(kSystems) ? nullptr : found;
 }
 
-std::optional<NamedStep> ParseForeignStep(std::string_view name) {
-  for (const System& system : Systems())
+std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems) {
+  for (const System& system : systems)
     for (const std::string_view prefix : system.steps.prefixes) {
       if (!name.starts_with(prefix)) continue;
       const std::string_view digits = name.substr(prefix.size());
@@ -169,9 +169,9 @@ std::optional<NamedStep> ParseForeignStep(std::string_view name) {
   return std::nullopt;
 }
 
-Result<Recognised> Recognise(FileSystem& fs, const std::string& path) {
+Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
   const System *weights = nullptr, *training = nullptr;
-  for (const System& system : Systems()) {
+  for (const System& system : systems) {
     if (!system.matches) continue;
     const bool covered = training != nullptr && training->covers == system.name;
     const System*& found = system.training ? training : weights;
@@ -198,17 +198,20 @@ Result<Recognised> Recognise(FileSystem& fs, const std::string& path) {
   }
   CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
   return NotFound("{}: neither a Cairn step or run nor a checkpoint of {}; name it with --from", path,
-                  ReadableNames());
+                  ReadableNames(systems));
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
-                                                   const OpenOptions& options) {
-  const System* system = FindSystem(options.format);
+                                                   const OpenOptions& options,
+                                                   std::span<const System> systems) {
+  const auto named = std::ranges::find(systems, options.format, &System::name);
+  const System* system = named == systems.end() ? nullptr : &*named;
   if (options.format.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path));
+    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path, systems));
     system = recognised.system;
   } else if (!system || !system->open) {
-    return InvalidArgument("there is no format {}; the formats are {}", options.format, ReadableNames());
+    return InvalidArgument("there is no format {}; the formats are {}", options.format,
+                           ReadableNames(systems));
   }
   OpenOptions recorded = options;
   recorded.allowed_names = std::make_shared<std::set<std::string>>();

@@ -56,7 +56,7 @@ struct NamedStep {
   const System* system = nullptr;
   int64_t step = 0;
 };
-std::optional<NamedStep> ParseForeignStep(std::string_view name);
+std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
 
 struct Recognised {
   const System* system = nullptr;
@@ -66,11 +66,13 @@ struct Recognised {
 // A training is read before weights for use. Errors: NotFound if no format recognises `path`, naming those
 // there are; NotSupported naming a format that is not read; InvalidArgument if it holds two trainings, naming
 // both.
-Result<Recognised> Recognise(FileSystem& fs, const std::string& path);
+Result<Recognised> Recognise(FileSystem& fs, const std::string& path,
+                             std::span<const System> systems = Systems());
 
 // In the format that `options` name, else in the recognised one. Errors: those of Recognise() and
 // System::open.
 Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
-                                                   const OpenOptions& options = {});
+                                                   const OpenOptions& options = {},
+                                                   std::span<const System> systems = Systems());
 
 }  // namespace cairn
