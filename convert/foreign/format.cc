@@ -16,7 +16,7 @@ Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const S
 
 bool IsAllowed(const OpenOptions& options, const std::string& name) {
   const bool allowed = FitsAnyGlob(name, options.allow);
-  if (allowed && options.let_pass) options.let_pass->insert(name);
+  if (allowed && options.allowed_names) options.allowed_names->insert(name);
   return allowed;
 }
 

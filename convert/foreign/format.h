@@ -1,5 +1,5 @@
-// What a format is to the rest of the program: how its files are recognised and opened, and what the user
-// lets pass while they are read. The table of all formats is convert/formats/formats.h.
+// How the files of another system are read: what the user asks for and allows. The table of all formats is
+// convert/formats/systems.h.
 #pragma once
 
 #include <memory>
@@ -27,28 +27,17 @@ struct OpenOptions {
   // Leaves out tensors of types that Cairn does not hold (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;
-  // What IsAllowed() was true of. OpenForeign() makes one, and puts the names into the manifest's history.
-  std::shared_ptr<std::set<std::string>> let_pass;
+  // The names that IsAllowed() found allowed. OpenForeign() makes the set, and puts the names into the
+  // manifest's history.
+  std::shared_ptr<std::set<std::string>> allowed_names;
 };
 
-// Whether one of `options.allow` fits a stored name, or what else may be let pass: "optimizer", "args.NAME".
-// Asked only where what it is asked about is then left out.
+// True if one of `options.allow` fits a stored name, "optimizer" or "args.NAME". Call it only for what is
+// left out if it is allowed.
 bool IsAllowed(const OpenOptions& options, const std::string& name);
 
-// Weights are of use without the optimizer's state that cannot be read because of `why`: where "optimizer" is
+// Weights are of use without the optimizer's state that cannot be read because of `why`: if "optimizer" is
 // allowed, notes it in the history. Errors: `why`, and how to allow it.
 Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why);
-
-struct Format {
-  std::string_view name;         // as --from and --to take it
-  std::string_view description;  // one line for `cairn convert --help`
-  // Whether `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
-  bool (*matches)(FileSystem& fs, const std::string& path);
-  // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
-  Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
-                                                 const OpenOptions& options);
-  bool training = false;         // a training's own files; else weights for use, which may lie beside them
-  std::string_view covers = {};  // a more general format that recognises the same files
-};
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// What a format that can be written is to the rest of the program: a plan of files. The table of all of them
-// is targets.h.
+// How a checkpoint is written in another system's format: options, and a plan of files. The table of all
+// formats is convert/formats/systems.h.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,9 @@
 #include "convert/foreign/stored_target.h"
 
 namespace cairn {
+
+// The formats of released weights, which strip writes.
+enum class StripFormat { kHuggingFace, kSafetensors, kNative };
 
 struct TargetOptions {
   Topology topology;
@@ -24,15 +27,6 @@ struct TargetFiles {
   StoredTarget target;
   std::string directory;           // below the result's: what the reader opens; empty: the result itself
   std::vector<std::string> notes;  // what could not be carried, for the user
-};
-
-struct TargetFormat {
-  std::string_view name;         // as --to takes it
-  std::string_view reader;       // of convert/formats/formats.h
-  std::string_view description;  // one line for `cairn convert --help`
-  // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
-  // hold.
-  Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options);
 };
 
 }  // namespace cairn

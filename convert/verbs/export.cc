@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 // Contents of cairn.json: provenance, and state that the format cannot hold.
-std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetFiles& plan) {
+std::string Record(const CheckpointSource& source, const System& format, const TargetFiles& plan) {
   const Manifest& manifest = source.manifest();
   const nlohmann::ordered_json record = {
       {"cairn", CAIRN_VERSION},   {"format", format.name},
@@ -32,7 +32,7 @@ void NoteTrainingState(const CheckpointSource& source, std::vector<std::string>&
   if (!names.empty()) notes.push_back("the training's own state is not carried: " + names);
 }
 
-Result<TargetFiles> PlanExport(const CheckpointSource& source, const TargetFormat& format,
+Result<TargetFiles> PlanExport(const CheckpointSource& source, const System& format,
                                const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(TargetFiles plan, format.plan(source, options.target));
   NoteTrainingState(source, plan.notes);
@@ -44,7 +44,7 @@ Result<TargetFiles> PlanExport(const CheckpointSource& source, const TargetForma
 
 }  // namespace
 
-Result<TransferCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
+Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
   TransferCost cost;
@@ -63,7 +63,7 @@ Result<TransferCost> EstimateExport(const CheckpointSource& source, const Target
   return cost;
 }
 
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
+Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
                             const std::string& target, const ExportOptions& options) {
   Result<TargetFiles> plan = PlanExport(source, format, options);
   if (!plan.ok()) return plan.status().WithContext(source.name());

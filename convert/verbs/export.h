@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "convert/foreign/target_format.h"
+#include "convert/formats/systems.h"
 #include "convert/stream/step_builder.h"
 #include "convert/stream/transfer_cost.h"
 
@@ -19,7 +19,7 @@ struct ExportOptions {
 };
 
 // Writes nothing. Errors: those of Export that need no reading.
-Result<TransferCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
+Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options);
 
 struct ExportResult {
@@ -35,7 +35,7 @@ struct ExportResult {
 // Makes the directory `target`. Errors: AlreadyExists; NoSpace; InvalidArgument and NotSupported where the
 // format cannot hold the checkpoint at that topology, or values are beyond the range of the chosen type;
 // Corrupt where what is read back is not what was written.
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
+Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
                             const std::string& target, const ExportOptions& options);
 
 }  // namespace cairn

@@ -15,13 +15,12 @@
 
 #include "ckpt/codec/cast.h"
 #include "ckpt/io/file_copies.h"
+#include "convert/foreign/target_format.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/step_builder.h"
 #include "convert/stream/transfer_cost.h"
 
 namespace cairn {
-
-enum class StripFormat { kHuggingFace, kSafetensors, kNative };
 
 struct StripOptions {
   // fp32, bf16 or fp16. Nothing: each weight as it is stored, bit for bit, and not its master.

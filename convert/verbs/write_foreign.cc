@@ -13,7 +13,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/stored_scan.h"
 #include "convert/foreign/stored_writer.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 
 namespace cairn {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/master_proof.h"
 

@@ -1,13 +1,12 @@
 // The format of the target decides the way. A format that strip writes is a release: weights, cast where a
 // type is named. To native without a cast it is a reshape, which keeps every tensor of a training. All
-// other formats go to the export of convert/formats/targets.h. Another system's source is checked while
+// other formats go to export, by their row's plan. Another system's source is checked while
 // it is read, as far as its files bring checksums. Choices and help come from the tables of formats.
 
 #include <algorithm>
 #include <memory>
 
-#include "convert/formats/formats.h"
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/export_run.h"
@@ -28,12 +27,6 @@ struct ConvertArguments {
   int param_groups = 0;  // of an optimizer
   bool local_spec = false;
 };
-
-// Formats that strip writes too; the others are in convert/formats/targets.h.
-const StripFormat* ReleaseFormat(const std::string& name) {
-  const auto found = std::ranges::find(kReleaseFormats, name, &std::pair<std::string, StripFormat>::first);
-  return found == kReleaseFormats.end() ? nullptr : &found->second;
-}
 
 // Flags that are for released weights say nothing of a training that goes on.
 Status CheckTrainingFlags(const ConvertArguments& arguments) {
@@ -78,13 +71,13 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
                                 .progress = {}},
                     .dry_run = arguments.flags.dry_run,
                     .json = arguments.flags.json};
-  return RunExport(opened, *FindTargetFormat(arguments.format), arguments.target, flags);
+  return RunExport(opened, *FindSystem(arguments.format), arguments.target, flags);
 }
 
 Result<int> RunConvert(const ConvertArguments& given) {
   ConvertArguments arguments = given;
-  const StripFormat* release = ReleaseFormat(arguments.format);
-  if (release == nullptr) return RunExportTo(arguments);
+  const std::optional<StripFormat> release = FindSystem(arguments.format)->release;
+  if (!release) return RunExportTo(arguments);
   arguments.flags.options.format = *release;
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
   StripFlags flags = arguments.flags;
@@ -106,24 +99,18 @@ Result<int> RunConvert(const ConvertArguments& given) {
 
 std::vector<std::pair<std::string, std::string>> TargetChoices() {
   std::vector<std::pair<std::string, std::string>> choices;
-  for (const auto& [name, format] : kReleaseFormats) choices.emplace_back(name, name);
-  for (const TargetFormat& format : TargetFormats()) choices.emplace_back(format.name, format.name);
+  for (const System& system : Systems())
+    if (!system.writes.empty()) choices.emplace_back(system.name, system.name);
   return choices;
 }
 
 std::string FormatList() {
-  std::string list =
-      "Formats that are written (--to):\n"
-      "  hf           a Hugging Face model: its names, safetensors, config.json\n"
-      "  safetensors  canonical names\n"
-      "  native       a step of Cairn\n";
-  for (const TargetFormat& format : TargetFormats())
-    list += fmt::format("  {:<12} {}\n", format.name, format.description);
-  list +=
-      "\nFormats that are recognised (--from):\n  native       a step, RUN@STEP, a run directory, or "
-      "STORE:RUN@STEP\n";
-  for (const Format& format : Formats())
-    list += fmt::format("  {:<12} {}\n", format.name, format.description);
+  std::string list = "Formats that are written (--to):\n";
+  for (const System& system : Systems())
+    if (!system.writes.empty()) list += fmt::format("  {:<12} {}\n", system.name, system.writes);
+  list += "\nFormats that are recognised (--from):\n";
+  for (const System& system : Systems())
+    if (!system.reads.empty()) list += fmt::format("  {:<12} {}\n", system.name, system.reads);
   return list;
 }
 

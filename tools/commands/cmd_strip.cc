@@ -23,6 +23,13 @@ Result<int> RunStrip(const StripArguments& arguments) {
   return RunStrip(opened, arguments.target, arguments.flags);
 }
 
+std::vector<std::pair<std::string, StripFormat>> ReleaseFormats() {
+  std::vector<std::pair<std::string, StripFormat>> formats;
+  for (const System& system : Systems())
+    if (system.release) formats.emplace_back(system.name, *system.release);
+  return formats;
+}
+
 }  // namespace
 
 void AddStripCommand(CLI::App& app, Verb& verb) {
@@ -41,7 +48,7 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
       *strip, "--format", arguments->flags.options.format,
       "hf: Hugging Face names with config.json (the default); safetensors: canonical names; "
       "native: a step",
-      kReleaseFormats);
+      ReleaseFormats());
   AddStripFlags(*strip, arguments->flags);
   strip->footer("Each weight is its fp32 master, if it has one, rounded to nearest even.\n\n" +
                 HelpFooter("cairn strip runs/gpt release/gpt-fp16 --dtype fp16",

@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-void Print(const OpenedSource& opened, const TargetFormat& format, const Topology& topology,
+void Print(const OpenedSource& opened, const System& format, const Topology& topology,
            const ExportResult& result, double seconds, bool json) {
   const CheckpointSource& source = opened.source();
   if (json) {
@@ -44,7 +44,7 @@ void Print(const OpenedSource& opened, const TargetFormat& format, const Topolog
 
 }  // namespace
 
-Result<int> RunExport(const OpenedSource& opened, const TargetFormat& format, const std::string& target,
+Result<int> RunExport(const OpenedSource& opened, const System& format, const std::string& target,
                       const ExportFlags& flags) {
   CheckpointSource& source = opened.source();
   ExportOptions options = flags.options;

@@ -14,7 +14,7 @@ struct ExportFlags {
 };
 
 // Writes and reports, or says what it would take. What could not be carried goes to stderr.
-Result<int> RunExport(const OpenedSource& opened, const TargetFormat& format, const std::string& target,
+Result<int> RunExport(const OpenedSource& opened, const System& format, const std::string& target,
                       const ExportFlags& flags);
 
 }  // namespace cairn

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 #include "convert/verbs/strip.h"
 #include "tools/check/source_check.h"
 #include "tools/cli/choices.h"
@@ -13,10 +13,6 @@ namespace cairn {
 
 inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
     {"fp16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"fp32", Dtype::kF32}};
-inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = {
-    {"hf", StripFormat::kHuggingFace},
-    {"safetensors", StripFormat::kSafetensors},
-    {"native", StripFormat::kNative}};
 
 struct StripFlags {
   StripOptions options;

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 #include "tools/cli/verb.h"
 
 namespace cairn {

@@ -7,14 +7,12 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
+#include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
 #include "tools/seal/seal_record.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kDeepSpeedTracker = "latest";
-constexpr std::string_view kMegatronTracker = "latest_checkpointed_iteration.txt";
 
 std::string LastNameOf(const std::string& path) {
   return std::filesystem::path(CanonicalPath(path)).filename().string();
@@ -24,9 +22,10 @@ bool IsNativeName(std::string_view name) { return ParseStepDirName(name) || Pars
 
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
 bool HasOwnState(FileSystem& fs, const std::string& directory) {
-  for (const std::string_view name : {".metadata", "trainer_state.json"})
-    if (fs.Stat(JoinPath(directory, name)).ok()) return true;
-  return false;
+  return std::ranges::any_of(Systems(), [&](const System& system) {
+    const std::string_view last = system.steps.last_file;
+    return !last.empty() && fs.Stat(JoinPath(directory, last)).ok();
+  });
 }
 
 int64_t NewestTime(const std::vector<StepFile>& files) {
@@ -46,15 +45,15 @@ struct Tracker {
 // nullopt if the step's system has no tracker. Inside transformers' checkpoint-40 the Trainer's own file
 // counts.
 std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
-  const std::string name = LastNameOf(step.path);
-  const bool megatron = name.starts_with("iter_");
-  if (!step.step || (!megatron && !name.starts_with("global_step"))) return std::nullopt;
+  const auto named = ParseForeignStep(LastNameOf(step.path));
+  if (!named || named->system->steps.tracker.empty()) return std::nullopt;
   const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
-  Tracker tracker{.path = JoinPath(run, megatron ? kMegatronTracker : kDeepSpeedTracker)};
+  Tracker tracker{.path = JoinPath(run, named->system->steps.tracker)};
   const auto text = ReadSmallFile(fs, tracker.path, 4096);
   if (!text.ok()) return tracker;
   tracker.text = text->substr(0, text->find_first_of(" \r\n"));
-  tracker.step = megatron ? ParseStepNumber(*tracker.text) : ForeignStepOf(*tracker.text);
+  tracker.step = ForeignStepOf(*tracker.text);
+  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has the number alone
   if (const auto info = fs.Stat(tracker.path); info.ok())
     tracker.written_unix_seconds = info->modified_unix_seconds;
   return tracker;
@@ -97,6 +96,11 @@ std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& 
 }
 
 }  // namespace
+
+std::optional<int64_t> ForeignStepOf(std::string_view name) {
+  const auto named = ParseForeignStep(name);
+  return named ? std::optional(named->step) : std::nullopt;
+}
 
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory) {
   std::vector<ForeignStep> steps;

@@ -1,6 +1,6 @@
 // The steps of a run that another system's trainer writes, and whether their writer is done.
 //
-// A step is a directory whose name has its number (ForeignStepOf): global_step40, iter_0000040,
+// A step is a directory whose name has its number: global_step40, iter_0000040,
 // checkpoint-40, step-40. Its writer says that it is done in a file that it writes last: `latest` and
 // latest_checkpointed_iteration.txt beside the steps, .metadata of torch.distributed.checkpoint and
 // trainer_state.json in them. DeepSpeed's `latest` comes before the other ranks have ended (engine.py,
@@ -20,6 +20,9 @@ struct ForeignStep {
   std::string path;
   std::optional<int64_t> step;  // nothing where the directory was given by itself and its name has no number
 };
+
+// The number in the name of another system's step (ParseForeignStep); nullopt: it is not named like one.
+std::optional<int64_t> ForeignStepOf(std::string_view name);
 
 // Whether `directory` is a step by itself: it is sealed, its name has a number, or none of its directories
 // is a step.

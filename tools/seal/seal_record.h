@@ -28,7 +28,7 @@ struct SealedFile {
 };
 
 struct Seal {
-  std::string system;           // a name of Formats(); empty: none that is known
+  std::string system;           // a name of Systems(); empty: unknown
   std::optional<int64_t> step;  // that the directory's name says
   int64_t sealed_unix_seconds = 0;
   std::vector<SealedFile> files;      // by name

@@ -16,11 +16,11 @@
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
-#include "convert/formats/formats.h"
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/hugging_face/weight_index.h"
 #include "convert/formats/megatron/megatron_dist.h"
+#include "convert/formats/systems.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -450,7 +450,7 @@ class PartsChecker {
 
 std::string SystemOf(FileSystem& fs, const std::string& directory) {
   const Result<Recognised> found = Recognise(fs, directory);
-  return found.ok() ? std::string(found->format->name) : "";
+  return found.ok() ? std::string(found->system->name) : "";
 }
 
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,

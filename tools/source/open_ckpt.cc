@@ -54,7 +54,7 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
   if (options.format.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(*opened.log, path));
     for (const std::string& note : recognised.notes) PrintProblem("note: " + note);
-    options.format = recognised.format->name;
+    options.format = recognised.system->name;
   }
   CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, path, options));
   return OkStatus();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ckpt/step/step_reader.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 #include "tools/source/read_log.h"
 
 namespace cairn {

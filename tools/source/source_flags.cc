@@ -1,5 +1,7 @@
 #include "tools/source/source_flags.h"
 
+#include <fmt/ranges.h>
+
 #include "tools/cli/choices.h"
 
 namespace cairn {
@@ -7,9 +9,10 @@ namespace {
 
 // "native|megatron|...": the names that --from takes.
 std::string FormatNames() {
-  std::string names = "native";
-  for (const Format& format : Formats()) names += fmt::format("|{}", format.name);
-  return names;
+  std::vector<std::string_view> names;
+  for (const System& system : Systems())
+    if (!system.reads.empty()) names.push_back(system.name);
+  return fmt::format("{}", fmt::join(names, "|"));
 }
 
 // As --replicas takes them; the first is the default.
@@ -48,7 +51,7 @@ Result<OpenOptions> ParseSourceOptions(const nlohmann::json& said) {
                       .allow = said.value("allow", std::vector<std::string>()),
                       .config = said.value("config", ""),
                       .vocab_size = static_cast<uint64_t>(rows),
-                      .let_pass = {}};
+                      .allowed_names = {}};
   const std::string asked = said.value("replicas", "strict");
   for (const auto& [word, value] : ReplicasByName())
     if (word == asked) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/status.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/systems.h"
 
 namespace cairn {
 

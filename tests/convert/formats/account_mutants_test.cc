@@ -7,8 +7,7 @@
 #include <regex>
 
 #include "convert/foreign/account.h"
-#include "convert/formats/formats.h"
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/verbs/export.h"
 #include "convert/verbs/strip.h"
@@ -83,7 +82,7 @@ class AccountMutants : public testing::TestWithParam<Written> {
     ASSERT_TRUE(MakeStep(Fs(), dir_ / "run", recipe).ok());
     const auto source = Open(dir_ / "run");
     const auto done =
-        Export(Fs(), *source, *FindTargetFormat(GetParam().format), out_,
+        Export(Fs(), *source, *FindSystem(GetParam().format), out_,
                {.target = {.topology = GetParam().topology, .dtype = {}}, .writer = {}, .progress = {}});
     ASSERT_TRUE(done.ok()) << done.status().message();
     whole_ = ReadingOf(out_);
@@ -143,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
-  const auto done = Export(Fs(), *Open(dir / "run"), *FindTargetFormat("megatron-deepspeed"), dir / "out",
+  const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
                            {.target = {.topology = {.zero = 1}, .dtype = {}}, .writer = {}, .progress = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   const std::string path = dir / "out/global_step100/mp_rank_00_model_states.pt";
@@ -163,7 +162,7 @@ TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const Topology topology{.tp = 2, .dp = 2, .zero = 1};
-  const auto done = Export(Fs(), *Open(dir / "run"), *FindTargetFormat("megatron-deepspeed"), dir / "out",
+  const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
                            {.target = {.topology = topology, .dtype = {}}, .writer = {}, .progress = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   std::vector<nlohmann::json> states;

@@ -9,8 +9,7 @@
 #include "ckpt/step/step_reader.h"
 #include "convert/families/expand.h"
 #include "convert/families/families.h"
-#include "convert/formats/formats.h"
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/verbs/reshape.h"
 #include "tests/support/faulty_file_system.h"
@@ -96,7 +95,7 @@ class ExportTest : public testing::TestWithParam<Target> {
 };
 
 TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
-  const TargetFormat* format = FindTargetFormat(GetParam().format);
+  const System* format = FindSystem(GetParam().format);
   ASSERT_NE(format, nullptr);
   std::mt19937 random(11);
   for (int round = 0; round < 50; ++round) {
@@ -139,7 +138,7 @@ TEST_P(ExportTest, AFailureAtAnyOperationLeavesNothing) {
     const std::string out = dir_ / fmt::format("out{}", budget);
     faulty.SetBudget(budget);
     const auto result =
-        Export(faulty, *OpenStep(dir_ / "run"), *FindTargetFormat(GetParam().format), out,
+        Export(faulty, *OpenStep(dir_ / "run"), *FindSystem(GetParam().format), out,
                {.target = {.topology = {.tp = 2}, .dtype = {}}, .writer = {}, .progress = {}});
     EXPECT_EQ(Fs().Stat(out).ok(), result.ok()) << budget;
     return result.ok();
@@ -171,7 +170,7 @@ class RefusalTest : public testing::Test {
                       StepRecipe recipe = RecipeOf({}, {})) {
     const std::string run = dir_ / fmt::format("run{}", runs_++);
     EXPECT_TRUE(MakeStep(Fs(), run, recipe).ok());
-    const auto result = Export(Fs(), *OpenStep(run), *FindTargetFormat(format), dir_ / "out",
+    const auto result = Export(Fs(), *OpenStep(run), *FindSystem(format), dir_ / "out",
                                {.target = options, .writer = {}, .progress = {}});
     EXPECT_FALSE(Fs().Stat(dir_ / "out").ok());
     return result.status().message();
@@ -258,7 +257,7 @@ TEST_F(RefusalTest, WhatMegatronsArgumentsCannotSay) {
   }
   const std::string run = dir_ / "qwen";
   ASSERT_TRUE(MakeStep(Fs(), run, qwen).ok());
-  EXPECT_TRUE(FindTargetFormat("torch-dist")->plan(*OpenStep(run), {}).ok());
+  EXPECT_TRUE(FindSystem("torch-dist")->plan(*OpenStep(run), {}).ok());
 }
 
 }  // namespace

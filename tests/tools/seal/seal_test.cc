@@ -9,8 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "convert/formats/formats.h"
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/verbs/export.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/file_bytes.h"
@@ -53,7 +52,7 @@ class SealTest : public testing::Test {
     EXPECT_TRUE(MakeStep(Fs(), dir_ / ("native-" + name), recipe).ok());
     Topology topology{.tp = 2, .pp = 2, .dp = 2};
     topology.zero = universal || format == "dcp" ? 0 : 1;
-    const auto made = Export(Fs(), *Open(dir_ / ("native-" + name)), *FindTargetFormat(format), dir_ / name,
+    const auto made = Export(Fs(), *Open(dir_ / ("native-" + name)), *FindSystem(format), dir_ / name,
                              {.target = {.topology = topology, .dtype = {}}, .writer = {}, .progress = {}});
     EXPECT_TRUE(made.ok()) << made.status().message();
     const auto steps = ListForeignSteps(Disk(), dir_ / name);

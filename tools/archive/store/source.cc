@@ -15,6 +15,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/megatron/megatron_dist.h"
+#include "tools/seal/foreign_run.h"
 
 namespace cairn {
 namespace {

@@ -325,15 +325,6 @@ std::optional<int64_t> ParseStepNumber(std::string_view digits) {
   return value;
 }
 
-std::optional<int64_t> ForeignStepOf(std::string_view name) {
-  for (const std::string_view prefix :
-       {"global_step", "iter_", "checkpoint-", "checkpoint_", "step_", "step-", "step"}) {
-    if (!name.starts_with(prefix)) continue;
-    if (const auto step = ParseStepNumber(name.substr(prefix.size()))) return step;
-  }
-  return std::nullopt;
-}
-
 std::string EscapeName(std::string_view name) {
   std::string text;
   while (!name.empty()) {

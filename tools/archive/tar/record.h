@@ -133,8 +133,6 @@ struct TarNameParts {
 std::optional<TarNameParts> ParseTarName(std::string_view name);
 // Digits alone, as in such names.
 std::optional<int64_t> ParseStepNumber(std::string_view digits);
-// The step's number in another system's directory name: "global_step2", "iter_0000100", "checkpoint-500".
-std::optional<int64_t> ForeignStepOf(std::string_view name);
 
 // Names may have any bytes, text must be UTF-8: "\\" for a backslash, "\xff" for a byte that is no part of
 // valid UTF-8, the rest as it is. So stand names, link targets and paths of trees in sidecars of version 4,

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/verbs/export.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
@@ -19,7 +19,7 @@ std::string ErrorOfDcpWithState(const nlohmann::json& state) {
   recipe.state = state;
   EXPECT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
   const auto source = Open(dir / "run");
-  return Export(Fs(), *source, *FindTargetFormat("dcp"), dir / "out",
+  return Export(Fs(), *source, *FindSystem("dcp"), dir / "out",
                 {.target = {.topology = {}, .dtype = {}}, .writer = {}, .progress = {}})
       .status()
       .message();

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/verbs/export.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
@@ -51,7 +51,7 @@ class PartlyFrozenSource final : public CheckpointSource {
 TEST(Universal, AFrozenParameterHasNoStepWhereOthersDiffer) {
   const TempDir dir(TempDir::Place::kMemory);
   PartlyFrozenSource source;
-  const auto done = Export(Fs(), source, *FindTargetFormat("universal"), dir / "out",
+  const auto done = Export(Fs(), source, *FindSystem("universal"), dir / "out",
                            {.target = {.topology = {}, .dtype = {}}, .writer = {}, .progress = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   const auto read = OpenUniversal(Fs(), dir / "out", {});

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/formats/deepspeed/zero_writer.h"
-#include "convert/formats/targets.h"
+#include "convert/formats/systems.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/training_state.h"
 #include "tests/support/make_step.h"
@@ -59,7 +59,7 @@ json VectorsThenMatrices() {
 }
 
 Result<TargetFiles> Plan(const char* format, const Source& source, TargetOptions options = {}) {
-  return FindTargetFormat(format)->plan(source, options);
+  return FindSystem(format)->plan(source, options);
 }
 
 std::string Refusal(const char* format, const Source& source, TargetOptions options = {}) {

@@ -1,0 +1,224 @@
+#include "convert/formats/systems.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "convert/formats/dcp/dcp.h"
+#include "convert/formats/dcp/dcp_writer.h"
+#include "convert/formats/deepspeed/deepspeed.h"
+#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/deepspeed_writer.h"
+#include "convert/formats/deepspeed/universal.h"
+#include "convert/formats/hugging_face/hugging_face.h"
+#include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/hugging_face/weight_files.h"
+#include "convert/formats/megatron/megatron_lm.h"
+#include "convert/formats/megatron/megatron_writer.h"
+#include "convert/formats/megatron/torch_dist_writer.h"
+#include "convert/formats/torch/torch.h"
+#include "convert/formats/unsupported.h"
+
+namespace cairn {
+namespace {
+
+// Every relaxation that was of use is in the history, by name; some readers have said it already.
+void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
+  if (options.vocab_size > 0)
+    source.AddHistory(
+        fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
+  for (const std::string& name : *options.allowed_names) {
+    std::string line = fmt::format("import: {} was left out (--allow)", name);
+    const auto says_it = [&](const nlohmann::json& entry) {
+      return entry == line || entry == "left out " + name;
+    };
+    // LeaveOutOptimizer() says why.
+    if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
+      source.AddHistory(std::move(line));
+  }
+}
+
+// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, and no iterations of Megatron's.
+bool IsMegatron(FileSystem& fs, const std::string& path) {
+  if (!MatchesMegatronLm(fs, path)) return false;
+  if (!MatchesDeepSpeed(fs, path)) return true;
+  const auto names = fs.List(path);
+  return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
+           const bool iteration = name.starts_with("iter_") || name == "release";
+           return (iteration || name.starts_with("mp_rank_")) &&
+                  MatchesMegatronLm(fs, iteration ? JoinPath(path, name) : path) &&
+                  fs.List(JoinPath(path, name)).ok();
+         });
+}
+
+// What lies beside weights for use.
+void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string>& notes) {
+  for (const char* name : {"optimizer.pt", "optimizer.bin"})
+    if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
+      notes.push_back(
+          fmt::format("{}, the optimizer's state, is not read: {} is taken as weights alone", file, path));
+  constexpr const char* kModels[] = {kSafetensorsFile, kSafetensorsIndex, kPickleFile, kPickleIndex};
+  const auto is_there = [&](const char* name) { return fs.Stat(JoinPath(path, name)).ok(); };
+  if (is_there(kAdapterFile) && std::ranges::any_of(kModels, is_there))
+    notes.push_back(
+        fmt::format("{} is not read: transformers adds this adapter to the model; merge it first, or give "
+                    "the file itself",
+                    JoinPath(path, kAdapterFile)));
+}
+
+// Of the formats that `--from` takes.
+std::string ReadableNames(std::span<const System> systems) {
+  std::vector<std::string_view> names;
+  for (const System& system : systems)
+    if (system.open) names.push_back(system.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+constexpr std::string_view kMegatronSteps[] = {"iter_"};
+constexpr std::string_view kTrainerSteps[] = {"checkpoint-"};
+constexpr std::string_view kDeepSpeedSteps[] = {"global_step"};
+constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step"};  // accelerate, torchtitan
+
+constexpr System kSystems[] = {
+    {.name = "native",
+     .reads = "a step, RUN@STEP, a run directory, or STORE:RUN@STEP",
+     .writes = "a step of Cairn",
+     .release = StripFormat::kNative},
+    {.name = "megatron",
+     .reads = "a checkpoint of Megatron-LM (mp_rank_* directories) or Megatron-Core (torch_dist)",
+     .matches = IsMegatron,
+     .open = OpenMegatronLm,
+     .training = true,
+     .covers = "dcp",
+     .writes = "Megatron-LM's torch format with Megatron-Core's names; --zero 1: its distributed optimizer",
+     .plan = PlanMegatron,
+     .reader = "megatron",
+     .steps = {.prefixes = kMegatronSteps, .tracker = "latest_checkpointed_iteration.txt"}},
+    {.name = "torch-dist",
+     .writes =
+         "Megatron-Core's distributed checkpoint, for any TP and PP; --zero 1: its distributed optimizer",
+     .plan = PlanTorchDist,
+     .reader = "megatron"},
+    {.name = "hf",
+     .reads = "a Hugging Face model: config.json with safetensors or pytorch_model.bin",
+     .matches = IsHuggingFace,
+     .open = OpenHuggingFace,
+     .writes = "a Hugging Face model: its names, safetensors, config.json",
+     .release = StripFormat::kHuggingFace,
+     .steps = {.prefixes = kTrainerSteps, .last_file = "trainer_state.json"}},
+    {.name = "safetensors",
+     .reads = "safetensors: canonical names, or those of an unknown model",
+     .matches = IsSafetensors,
+     .open = OpenSafetensors,
+     .writes = "canonical names",
+     .release = StripFormat::kSafetensors},
+    {.name = "universal",
+     .reads = "a universal checkpoint of DeepSpeed",
+     .matches = MatchesUniversal,
+     .open = OpenUniversal,
+     .training = true,
+     .covers = "deepspeed",
+     .writes = "DeepSpeed's universal checkpoint, for any topology and ZeRO stage",
+     .plan = PlanUniversal,
+     .reader = "universal"},
+    {.name = "deepspeed",
+     .reads = "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
+     .matches = MatchesDeepSpeed,
+     .open = OpenDeepSpeed,
+     .training = true,
+     .steps = {.prefixes = kDeepSpeedSteps, .tracker = "latest"}},
+    {.name = "megatron-deepspeed",
+     .writes =
+         "Megatron-DeepSpeed or DeepSpeed: --zero 1 a pipeline's layer files, 2 and 3 without a pipeline",
+     .plan = PlanMegatronDeepSpeed,
+     .reader = "deepspeed"},
+    {.name = "dcp",
+     .reads = "a directory of torch.distributed.checkpoint (FSDP2, DTensor)",
+     .matches = MatchesDcp,
+     .open = OpenDcp,
+     .training = true,
+     .writes = "a directory of torch.distributed.checkpoint (FSDP2, DTensor), of canonical names",
+     .plan = PlanDcp,
+     .reader = "dcp",
+     .steps = {.prefixes = kDcpSteps, .last_file = ".metadata"}},
+    {.name = "torch",
+     .reads = "a file of torch.save, every tensor under its own name",
+     .matches = MatchesTorch,
+     .open = OpenTorch},
+};
+
+}  // namespace
+
+std::span<const System> Systems() { return kSystems; }
+
+const System* FindSystem(std::string_view name) {
+  const auto found = std::ranges::find(kSystems, name, &System::name);
+  return found == std::end(kSystems) ? nullptr : found;
+}
+
+std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems) {
+  for (const System& system : systems)
+    for (const std::string_view prefix : system.steps.prefixes) {
+      if (!name.starts_with(prefix)) continue;
+      const std::string_view digits = name.substr(prefix.size());
+      NamedStep named{&system, -1};
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), named.step);
+      if (error == std::errc() && end == digits.data() + digits.size() && named.step >= 0) return named;
+    }
+  return std::nullopt;
+}
+
+Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
+  const System *weights = nullptr, *training = nullptr;
+  for (const System& system : systems) {
+    if (!system.matches) continue;
+    const bool covered = training != nullptr && training->covers == system.name;
+    const System*& found = system.training ? training : weights;
+    if ((found != nullptr && !system.training) || covered || !system.matches(fs, path)) continue;
+    if (found != nullptr)
+      return InvalidArgument("{} holds two trainings; --from {} reads the one, --from {} the other", path,
+                             found->name, system.name);
+    found = &system;
+  }
+  if (training != nullptr) {
+    Recognised recognised{training, {}};
+    if (weights != nullptr)
+      recognised.notes.push_back(fmt::format(
+          "{} holds a training ({}) and weights for use ({}); the training is read, and --from {} reads the "
+          "weights alone{}",
+          path, training->name, weights->name, weights->name,
+          weights->name == "hf" ? fmt::format("; --config {} reads the training as that model", path) : ""));
+    return recognised;
+  }
+  if (weights != nullptr) {
+    Recognised recognised{weights, {}};
+    NoteOthers(fs, path, recognised.notes);
+    return recognised;
+  }
+  CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
+  return NotFound("{}: neither a Cairn step or run nor a checkpoint of {}; name it with --from", path,
+                  ReadableNames(systems));
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                   const OpenOptions& options,
+                                                   std::span<const System> systems) {
+  const auto named = std::ranges::find(systems, options.format, &System::name);
+  const System* system = named == systems.end() ? nullptr : &*named;
+  if (options.format.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path, systems));
+    system = recognised.system;
+  } else if (!system || !system->open) {
+    return InvalidArgument("there is no format {}; the formats are {}", options.format,
+                           ReadableNames(systems));
+  }
+  OpenOptions recorded = options;
+  recorded.allowed_names = std::make_shared<std::set<std::string>>();
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, recorded));
+  if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory()) source->SetName(path);
+  RecordAllowed(recorded, *source);
+  return source;
+}
+
+}  // namespace cairn

@@ -1,0 +1,78 @@
+// The formats of Cairn and of other systems, one row each: how its files are recognised and read, how they
+// are written, and how its trainers name their steps.
+//
+// convert, strip, seal, ls, archive, --from, --to and their help read this one table. To add a format, write
+// its functions in a folder of its own and add its row in systems.cc. A directory may hold two checkpoints:
+// the Trainer of transformers writes model.safetensors beside DeepSpeed's files. Recognise() decides which
+// one is read, for every verb.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/foreign/format.h"
+#include "convert/foreign/target_format.h"
+
+namespace cairn {
+
+// The directories that a system's trainers save their steps in.
+struct StepNames {
+  std::span<const std::string_view> prefixes = {};  // before the step's number
+  std::string_view tracker = {};                    // beside the steps: names the newest finished one
+  std::string_view last_file = {};                  // in a step: written when all others are there
+};
+
+struct System {
+  std::string_view name;        // as --from and --to take it
+  std::string_view reads = {};  // one line for `cairn convert --help`; empty: --from does not take it
+  // True if `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
+  // Null: no files of another system.
+  bool (*matches)(FileSystem& fs, const std::string& path) = nullptr;
+  // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
+  Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
+                                                 const OpenOptions& options) = nullptr;
+  bool training = false;         // a training's own files; else weights for use, which may lie beside them
+  std::string_view covers = {};  // a more general format that recognises the same files
+  std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it
+  std::optional<StripFormat> release = {};  // how strip writes it; nullopt: `plan` writes it
+  // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
+  // hold.
+  Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
+  std::string_view reader = {};  // the row that reads back what `plan` writes
+  StepNames steps = {};
+};
+
+// The more particular before the more general, as they are recognised.
+std::span<const System> Systems();
+// Null if there is none of this name.
+const System* FindSystem(std::string_view name);
+
+// A directory that is named like a step of another system: "global_step2", "iter_0000100", "checkpoint-500".
+struct NamedStep {
+  const System* system = nullptr;
+  int64_t step = 0;
+};
+std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
+
+struct Recognised {
+  const System* system = nullptr;
+  std::vector<std::string> notes;  // other checkpoints in the same place, which are not read
+};
+
+// A training is read before weights for use. Errors: NotFound if no format recognises `path`, naming those
+// there are; NotSupported naming a format that is not read; InvalidArgument if it holds two trainings, naming
+// both.
+Result<Recognised> Recognise(FileSystem& fs, const std::string& path,
+                             std::span<const System> systems = Systems());
+
+// In the format that `options` name, else in the recognised one. Errors: those of Recognise() and
+// System::open.
+Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                   const OpenOptions& options = {},
+                                                   std::span<const System> systems = Systems());
+
+}  // namespace cairn

@@ -1,0 +1,165 @@
+#include "convert/formats/systems.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "convert/foreign/stored_builder.h"
+#include "tests/support/open_step.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// What tells a format from the names of its files.
+const std::map<std::string, std::vector<std::string>> kFilesOf = {
+    {"hf", {"config.json", "model.safetensors"}},
+    {"safetensors", {"model.safetensors.index.json"}},
+    {"megatron", {"latest_checkpointed_iteration.txt", "iter_0000005/mp_rank_00/model_optim_rng.pt"}},
+    {"universal", {"zero/model.weight/fp32.pt"}},
+    {"deepspeed", {"latest", "global_step5/mp_rank_00_model_states.pt"}},
+    {"dcp", {".metadata", "__0_0.distcp"}},
+};
+
+void PutFiles(const TempDir& dir, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string path = dir / name;
+    ASSERT_TRUE(MakeDirs(Fs(), path.substr(0, path.rfind('/'))).ok());
+    ASSERT_TRUE(RemoveIfThere(Fs(), path).ok());
+    ASSERT_TRUE(WriteSmallFile(Fs(), path, "{}").ok());
+  }
+}
+
+TEST(Systems, ATrainingIsReadBeforeTheWeightsBesideItWhicheverTheyAre) {
+  for (const std::string weights : {"hf", "safetensors"})
+    for (const std::string training : {"megatron", "universal", "deepspeed", "dcp"}) {
+      const TempDir dir(TempDir::Place::kMemory);
+      PutFiles(dir, kFilesOf.at(weights));
+      EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, weights);
+      EXPECT_THAT(Recognise(Fs(), dir.path())->notes, IsEmpty());
+      PutFiles(dir, kFilesOf.at(training));
+      const auto both = Recognise(Fs(), dir.path());
+      ASSERT_TRUE(both.ok()) << both.status().message();
+      EXPECT_EQ(both->system->name, training);
+      ASSERT_EQ(both->notes.size(), 1);
+      EXPECT_THAT(both->notes[0], HasSubstr("--from " + weights));
+    }
+}
+
+TEST(Systems, OfTwoTrainingsInOnePlaceBothAreOfferedByName) {
+  for (const auto& [a, b] : {std::pair("megatron", "deepspeed"), std::pair("deepspeed", "dcp"),
+                             std::pair("megatron", "universal"), std::pair("universal", "dcp")}) {
+    const TempDir dir(TempDir::Place::kMemory);
+    PutFiles(dir, kFilesOf.at(a));
+    EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, a);
+    PutFiles(dir, kFilesOf.at(b));
+    const auto both = Recognise(Fs(), dir.path());
+    EXPECT_EQ(both.status().kind(), StatusKind::kInvalidArgument);
+    EXPECT_THAT(both.status().message(),
+                AllOf(HasSubstr(std::string("--from ") + a), HasSubstr(std::string("--from ") + b)));
+  }
+}
+
+TEST(Systems, MegatronsTrackerBesideDeepSpeedsIsOfMegatronDeepSpeed) {
+  const TempDir dir(TempDir::Place::kMemory);
+  PutFiles(dir, kFilesOf.at("deepspeed"));
+  PutFiles(dir, {"latest_checkpointed_iteration.txt"});
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "deepspeed");
+}
+
+TEST(Systems, AnOptimizerAndAnAdapterBesideAModelAreNoted) {
+  const TempDir dir(TempDir::Place::kMemory);
+  PutFiles(dir, kFilesOf.at("hf"));
+  PutFiles(dir, {"optimizer.pt", "adapter_model.safetensors"});
+  const auto found = Recognise(Fs(), dir.path());
+  ASSERT_TRUE(found.ok());
+  EXPECT_THAT(found->notes,
+              testing::ElementsAre(HasSubstr("/optimizer.pt"), HasSubstr("/adapter_model.safetensors")));
+}
+
+TEST(Systems, WhatIsNotReadIsNamedWithWhatToDo) {
+  for (const auto& [file, says] :
+       {std::pair("model-Q4_K_M.gguf", "GGUF"), std::pair("_CHECKPOINT_METADATA", "Orbax"),
+        std::pair("model_world_size_2_rank_0.pt", "verl.model_merger"),
+        std::pair("shard-00001-model-00001-of-00002.safetensors", "save_pretrained")}) {
+    const TempDir dir(TempDir::Place::kMemory);
+    PutFiles(dir, {"config.json", file});
+    const auto found = Recognise(Fs(), dir.path());
+    EXPECT_EQ(found.status().kind(), StatusKind::kNotSupported);
+    EXPECT_THAT(found.status().message(), AllOf(HasSubstr(file), HasSubstr(says)));
+  }
+}
+
+// A format of one file, toy.bin: two fp32 elements.
+bool MatchesToy(FileSystem& fs, const std::string& path) { return fs.Stat(JoinPath(path, "toy.bin")).ok(); }
+
+Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string& path, const OpenOptions&) {
+  StoredBuilder builder;
+  const Dims shape = {2};
+  StoredArray array{.name = "w", .dtype = Dtype::kF32, .shape = shape};
+  array.extents.push_back({.range = {0, 2}, .file = builder.AddFile("toy.bin"), .file_offset = 0});
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                         builder.Tensor({.name = "w", .shape = shape}, Role::kWeight, Dtype::kF32));
+  builder.AddPart(tensor, Box::Whole(shape), array);
+  return builder.Open(fs, path, {});
+}
+
+TEST(Systems, AFormatIsOneRowOfTheTable) {
+  static constexpr std::string_view kSteps[] = {"toy-"};
+  std::vector<System> systems(Systems().begin(), Systems().end());
+  systems.push_back({.name = "toy",
+                     .reads = "a file toy.bin",
+                     .matches = MatchesToy,
+                     .open = OpenToy,
+                     .steps = {.prefixes = kSteps}});
+  const TempDir dir(TempDir::Place::kMemory);
+  const auto missing = Recognise(Fs(), dir.path(), systems);
+  EXPECT_THAT(missing.status().message(), HasSubstr("torch, toy"));
+  ASSERT_TRUE(WriteSmallFile(Fs(), dir / "toy.bin", "12345678").ok());
+  EXPECT_EQ(Recognise(Fs(), dir.path(), systems)->system->name, "toy");
+  const auto source = OpenForeign(Fs(), dir.path(), {}, systems);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  EXPECT_EQ((*source)->catalog().tensors.size(), 1);
+  EXPECT_EQ(ParseForeignStep("toy-12", systems)->step, 12);
+  EXPECT_FALSE(ParseForeignStep("toy-12"));
+}
+
+// What a row names must be in the table, and each row must be of use.
+TEST(Systems, RowsAreConsistent) {
+  for (const System& system : Systems()) {
+    EXPECT_EQ(FindSystem(system.name), &system) << system.name;
+    EXPECT_EQ(system.open == nullptr, system.matches == nullptr) << system.name;
+    EXPECT_EQ(system.writes.empty(), !system.plan && !system.release) << system.name;
+    EXPECT_FALSE(system.plan && system.release) << system.name;
+    if (system.plan) {
+      const System* reader = FindSystem(system.reader);
+      EXPECT_TRUE(reader && reader->open) << system.name;
+    }
+    EXPECT_TRUE(system.covers.empty() || FindSystem(system.covers)) << system.name;
+  }
+}
+
+TEST(Systems, NamesOfStepsTellTheSystem) {
+  for (const auto& [name, system, step] : {std::tuple("global_step2", "deepspeed", 2),
+                                           {"iter_0000100", "megatron", 100},
+                                           {"checkpoint-500", "hf", 500},
+                                           {"checkpoint_3", "dcp", 3},
+                                           {"step-40", "dcp", 40},
+                                           {"step_7", "dcp", 7},
+                                           {"step9", "dcp", 9}}) {
+    const auto named = ParseForeignStep(name);
+    ASSERT_TRUE(named) << name;
+    EXPECT_EQ(named->system->name, system);
+    EXPECT_EQ(named->step, step);
+  }
+  for (const char* other : {"iter_", "step--1", "checkpoint-5x", "epoch3", ""})
+    EXPECT_FALSE(ParseForeignStep(other)) << other;
+}
+
+}  // namespace
+}  // namespace cairn
