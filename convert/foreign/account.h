@@ -18,20 +18,20 @@
 
 namespace cairn {
 
-// Why bytes of a storage are in no tensor of the result.
+// Why the bytes of a storage are in no tensor of the result.
 enum class Fate : uint8_t {
   kTrainingState,  // random states, schedules, counters: read as plain values, or left out by name
   kBuffer,         // computed again from the model's sizes: inv_freq, _extra_state
   kAllowed,        // --allow
-  kReplica,        // another copy of what the result has
+  kReplica,        // another copy of a tensor of the result
   kPadding,        // rows of a vocabulary that no token has
   kAlignment,      // of flat buffers
-  kUnreferenced,   // of a storage that a tensor of its file is a view of; no tensor has them
+  kUnreferenced,   // no tensor has them; another part of their storage is a tensor
   kOptimizer,      // in tensors, which only their names tell from weights
 };
 // The key in a manifest's state of what Account::Close() returned when the source was read.
 inline constexpr const char* kAccountKey = "source_account";
-inline constexpr size_t kMaxAccountNames = 256;  // of what is in no tensor, in the manifest
+inline constexpr size_t kMaxAccountNames = 256;  // of values in no tensor, in the manifest
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 
@@ -64,7 +64,7 @@ class Account {
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
-  // "in_no_tensor": [names of what was read as values or left out]}; the parts' bytes sum to "bytes". Errors:
+  // "in_no_tensor": [names of values that were read or left out]}; the parts' bytes sum to "bytes". Errors:
   // Corrupt naming file, storage and bytes.
   Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
 
@@ -88,7 +88,7 @@ class Account {
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;
-  std::map<std::pair<Fate, std::string>, bool> names_;  // what was left out
+  std::map<std::pair<Fate, std::string>, bool> names_;  // of values that were left out
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte

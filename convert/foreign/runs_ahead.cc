@@ -109,7 +109,7 @@ bool RunsAhead::InPageCache(const std::vector<Cluster>& clusters) const {
   uint64_t bytes = 0, cached = 0;
   for (const auto& [first, last, wanted] : clusters) {
     const Result<std::shared_ptr<File>> file = files_.open.Get(files_.names[wanted.file], Direct::kOff);
-    if (!file.ok()) return false;  // whoever reads it reports that
+    if (!file.ok()) return false;  // the read will report it
     bytes += wanted.end - wanted.begin;
     cached += CachedBytes(**file, wanted.begin, wanted.end - wanted.begin).value_or(0);
   }

@@ -21,7 +21,7 @@ struct FileRun {
   uint64_t offset;  // bytes
   uint64_t bytes;
   uint64_t target;  // element of the box
-  uint64_t stride;  // elements of the box between neighbours; 1: as they are
+  uint64_t stride;  // elements of the box between neighbours; 1: contiguous
 };
 
 // Puts the elements of `run`, whose bytes begin at `from`, into `box_bytes`.
@@ -37,8 +37,8 @@ class RunsAhead {
 
   using SeeBytes = std::function<void(uint32_t file, uint64_t offset, std::span<const std::byte> bytes)>;
 
-  // `see` is given what was read of the files, stretch by stretch. `runs_of`, `see` and what `files` refers
-  // to must outlive it. Holds at most `max_bytes`, one read at least.
+  // `see` is given the bytes read from the files, stretch by stretch. `runs_of`, `see` and what `files`
+  // refers to must outlive it. Holds at most `max_bytes`, one read at least.
   RunsAhead(const NumberedFiles& files, BoxSequence next, std::function<BoxRuns(const TensorBox&)> runs_of,
             SeeBytes see, uint64_t max_bytes);
 

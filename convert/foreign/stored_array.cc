@@ -16,7 +16,7 @@ StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape)
   // Found by bisection, since a flat vector may have an extent for each of many ranks.
   auto extent =
       std::ranges::upper_bound(array.extents, begin, {}, [](const StoredExtent& e) { return e.range.end; });
-  for (; extent != array.extents.end() && extent->range.begin < end; ++extent) {
+  for (; begin < end && extent != array.extents.end() && extent->range.begin < end; ++extent) {
     const uint64_t from = std::max(begin, extent->range.begin), to = std::min(end, extent->range.end);
     slice.extents.push_back({{from - begin, to - begin},
                              extent->file,

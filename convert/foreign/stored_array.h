@@ -1,4 +1,4 @@
-// One tensor as a file of another system has it. Readers of all formats list what they find as these.
+// One tensor in a file of another system. All readers list tensors as these, and writers plan them.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct StoredArray {
   Dtype dtype = Dtype::kF32;
   Dims shape = {};                         // as the file has it
   std::vector<StoredExtent> extents = {};  // in order, without overlaps
-  bool transposed = false;                 // the tensor is the transpose of what the file has
+  bool transposed = false;                 // the file has the transpose of the tensor
   // The file's name of a type that Cairn does not hold; empty for others. The dtype is then kU8, and extents
   // count bytes.
   std::string unknown_type = {};

@@ -38,7 +38,7 @@ class StoredBuilder {
   // An array that must hold the same as the one that is read.
   void AddReplica(uint32_t tensor, uint32_t array, uint32_t read);
 
-  // Puts the roles of each parameter one behind the other, parameters in order of first appearance. Settles
+  // Sorts tensors by parameter, in order of first appearance, and by role. Settles
   // the account, and opens what was built; replicas that differ are treated as `how` says. The manifest gets
   // a run, made from the arrays and from `about`. To be called once, last. Errors: those of Account::Close,
   // OpenWithReplicas and StoredSource::Make.

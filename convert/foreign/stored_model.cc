@@ -172,7 +172,7 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
     model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
-// Declares what has no place in the catalog, and opens the rest.
+// Declares the tensors without a place in the catalog, and opens the rest.
 Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, const std::string& directory,
                                                   MappedModel mapped, Account account, Manifest manifest,
                                                   const std::string& about) {

@@ -1,8 +1,8 @@
 // A model that another system stored under its own names, read as canonical parameters.
 //
-// Independent of the container: who can list the tensors of its files (safetensors, a torch pickle) gets a
-// CheckpointSource. Names are taken with or without the prefix that a model without its head lacks; known
-// buffers are dropped; everything else must have a place.
+// Independent of the container: a reader that lists the tensors of its files (safetensors, a torch pickle)
+// gets a CheckpointSource. Names are taken with or without the prefix that a model without its head lacks;
+// known buffers are dropped; everything else must have a place.
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
                                                        const std::vector<StoredArray>& tensors,
                                                        Account account, const OpenOptions& options);
 
-// The same of a model that nobody knows (an adapter, another family): every tensor under its own name, cut
+// The same for a model of unknown family (an adapter, say): every tensor under its own name, cut
 // nowhere. `model` goes into the manifest. Errors: NotSupported naming a tensor of a type that is not held.
 Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
                                                          std::vector<std::string> files,

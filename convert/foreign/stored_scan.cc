@@ -61,7 +61,7 @@ class Scanner {
  private:
   using Extents = std::vector<PlacedExtent>::const_iterator;
 
-  // `bytes` of the file from `at` on. Extents that end before are passed over from then on.
+  // `bytes` of the file from `at` on. Skips extents that end before.
   void VisitWindow(std::ranges::subrange<Extents> extents, uint64_t at, std::span<const std::byte> bytes) {
     const uint64_t end = at + bytes.size();
     while (first_ != extents.end() && first_->end <= at) ++first_;

@@ -19,7 +19,7 @@ struct StoredScan {
   std::function<void(uint32_t file, std::span<const std::byte> bytes)> raw;
 };
 
-// `directory` is what the catalog's files are relative to; the catalog has passed StoredSource::Make().
+// The catalog's files are relative to `directory`; the catalog has passed StoredSource::Make().
 // Errors: those of the disk.
 Status ScanStored(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                   const StoredScan& scan);

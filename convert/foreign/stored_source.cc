@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to read than to skip
+constexpr uint64_t kLargestGap = 8 << 10;  // unused bytes that are cheaper to read than to skip
 constexpr uint64_t kMinWindowBytes = 64 << 10;
 constexpr uint64_t kGapBytes = 1 << 20;  // of one read of what only a CRC needs
 constexpr uint64_t kMaxWindowBytes = 8 << 20;

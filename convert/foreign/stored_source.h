@@ -26,7 +26,7 @@ struct StoredCatalog : TensorTable {
 
 class StoredSource final : public ForeignSource {
  public:
-  // `directory` is what the catalog's files are relative to, and what messages name. Sorts the parts.
+  // The catalog's files are relative to `directory`, which messages name. Sorts the parts.
   // Errors: Corrupt naming tensor, array and file: dtypes that differ, boxes outside, holes and overlaps,
   // extents behind the end of a file; NotFound for a missing file.
   static Result<std::unique_ptr<StoredSource>> Make(FileSystem& fs, std::string directory, Manifest manifest,
@@ -39,7 +39,7 @@ class StoredSource final : public ForeignSource {
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void ReadAhead(BoxSequence next) override;
   Status CheckRead() override;
-  // A quarter of it, at most, is for what is read ahead.
+  // At most a quarter of it is for reading ahead.
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
 

@@ -59,7 +59,7 @@ struct StoredTarget {
   RegionList Wanted() const;
 };
 
-// Places containers in their files, one behind the other, each at a multiple of 4096, and sets the files'
+// Places containers in their files, one after another, each at a multiple of 4096, and sets the files'
 // sizes. To be called once all of them are there, before the text files that name their places are made.
 void PlaceContainers(StoredTarget& target);
 

@@ -1,7 +1,7 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
 // of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
 // When the run ends, its CRC is added for its place in the storage, so runs may come in any order. Finish()
-// writes the frames: constants and what is around the storages, which holds the CRCs. Then come texts and
+// writes the frames: constants and the bytes around the storages, which hold the CRCs. Then come texts and
 // copies; files and directories are made durable.
 
 #include "convert/foreign/stored_writer.h"

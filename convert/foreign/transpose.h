@@ -10,11 +10,11 @@
 
 namespace cairn {
 
-// `out` becomes the columns of `in`, one behind the other: rows x columns elements of `size` bytes (1, 2, 4
+// `out` becomes the columns of `in`, one after another: rows x columns elements of `size` bytes (1, 2, 4
 // or 8). The two do not overlap.
 void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out);
 
-// Transposes boxes, one after another, in memory of its own.
+// Transposes boxes, one after another, in its own memory.
 class BoxTransposer {
  public:
   // The transpose of `common`, a part of the box `have` whose elements of `size` bytes are `bytes`. Valid

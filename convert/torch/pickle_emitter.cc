@@ -103,7 +103,7 @@ void PickleEmitter::TorchSize(const Dims& dims) {
 
 void PickleEmitter::TorchDtype(Dtype dtype) { Global("torch", TorchName(dtype)); }
 
-// Types without a storage class of their own lie in bytes, and say what they are.
+// Types without a storage class are stored as bytes, with the name of the type.
 void PickleEmitter::Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape) {
   const std::string_view storage_class = FindTorchType(TorchName(dtype))->storage;
   const bool untyped = storage_class.empty();

@@ -1,7 +1,7 @@
 // Writes pickles that torch.load(weights_only=True) takes: protocol 2, plain values, tensors, and those
 // objects that a checkpoint's reader insists on.
 //
-// The same calls give the same bytes. Nothing is memoised: what is there twice is written twice, and storages
+// The same calls give the same bytes. Nothing is memoised: equal values are written twice, and storages
 // are distinguished by their keys. Source: CPython's pickletools, and torch's _weights_only_unpickler.
 #pragma once
 

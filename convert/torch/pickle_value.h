@@ -75,7 +75,7 @@ struct PyValue {
   std::string_view module;
   std::vector<PyValue*> items;  // kDict: key, value, key, value, ...
   PyValue* contents = nullptr;  // kObject: the kList or kDict that was filled into it
-  PyValue* state = nullptr;     // what it was BUILT with; attributes as a rule
+  PyValue* state = nullptr;     // the argument of BUILD; attributes as a rule
   const StorageRef* storage = nullptr;
   const TensorRef* tensor = nullptr;
 

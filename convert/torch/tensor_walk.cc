@@ -19,7 +19,7 @@ constexpr size_t kMaxKeyBytes = 256;  // of a key that is not text
 constexpr uint64_t kMaxCost = 1 << 22;
 constexpr uint64_t kContainerCost = 4, kTensorCost = 16;
 
-// Dict-like parts of a value, then sequences: what a path can lead into.
+// A value that a path can lead into, and how far it has been walked.
 struct Frame {
   const PyValue* value;
   size_t next = 0;  // of its items
@@ -48,7 +48,7 @@ bool IsNumpyArray(const PyValue& value) {
 constexpr size_t kMaxHidingDepth = 8;
 constexpr uint64_t kMaxHidingCost = 4096;
 
-// Errors: NotSupported if what the walk passes over has elements.
+// Errors: NotSupported if the walk would skip elements.
 Status CheckNothingHidden(const PyValue& value, const std::string& path) {
   uint64_t left = kMaxHidingCost;
   const bool call = value.is(PyKind::kObject) && HidesElements(value, kMaxHidingDepth, left);

@@ -131,7 +131,7 @@ class DcpReader {
     return OkStatus();
   }
 
-  // Numbers are kept under their names; what is more is left out, and said so.
+  // Numbers are kept under their names; other values are left out, with a note.
   Status AddTrainingState(const DcpTensor& tensor) {
     std::optional<double> number;
     if (IsNumber(tensor)) {
@@ -231,7 +231,7 @@ class DcpReader {
     return OkStatus();
   }
 
-  // Not tensors: numbers that say how far a training was, hyper-parameters, and what is left out.
+  // Values that are not tensors: progress of the training, hyper-parameters, and values that are left out.
   Status ReadState() {
     for (const DcpBytes& bytes : index_.bytes) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));

@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;
 
-// An attribute of an object; nothing of what is a mere dict.
+// An attribute of an object; null for a dict.
 const PyValue* Attribute(const PyValue& object, std::string_view name) {
   return object.is(PyKind::kObject) ? Find(object, name) : nullptr;
 }

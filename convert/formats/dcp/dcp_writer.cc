@@ -91,7 +91,7 @@ class DcpPlanner {
     step.chunks.emplace_back(Box{}, zip);
   }
 
-  // A weight under a second name, which whoever reads the file takes for a tensor of its own.
+  // A weight under a second name, which readers take for a separate tensor.
   void AddAgain(uint32_t weight, const std::string& name) {
     WrittenTensor again = tensors_.tensors[weight];
     again.entry.spec.name = name;

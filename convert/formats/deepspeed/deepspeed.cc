@@ -40,8 +40,7 @@ struct RankSlice {
 
 using Numbers = std::vector<std::pair<std::string, const TensorRef*>>;
 
-// Tensors of one number; none if the value is damaged, since what it holds is then in no tensor, and an
-// error.
+// Tensors of one number; none if the value is damaged, so that the account reports its bytes as an error.
 Numbers NumbersOf(const PyValue& root) {
   Numbers found;
   const Status status = ForEachTensor(root, [&](const std::string& name, const TensorRef& tensor) {
@@ -377,7 +376,7 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
-  // ---- Frozen parameters, and what the other data parallel ranks of ZeRO-3 have.
+  // ---- Frozen parameters, and copies on the other data parallel ranks of ZeRO-3.
 
   Status AddFrozen() {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
@@ -444,7 +443,7 @@ class DeepSpeedOpener {
     });
   }
 
-  // Each copy is compared with what the first rank's file has under its name.
+  // Each copy is compared with the tensor of its name in the first rank's file.
   Status AddCopies() {
     std::map<std::pair<std::string, std::string>, uint32_t> firsts;  // file and name: the array
     std::map<uint32_t, uint32_t> tensors;                            // of an array

@@ -1,7 +1,7 @@
 // Names are taken apart from the left, piece by piece; a name that does not fit in full is not one of
 // DeepSpeed's and is ignored. `latest` is followed only if the path itself has no model states, and
-// only to a plain name. Mixtures of experts are refused here, since their files would be passed over in
-// silence.
+// only to a plain name. Mixtures of experts are refused here, since their files would be ignored
+// silently.
 
 #include "convert/formats/deepspeed/deepspeed_files.h"
 

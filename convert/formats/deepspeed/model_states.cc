@@ -14,7 +14,7 @@ std::string Escaped(const std::string& name) {
 }
 
 // Patterns that DeepSpeed's own conversion merges tensor parallel ranks by: one a name here.
-// DeepSpeed merges the parameters of all stages by what the files of the first one say.
+// DeepSpeed merges the parameters of all stages by the patterns in the first stage's files.
 nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) {
   std::set<std::string> vocabulary, replicated, rows, halves;
   for (int stage = 0; stage < topology.pp; ++stage) {

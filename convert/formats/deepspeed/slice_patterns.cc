@@ -42,8 +42,8 @@ bool IsKnownEscape(char c, bool in_brackets) {
   return c == 'd' || c == 'w' || !std::isalnum(static_cast<unsigned char>(c));
 }
 
-// A regular expression of Python's as std::regex reads it. Nothing if it has what the two read differently,
-// or what may make the expression grow.
+// A regular expression of Python's as std::regex reads it. Nothing if it contains syntax that the two read
+// differently, or that may make the expression grow.
 std::optional<std::string> ToEcmaScript(std::string_view python) {
   std::string pattern;
   bool in_brackets = false;

@@ -97,7 +97,7 @@ class UniversalOpener {
   }
 
  private:
-  // Where the training was, what the model is, and the shapes of what ZeRO-3 flattened.
+  // The training's progress, the model's arguments, and the shapes of parameters that ZeRO-3 flattened.
   Status ReadModelStates() {
     CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs_, directory_));
     std::vector<std::string> names;

@@ -75,7 +75,7 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
   return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
 }
 
-// The base of both readers: the states of each group (or sub-group), and the numbers among them.
+// Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
 class ZeroReader {
  public:
   ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
@@ -86,7 +86,14 @@ class ZeroReader {
         masters_alone_(masters_alone),
         contents_(contents) {}
 
- protected:
+  Status Read() {
+    if (stage_ == 3) return ReadPieces();
+    CAIRN_RETURN_IF_ERROR(CheckNames());
+    for (size_t g = 0; g < param_shapes_.items.size(); ++g) CAIRN_RETURN_IF_ERROR(ReadGroup(g));
+    return OkStatus();
+  }
+
+ private:
   // Errors: NotSupported naming a state that has no place.
   Result<OptimizerStates> States(size_t shard, size_t group) const {
     const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
@@ -123,24 +130,8 @@ class ZeroReader {
     contents_.alignment.back().name = fmt::format("alignment of {}", key);
   }
 
-  const std::vector<ZeroShard>& shards_;
-  const PyValue& param_shapes_;
-  const int stage_;
-  const bool masters_alone_;
-  ZeroContents& contents_;
-};
+  // ---- ZeRO-1 and 2.
 
-class Zero12 : public ZeroReader {
- public:
-  using ZeroReader::ZeroReader;
-
-  Status Read() {
-    CAIRN_RETURN_IF_ERROR(CheckNames());
-    for (size_t g = 0; g < param_shapes_.items.size(); ++g) CAIRN_RETURN_IF_ERROR(ReadGroup(g));
-    return OkStatus();
-  }
-
- private:
   // Every parameter that the optimizer has a place for must have a shape, or its elements would count as
   // alignment.
   Status CheckNames() const {
@@ -183,10 +174,10 @@ class Zero12 : public ZeroReader {
                      share * shards_.size(), shards_.size(), total);
     aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
-    CAIRN_RETURN_IF_ERROR(ReadRole(g, Role::kMaster, "fp32", parameters, share, aligned));
+    CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, Role::kMaster, "fp32", parameters, share, aligned));
     for (const auto& [role, tensor] : states.tensors) {
       if (!IsNumber(*tensor)) {
-        CAIRN_RETURN_IF_ERROR(ReadRole(g, role, Name(role), parameters, share, aligned));
+        CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, role, Name(role), parameters, share, aligned));
         continue;
       }
       for (const Parameter& parameter : parameters)
@@ -195,8 +186,8 @@ class Zero12 : public ZeroReader {
     return AddSteps(states, parameters);
   }
 
-  Status ReadRole(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
-                  uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
+  Status ReadRoleOfGroup(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
+                         uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
     StoredArray flat;
     for (size_t d = 0; d < shards_.size(); ++d) {
       CAIRN_RETURN_IF_ERROR(AppendRole(d, g, role, key, flat));
@@ -254,15 +245,11 @@ class Zero12 : public ZeroReader {
     }
     return OkStatus();
   }
-};
 
-// Every parameter is cut into as many pieces as there are ranks, the last one padded, and a rank's vector is
-// its pieces one after another.
-class Zero3 : public ZeroReader {
- public:
-  using ZeroReader::ZeroReader;
+  // ---- ZeRO-3: every parameter is cut into as many pieces as there are ranks, the last one padded, and a
+  // rank's vector is its pieces one after another.
 
-  Status Read() {
+  Status ReadPieces() {
     std::vector<Parameter> parameters;
     for (const PyValue* group : param_shapes_.items) {
       CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, FlatParameters(*group));
@@ -274,17 +261,16 @@ class Zero3 : public ZeroReader {
       total += PieceOf(parameter);
     }
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, 0));
-    CAIRN_RETURN_IF_ERROR(ReadRole(Role::kMaster, "fp32", parameters, total));
+    CAIRN_RETURN_IF_ERROR(ReadRoleOfPieces(Role::kMaster, "fp32", parameters, total));
     for (const auto& [role, tensor] : states.tensors) {
       if (IsNumber(*tensor))
         CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
       else
-        CAIRN_RETURN_IF_ERROR(ReadRole(role, Name(role), parameters, total));
+        CAIRN_RETURN_IF_ERROR(ReadRoleOfPieces(role, Name(role), parameters, total));
     }
     return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
   }
 
- private:
   uint64_t PieceOf(const Parameter& parameter) const {
     return (parameter.shape.Volume() + shards_.size() - 1) / shards_.size();
   }
@@ -295,7 +281,8 @@ class Zero3 : public ZeroReader {
     return masters;
   }
 
-  Status ReadRole(Role role, std::string_view key, const std::vector<Parameter>& parameters, uint64_t total) {
+  Status ReadRoleOfPieces(Role role, std::string_view key, const std::vector<Parameter>& parameters,
+                          uint64_t total) {
     std::vector<StoredArray> flats(shards_.size());
     for (size_t r = 0; r < shards_.size(); ++r) {
       CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
@@ -304,7 +291,7 @@ class Zero3 : public ZeroReader {
         return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key, elements,
                        total);
     }
-    return AddTensors(parameters, role, key, flats);
+    return JoinPieces(parameters, role, key, flats);
   }
 
   // All sub-groups of a rank.
@@ -335,7 +322,7 @@ class Zero3 : public ZeroReader {
     return OkStatus();
   }
 
-  Status AddTensors(const std::vector<Parameter>& parameters, Role role, std::string_view key,
+  Status JoinPieces(const std::vector<Parameter>& parameters, Role role, std::string_view key,
                     const std::vector<StoredArray>& flats) {
     for (const Parameter& parameter : parameters) {
       StoredArray tensor{parameter.name, flats[0].dtype, parameter.shape};
@@ -351,6 +338,12 @@ class Zero3 : public ZeroReader {
     }
     return OkStatus();
   }
+
+  const std::vector<ZeroShard>& shards_;
+  const PyValue& param_shapes_;
+  const int stage_;
+  const bool masters_alone_;
+  ZeroContents& contents_;
 };
 
 // 0-based names of DeepSpeed's enum; older versions wrote the number.
@@ -456,9 +449,8 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
     contents.state.erase("param_groups");
   else
     CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
-  CAIRN_RETURN_IF_ERROR(contents.stage == 3
-                            ? Zero3(shards, param_shapes, 3, masters_alone, contents).Read()
-                            : Zero12(shards, param_shapes, 1, masters_alone, contents).Read());
+  const int stage = contents.stage == 3 ? 3 : 1;
+  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, stage, masters_alone, contents).Read());
   return contents;
 }
 

@@ -1,5 +1,5 @@
 // A directory, or a file, of safetensors: under canonical names, as `cairn strip --format safetensors` writes
-// them, or under names that nobody knows, which then are the tensors' own (an adapter of peft).
+// them, or under names of an unknown model, which are kept (an adapter of peft).
 //
 // Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
 // (`cairn.parameters`: {name: [tp_dim, tp_unit, pad_multiple, layer, tied]}), so that it reads back as a

@@ -18,8 +18,8 @@ struct WeightIndex {
 // Errors: NotFound; Corrupt if it is not such an index, or names files elsewhere.
 Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path);
 
-// Checks tensors against what the index says of them: Add each that a file holds, then Finish. Errors:
-// Corrupt naming the first tensor that is elsewhere or missing.
+// Checks that each tensor is in the file that the index names: Add each tensor of a file, then Finish.
+// Errors: Corrupt naming the first tensor that is elsewhere or missing.
 class WeightIndexCheck {
  public:
   WeightIndexCheck(std::string path, const WeightIndex& index)
