@@ -18,7 +18,7 @@ struct CanonicalModule {
   Cut cut = Cut::kNone;
 };
 
-// Null where there is none of this name.
+// Null if no module has this name.
 const CanonicalModule* FindCanonicalModule(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape);

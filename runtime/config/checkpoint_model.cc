@@ -164,7 +164,7 @@ void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   c.apply_residual_connection_post_layernorm = spec.residual_behind_norm;
 }
 
-// For messages: the facts, and which parameters there are.
+// For messages: the facts, and which parameters the model has.
 json Describe(const ModelSpec& spec) {
   json facts = FunctionOf(FactsOf(spec));
   facts.update(FactsOf(spec));
@@ -257,16 +257,14 @@ Status CheckParameters(const CheckpointModel& model, const std::vector<Parameter
   for (const ParameterSpec& spec : of_step) {
     const auto found = wanted.find(spec.name);
     if (found == wanted.end())
-      return NotSupported("{}: cairn train has no place for tensor {} in a model like this", model.step,
-                          spec.name);
+      return NotSupported("{}: cairn train has no tensor {} in a model like this", model.step, spec.name);
     if (!(found->second == spec.shape))
-      return InvalidArgument("{}: tensor {} is {}; after what the manifest says of the model it would be {}",
-                             model.step, spec.name, ToString(spec.shape), ToString(found->second));
+      return InvalidArgument("{}: tensor {} is {}; by the model in the manifest it would be {}", model.step,
+                             spec.name, ToString(spec.shape), ToString(found->second));
     wanted.erase(found);
   }
   if (wanted.empty()) return OkStatus();
-  return InvalidArgument("{}: tensor {} is not there, which a model like this has", model.step,
-                         wanted.begin()->first);
+  return InvalidArgument("{}: tensor {} of a model like this is missing", model.step, wanted.begin()->first);
 }
 
 Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config) {

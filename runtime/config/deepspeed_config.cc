@@ -1,6 +1,6 @@
 // The file is flattened to paths such as zero_optimization.stage. A path fills a flag, or does nothing, or is
-// unknown. What stands for several flags or depends on others (fp16, offload, optimizer, scheduler) has a
-// function of its own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
+// unknown. Settings that stand for several flags or depend on others (fp16, offload, optimizer, scheduler)
+// have functions of their own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
 // runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19; the
 // values behind "auto" are those of transformers' integrations/deepspeed.py.
 #include "runtime/config/deepspeed_config.h"
@@ -81,7 +81,7 @@ constexpr std::string_view kOwn[] = {
     "scheduler.params.total_num_steps",
 };
 
-// What only tunes DeepSpeed's implementation or its log. A section stands for all below it.
+// Settings that only tune DeepSpeed's implementation or its log. A section stands for all keys below it.
 constexpr std::string_view kHarmless[] = {
     "steps_per_print",
     "wall_clock_breakdown",
@@ -150,7 +150,7 @@ constexpr std::string_view kHarmless[] = {
     "cuda_visible_devices",
 };
 
-// What changes a training and is not done here: only the value that leaves it out is taken.
+// Settings that change a training and are not supported: only the value that switches them off is accepted.
 struct OnlyValue {
   std::string_view path;
   std::string_view value;  // as JSON
@@ -171,7 +171,7 @@ constexpr OnlyValue kOnly[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", "false"},
 };
 
-// Sections that change a training, taken where they are switched off, with whatever they hold.
+// Sections that change a training; accepted only if they are switched off, whatever they hold.
 constexpr std::string_view kSwitchedOff[] = {
     "amp",
     "autotuning",
@@ -187,7 +187,7 @@ constexpr std::string_view kSwitchedOff[] = {
     "compile",
 };
 
-// Sizes that are "auto" as transformers has them, for a model of this width. The model may come from a
+// Sizes for "auto", as transformers computes them, for a model of this width. The model may come from a
 // checkpoint, which is read after the command line.
 constexpr int64_t kAutoSize = std::numeric_limits<int64_t>::min();  // no size of a file or a flag
 struct AutoSize {
@@ -363,7 +363,7 @@ class DeepSpeedFile {
     return OkStatus();
   }
 
-  // DeepSpeed's loss scale starts lower than Megatron's where nobody says otherwise.
+  // DeepSpeed's loss scale starts lower than Megatron's by default.
   Status TakeLossScale() {
     if (!config_.fp16) return OkStatus();
     constexpr int kDefaultPower = 16;

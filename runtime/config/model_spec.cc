@@ -1,7 +1,7 @@
 // Flags are read as Megatron-LM reads them (megatron/training/arguments.py, core_transformer_config_from_args
-// and the legacy ParallelMLP); `activation`, `rope-scaling` and `gpt-j-residual` are what Megatron has no
-// flag for. Of GELU: fused with its bias, which is Megatron's default, it is the tanh approximation; without
-// fusion it is exact.
+// and the legacy ParallelMLP); Megatron has no flags `activation`, `rope-scaling` and
+// `gpt-j-residual`. GELU: fused with its bias, which is Megatron's default, it is the tanh approximation;
+// without fusion it is exact.
 
 #include "runtime/config/model_spec.h"
 
@@ -63,7 +63,7 @@ Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-// Of the three flags that scale rotary positions.
+// From the three flags that scale rotary positions.
 Result<json> ScalingOfFlags(const TrainConfig& c) {
   const bool interpolates = c.rotary_seq_len_interpolation_factor > 0;
   if (!c.rope_scaling.empty() + c.use_rope_scaling + interpolates > 1)
@@ -98,8 +98,8 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-// The family of transformers that has these tensors and computes this, so that a release has its form;
-// "megatron" where none does.
+// The family of transformers that has these tensors and computes this function; a release has its form.
+// "megatron" if there is none.
 std::string FamilyOf(const ModelSpec& spec) {
   const GptTensors& has = spec.shape.has;
   const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
@@ -185,7 +185,7 @@ json FactsOf(const ModelSpec& spec) {
   if (spec.parallel_residual) facts["parallel_residual"] = true;
   if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
   AddAttention(spec, facts);
-  // The families' tables ask whether these are there.
+  // The families' tables need these fields.
   if (spec.position == Position::kRotary) {
     facts["attention_bias"] = spec.shape.has.attention_output_bias;
     facts["mlp_bias"] = spec.shape.has.mlp_bias;

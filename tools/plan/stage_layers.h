@@ -1,8 +1,8 @@
 // How many layers each stage of a pipeline holds.
 //
-// Stages hold as many each, but for the first and the last, which may hold fewer, for they also have the
-// embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 where nothing was
-// said. What each program makes of it, and by which flags, is in launch_flags.h.
+// All stages hold the same number, except that the first and the last may hold fewer, because they also have
+// the embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 by default.
+// launch_flags.h has the flags of each program.
 #pragma once
 
 #include <algorithm>

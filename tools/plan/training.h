@@ -1,4 +1,4 @@
-// What a whole training costs: time with the batch ramp-up, checkpoints, archive.
+// The cost of a whole training: time with the batch ramp-up, checkpoints, archive.
 #pragma once
 
 #include "ckpt/model/save_interval.h"

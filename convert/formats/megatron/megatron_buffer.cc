@@ -18,7 +18,7 @@ struct BufferLayout {
 BufferLayout LayoutOf(const BufferChunk& chunk) {
   BufferLayout layout{std::vector<uint64_t>(chunk.size()), 0};
   uint64_t bucket = 0,
-           end = 0;  // where the bucket begins in the file, and where it ends so far within itself
+           end = 0;  // the begin of the bucket in the file, and its end so far within itself
   const auto close = [&](uint64_t at) { bucket += at, end = 0; };
   for (size_t i = chunk.size(); i-- > 0;) {
     uint64_t begin = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;

@@ -1,6 +1,6 @@
 // The builder goes through the table of modules in the order in which the programs register them: before the
 // layers, in each layer, behind them. It fuses what the table fuses, and notes for each rank's tensor which
-// box of which parameter fills which rows. A parameter that no module took is an error in the end, so
+// box of which parameter fills which rows. A parameter that no module took is an error at the end, so
 // nothing is lost silently. The rest of the file derives the model's sizes, and the arguments of a training,
 // from the manifest.
 
