@@ -47,20 +47,6 @@ Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, u
   return Corrupt("decodes to bytes that do not match its digest");
 }
 
-Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
-                 std::span<const std::byte> other, std::span<std::byte> out) {
-  const StoredChunk& place = piece.stored[chunk];
-  const bool derived = piece.codec == Codec::kDerived;
-  if (derived) {
-    DeriveWeight(other, ExceptionsOf(piece, place), out);
-  } else {
-    if (DigestOf(stored, seed) != place.digest) return Corrupt("does not match its digest");
-    JoinMaster(other, stored, ExceptionsOf(piece, place), out);
-  }
-  if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
-  return Corrupt("joined with its {}, does not match its digest", derived ? "master" : "weight");
-}
-
 uint64_t ChunkDecoder::SeedOf(const Piece& piece, uint64_t chunk) const {
   return PieceSeed(run_, step_, catalog_.tensors[piece.tensor], piece.box, piece.range) + chunk;
 }
@@ -102,7 +88,19 @@ Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const 
 
 Status ChunkDecoder::Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                           std::span<const std::byte> other, std::span<std::byte> out) const {
-  return Named(piece, chunk, JoinChunk(piece, chunk, SeedOf(piece, chunk), stored, other, out));
+  const StoredChunk& place = piece.stored[chunk];
+  const uint64_t seed = SeedOf(piece, chunk);
+  const bool derived = piece.codec == Codec::kDerived;
+  if (derived) {
+    DeriveWeight(other, ExceptionsOf(piece, place), out);
+  } else {
+    if (DigestOf(stored, seed) != place.digest)
+      return Named(piece, chunk, Corrupt("does not match its digest"));
+    JoinMaster(other, stored, ExceptionsOf(piece, place), out);
+  }
+  if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
+  return Named(piece, chunk,
+               Corrupt("joined with its {}, does not match its digest", derived ? "master" : "weight"));
 }
 
 }  // namespace cairn

@@ -27,10 +27,6 @@ ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_byt
 // and leaves `out` alone.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);
-// Joins a chunk of low halves with the bf16 weights of the same elements to the master, or derives a weight,
-// of which nothing is stored, from its fp32 masters; verifies the result.
-Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
-                 std::span<const std::byte> other, std::span<std::byte> out);
 
 // Verifies chunks of one step. Safe from several threads.
 class ChunkDecoder {
@@ -47,7 +43,8 @@ class ChunkDecoder {
   // Errors: Corrupt naming file, offset and tensor; NotSupported if the chunk must be joined.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
-  // JoinChunk() with messages that name all.
+  // Joins a chunk of low halves with the bf16 weights of the same elements to the master, or derives a
+  // weight, of which nothing is stored, from its fp32 masters; verifies the result. Errors: as above.
   Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
               std::span<const std::byte> other, std::span<std::byte> out) const;
 

@@ -44,6 +44,8 @@ class StepLoader {
   // Errors: InvalidArgument (a box outside of its tensor, an `out` of the wrong size), Corrupt naming file,
   // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.
   Status Load(std::span<const ReadRequest> requests);
+  // Errors: InvalidArgument (no such tensor, a box outside of it, an `out` of the wrong size).
+  Status CheckRequest(const ReadRequest& request) const;
 
   // Stored bytes of the chunks read so far; padding between them does not count.
   uint64_t bytes_read() const { return bytes_read_; }
@@ -62,7 +64,6 @@ class StepLoader {
   class Worker;
 
   Status Plan();
-  Status CheckRequest(const ReadRequest& request) const;
   // The copies out of the piece of `first`: those from there on that name the same piece.
   std::span<const Copy> CopiesOfPiece(size_t first) const;
   std::optional<ChunkRef> PeekChunk();

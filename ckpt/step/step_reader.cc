@@ -271,12 +271,9 @@ Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions
   const Status status = loader.Load(plain);
   bytes_read_ += loader.bytes_read();
   CAIRN_RETURN_IF_ERROR(status);
-  for (const auto& [tensor, box, out] : joined) {
-    if (!Contains(Box::Whole(catalog_.tensors[tensor].spec.shape), box) ||
-        out.size() != box.Volume() * SizeOf(catalog_.tensors[tensor].dtype))
-      return InvalidArgument("tensor {}: cannot read box {} into {} bytes",
-                             DisplayName(catalog_.tensors[tensor]), ToString(box), out.size());
-    CAIRN_RETURN_IF_ERROR(ReadBox(tensor, box, out));
+  for (const ReadRequest& request : joined) {
+    CAIRN_RETURN_IF_ERROR(loader.CheckRequest(request));
+    CAIRN_RETURN_IF_ERROR(ReadBox(request.tensor, request.box, request.out));
   }
   return OkStatus();
 }

@@ -21,7 +21,8 @@ constexpr size_t kMaxListedPathBytes = 512;
 constexpr std::array<std::string_view, 8> kFateNames = {
     "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced", "optimizer"};
 
-// Entries of a checkpoint's top level that say how far a training was and go on with it alone.
+// Entries of a checkpoint's top level that say how far a training was. Only the program that wrote them can
+// use them.
 constexpr std::string_view kTrainingState[] = {
     "args",       "random_rng_state",    "np_rng_state", "torch_rng_state", "cuda_rng_state",
     "rng_state",  "rng_tracker_states",  "lr_scheduler", "data_sampler",    "opt_param_scheduler",

@@ -1,8 +1,8 @@
-// What became of every byte of a source's files: that nothing is lost without a word.
+// Accounts for every byte of a source's files, so that nothing is lost silently.
 //
 // A reader lists the storages of the files that it reads (a record of a .pt, a tensor of a safetensors file,
-// a chunk of a DCP item). What the catalog's arrays hold is found from the catalog; everything else a reader
-// has to declare, by name and with a reason. Close() holds the two against each other: a byte that is in
+// a chunk of a DCP item). The bytes of the catalog's arrays are found from the catalog; a reader has to
+// declare all others, by name and with a reason. Close() holds the two against each other: a byte that is in
 // neither is an error, so a reader that forgets a tensor cannot be silent.
 #pragma once
 
@@ -29,7 +29,7 @@ enum class Fate : uint8_t {
   kUnreferenced,   // of a storage that a tensor of its file is a view of; no tensor has them
   kOptimizer,      // in tensors, which only their names tell from weights
 };
-// Of a manifest's state: what Account::Close() gave when the source was read.
+// The key in a manifest's state of what Account::Close() returned when the source was read.
 inline constexpr const char* kAccountKey = "source_account";
 inline constexpr size_t kMaxAccountNames = 256;  // of what is in no tensor, in the manifest
 
@@ -39,8 +39,8 @@ class Account {
  public:
   // A storage of `file` (relative to the catalog's directory): `bytes` from byte `begin` on.
   void AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes);
-  // All storages of a file of torch, or of an item in one, once however often it comes. What none of its
-  // tensors names is kUnreferenced, unless no tensor names anything of the storage.
+  // All storages of a file of torch, or of an item in one; counted once. Bytes that none of its tensors names
+  // are kUnreferenced, unless no tensor names any byte of the storage.
   void AddFile(const std::string& file, const TorchFile& contents);
 
   void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
@@ -53,7 +53,7 @@ class Account {
                   const std::string& name);
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
-  // An array of the catalog that is held against the one that is read.
+  // An array of the catalog that is compared with the one that is read.
   void Replica(uint32_t array) { replicas_.insert(array); }
 
   // Entries of the dict at a file's top that `taken` does not name: random states and schedules are

@@ -43,7 +43,7 @@ Result<std::unique_ptr<StoredSource>> ArraysOf(FileSystem& fs, const std::string
   return StoredSource::Make(fs, directory, {}, std::move(plain));
 }
 
-// The largest difference of two arrays; 0 where their bytes are equal.
+// The largest difference of two arrays; 0 if their bytes are equal.
 Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
   const TensorEntry& entry = arrays.catalog().tensors[a];
   if (!(entry.spec.shape == arrays.catalog().tensors[b].spec.shape) ||
@@ -83,8 +83,8 @@ struct AveragedBox {
   size_t copies = 0;
 };
 
-// Reads the mean of all copies where some differ, and the first copy elsewhere. The i-th source has the i-th
-// copy of each box, or the first one where there are fewer. Averages in fp32, as converters of BLOOM do.
+// Reads the mean of all copies if some differ, else the first copy. The i-th source has the i-th copy of each
+// box, or the first one if there are fewer. Averages in fp32, as converters of BLOOM do.
 class MeanSource final : public ForeignSource {
  public:
   MeanSource(std::vector<std::unique_ptr<StoredSource>> sources,
@@ -157,6 +157,8 @@ std::string FileOf(const StoredCatalog& catalog, uint32_t array) {
 
 Result<Differing> Compare(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                           const std::vector<StoredReplica>& replicas) {
+  Differing differing;
+  if (replicas.empty()) return differing;
   std::vector<uint32_t> arrays;
   for (const StoredReplica& replica : replicas) arrays.insert(arrays.end(), {replica.array, replica.first});
   std::ranges::sort(arrays);
@@ -165,7 +167,6 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
   const auto place = [&](uint32_t array) {
     return static_cast<uint32_t>(std::ranges::lower_bound(arrays, array) - arrays.begin());
   };
-  Differing differing;
   for (const StoredReplica& replica : replicas) {
     CAIRN_ASSIGN_OR_RETURN(const double distance,
                            Distance(*source, place(replica.array), place(replica.first)));

@@ -16,9 +16,9 @@ struct StoredReplica {
   uint32_t first = 0;   // the array that is read
 };
 
-// Compares each replica with what is read in its stead. Opens the catalog; where replicas differ, does what
-// `how` says and names them with their distance in the manifest's history.
-// Errors: Corrupt naming every tensor that differs, its files and the distance, where how is kStrict; those
+// Compares each replica with the array that is read instead, and opens the catalog. If replicas differ, does
+// what `how` says and names them with their distance in the manifest's history.
+// Errors: Corrupt naming every tensor that differs, its files and the distance, if `how` is kStrict; those
 // of StoredSource.
 Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
                                                         Manifest manifest, StoredCatalog catalog,

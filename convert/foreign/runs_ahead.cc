@@ -1,9 +1,9 @@
 // A box is announced with its runs. Long runs are cut at places of the file that are kCutBytes apart, so that
 // the rest of such a stretch in the next box is read together with it, and no page twice. Near runs make a
 // cluster, and clusters are what ExtentsAhead reads and joins over several boxes. A box is left to its reader
-// where most of it is in the page cache, out of which it goes straight to its place; and where much of what
-// is read would be thrown away: a few columns of a stored matrix, say, of which the page cache keeps the
-// others for the boxes to come.
+// if most of it is in the page cache, from which it is copied straight to its place, or if much of what is
+// read would be thrown away: for a few columns of a stored matrix, the page cache keeps the other columns for
+// the next boxes.
 
 #include "convert/foreign/runs_ahead.h"
 
@@ -14,7 +14,7 @@ namespace cairn {
 namespace {
 
 constexpr size_t kMaxAnnounced = 256;        // boxes
-constexpr uint64_t kSmallWaste = 256 << 10;  // bytes read in vain that are no reason to leave a box
+constexpr uint64_t kSmallWaste = 256 << 10;  // unused bytes for which a box is still read ahead
 // One read, of any alignment.
 constexpr uint64_t kCutBytes = kExtentBytes - kPageBytes;
 

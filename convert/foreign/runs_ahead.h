@@ -42,9 +42,9 @@ class RunsAhead {
   RunsAhead(const NumberedFiles& files, BoxSequence next, std::function<BoxRuns(const TensorBox&)> runs_of,
             SeeBytes see, uint64_t max_bytes);
 
-  // Fills `out` with the box and returns how many bytes that took from the files; nothing, and `out` as it
-  // was, where the box is not the next one of the sequence, or is better read by plain reads: it is in the
-  // page cache, or its runs are scattered. Errors: those of the disk, which name the file.
+  // Fills `out` with the box and returns how many bytes were read from the files. Returns nothing and leaves
+  // `out` unchanged if the box is not the next one of the sequence, or if plain reads are better: it is in
+  // the page cache, or its runs are scattered. Errors: those of the disk, which name the file.
   Result<std::optional<uint64_t>> Read(const TensorBox& box, std::span<std::byte> out);
 
  private:

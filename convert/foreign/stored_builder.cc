@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxExtents = 1 << 20;  // of one tensor; 48 MB
-constexpr uint64_t kMaxRepeats = 1 << 12;  // the same where its elements lie on each other
+constexpr uint64_t kMaxRepeats = 1 << 12;  // the same, if its elements overlap
 
 bool IsTransposed(const TensorRef& tensor) {
   return tensor.shape.rank() == 2 && tensor.stride[0] == 1 && tensor.stride[1] == tensor.shape[0];

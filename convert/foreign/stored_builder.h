@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-// A tensor of a file of torch as an array. Errors: NotSupported where its elements are of a type without a
-// Dtype, on no device, or so scattered that no two lie together; Corrupt where it leaves its storage.
+// A tensor of a file of torch as an array. Errors: NotSupported if its elements are of a type without a
+// Dtype, on no device, or so scattered that no two lie together; Corrupt if it leaves its storage.
 Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name);
 
@@ -24,15 +24,15 @@ class StoredBuilder {
   uint32_t AddFile(const std::string& name);  // once each
   uint32_t AddArray(StoredArray array);
 
-  // The tensor of this parameter and role, made where there is none yet. Errors: Corrupt where it is there
-  // with another shape or element type.
+  // The tensor of this parameter and role, made if there is none yet. Errors: Corrupt if it has
+  // another shape or element type.
   Result<uint32_t> Tensor(const ParameterSpec& spec, Role role, Dtype dtype);
 
   // `box` of the tensor is all of the array.
   void AddPart(uint32_t tensor, const Box& box, const StoredArray& array);
 
-  // The part of a tensor in an array of one of several ranks. The first array with a box is read, others are
-  // its replicas. `first`: it is the first part of its array.
+  // The part of a tensor in an array of one of several ranks. The first array with a box is read, and
+  // others are its replicas. `first`: this is the first part of its array.
   void AddSlice(const ArrayPart& part, bool first);
 
   // An array that must hold the same as the one that is read.

@@ -41,7 +41,7 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const nloh
 // `files` (relative to it), listed in `account`. Reads config.json and generation_config.json. Its run is
 // made from the model and the first bytes of each tensor, so that it does not depend on how the tensors are
 // spread over files; its step is 0. Errors: those of MapToParameters; Corrupt, NotSupported and
-// InvalidArgument of config.json; Corrupt where copies of tied embeddings differ.
+// InvalidArgument of config.json; Corrupt if copies of tied embeddings differ.
 Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
                                                        std::vector<std::string> files,
                                                        const std::vector<StoredArray>& tensors,
@@ -55,7 +55,7 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
                                                          Account account, nlohmann::json model,
                                                          const OpenOptions& options);
 
-// What the run of a model that has none is made from, beside its tensors: the same for the same model.
+// The text that the run of a model without one is made from, beside its tensors.
 std::string RunTextOf(const nlohmann::json& model);
 
 }  // namespace cairn

@@ -78,7 +78,7 @@ class Scanner {
     const uint64_t end = std::min(at + bytes.size(), extent.end);
     if (const uint64_t in_element = (begin - extent.begin) % size; in_element > 0) {  // begun before
       const uint64_t rest = size - in_element;
-      if (rest > end - begin) return;  // a window of a few bytes: it goes on in the next one
+      if (rest > end - begin) return;  // a window of a few bytes: the element continues in the next one
       std::array<std::byte, kMaxElementBytes> element;
       std::memcpy(element.data(), tail_.data() + kMaxElementBytes - in_element, in_element);
       std::memcpy(element.data() + in_element, bytes.data() + (begin - at), rest);

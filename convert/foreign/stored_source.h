@@ -1,9 +1,9 @@
 // Canonical tensors over arrays that another system stored its own way: fused, transposed, cut, flattened.
 //
-// What a format module makes of a directory. An array is what one of its files names: a dtype, a shape, and
-// the stretches of files that hold its row-major order (one as a rule; several where ZeRO cut a flattened
-// buffer). A part says which box of which array is which box of a canonical tensor. From then on nobody knows
-// the format any more. Boxes that were announced are read ahead (runs_ahead.h), any other by pread in order
+// Every format's reader makes one of these. An array is a tensor that a file names: a dtype, a shape, and the
+// stretches of files that hold its row-major order (one as a rule; several if ZeRO cut a flattened buffer). A
+// part says which box of which array is which box of a canonical tensor. All other code is independent of the
+// format. Boxes that were announced are read ahead (runs_ahead.h), any other by pread in order
 // of file offsets, near runs joined; nothing is mapped and nothing unpacked.
 #pragma once
 

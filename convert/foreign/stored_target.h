@@ -3,7 +3,8 @@
 //
 // Files are made of containers (one as a rule, many zips in a .distcp file), of text, or are copies. An array
 // is a tensor in the containers' storages. A part says which box of which written tensor is which box of
-// which array; a box that several ranks hold has several parts. What no part fills is zero: padding.
+// which array; a box that several ranks hold has several parts. Elements that no part fills are zero:
+// padding.
 #pragma once
 
 #include <memory>
@@ -54,7 +55,7 @@ struct StoredTarget {
   std::vector<TargetConstant> constants;
 
   uint64_t bytes() const;
-  // Its parts as what is wanted of the source, each in the file where its array begins.
+  // The regions of the source that its parts need, each in the file in which its array begins.
   RegionList Wanted() const;
 };
 

@@ -1,8 +1,8 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
 // of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
-// Where it breaks off, the CRC of the run is added for its place in the storage, so that runs may come in
-// any order. Finish() writes the frames: constants and what is around the storages, which holds the CRCs.
-// Then come texts and copies; files and directories are made durable.
+// When the run ends, its CRC is added for its place in the storage, so runs may come in any order. Finish()
+// writes the frames: constants and what is around the storages, which holds the CRCs. Then come texts and
+// copies; files and directories are made durable.
 
 #include "convert/foreign/stored_writer.h"
 
@@ -16,8 +16,8 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kCopyBytes = 1 << 20;
-// Pages that wait to become whole: at the ends of arrays as a rule. What is transposed on its way comes in
-// many short stretches, page after page again and again.
+// Pages that wait to become whole: as a rule those at the ends of arrays. Transposed elements come in many
+// short stretches, which visit the same pages again and again.
 constexpr size_t kWaitingPages = 2 << 10;
 constexpr size_t kWaitingTransposedPages = 16 << 10;
 

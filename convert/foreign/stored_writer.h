@@ -24,14 +24,14 @@ class StoredWriter final : public BlockTarget {
 
   Status Write(const Block& block) override;
   Status EndTensors() override;
-  // What is around the storages; texts and copies; everything durable. `source`: the fingerprint of what was
-  // read.
+  // Writes the bytes around the storages, texts and copies, and makes everything durable. `source`: the
+  // fingerprint of the tensors that were read.
   Status Finish(const Digest& source);
-  // After Finish(): the bytes of file number `file` that are no tensor's, by offset. Not those of copies.
+  // After Finish(): the bytes of file number `file` that belong to no tensor, by offset; none of a copy.
   std::vector<PlacedBytes> Frame(uint32_t file) const;
 
  private:
-  // A run of bytes that goes on in one storage.
+  // A run of bytes that continues in one storage.
   struct Stream {
     bool open = false;
     uint32_t storage = 0;
@@ -64,7 +64,7 @@ class StoredWriter final : public BlockTarget {
   const std::string directory_;
   const StoredTarget& target_;
   std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers
-  std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, where it wants them
+  std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, if it wants them
   std::vector<std::vector<uint32_t>> parts_;       // of each tensor
   std::vector<std::vector<uint32_t>> containers_;  // of each file
   std::vector<std::vector<uint32_t>> constants_;   // of each container

@@ -1,4 +1,4 @@
-// CallKnown() tries containers first, then the functions of torch and NumPy. A rule gives null where the
+// CallKnown() tries containers first, then the functions of torch and NumPy. A rule gives null if the
 // arguments are not what it expects; the call then becomes an object that is named after its callable and
 // keeps its arguments, so nothing is guessed. Everything that copies items is charged to `copies`: a pickle
 // may refer to one large list as often as it likes.
@@ -44,8 +44,8 @@ bool ChangesElements(const PyValue* metadata) {
   return false;
 }
 
-// (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]); null where it is not, or where
-// its elements are not those of its storage.
+// (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]); null if the arguments are
+// others, or if its elements are not those of its storage.
 PyValue* RebuildTensor(Pickle& pickle, const Values& args, bool has_dtype) {
   if (args.size() < 4 || !args[0]->is(PyKind::kStorage)) return nullptr;
   const auto offset = AsInt(args[1]);
@@ -131,7 +131,7 @@ Status Charge(uint64_t& copies, uint64_t items) {
   return OkStatus();
 }
 
-// set([...]), OrderedDict([(key, value), ...]), Counter({...}): null where the arguments are something else.
+// set([...]), OrderedDict([(key, value), ...]), Counter({...}): null if the arguments are something else.
 Result<PyValue*> Container(Pickle& pickle, const PyValue& callable, const Values& args, uint64_t& copies) {
   PyKind kind = PyKind::kDict;
   if (IsBuiltin(callable.module)) {

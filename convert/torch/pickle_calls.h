@@ -5,12 +5,12 @@
 
 namespace cairn {
 
-// What callable(*args) is. Where it is not known, or the arguments are not what it takes, an object that is
+// The value of callable(*args). If it is not known, or takes other arguments, an object that is
 // named after it. `copies` is what may still be copied out of the arguments, in items.
-// Errors: Corrupt where `copies` is used up.
+// Errors: Corrupt if `copies` is used up.
 Result<PyValue*> CallKnown(Pickle& pickle, const PyValue& callable, const PyValue& args, uint64_t& copies);
 
-// What torch.save's persistent id stands for. Errors: NotSupported where it is not a storage.
+// The storage that a persistent id of torch.save stands for. Errors: NotSupported if it is not a storage.
 Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id);
 
 // Whether an ordinary unpickler would do harm with it.

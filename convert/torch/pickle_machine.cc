@@ -47,7 +47,7 @@ class Machine {
     if (!raw.empty()) std::memcpy(&value, raw.data(), raw.size());
     return value;
   }
-  // Empty, and ran_out_ set, where there are fewer.
+  // Empty, and sets ran_out_, if there are fewer.
   std::string_view TakeText(uint64_t count) {
     if (count > bytes_.size() - at_) ran_out_ = true;
     if (ran_out_) return {};
@@ -265,7 +265,7 @@ class Machine {
     });
   }
 
-  // What is filled: the value itself, or what an object of an unknown class holds.
+  // The value that is filled: `target` itself, or the contents of an object of an unknown class.
   PyValue* Filled(PyValue* target, PyKind kind) {
     if (!target->is(PyKind::kObject)) return target;
     if (!target->contents) target->contents = New(kind);

@@ -40,7 +40,7 @@ struct Pickle {
   }
 };
 
-// The pickle that begins at `begin`. `ran_out`, where given, says whether more bytes could have helped.
+// The pickle that begins at `begin`. `ran_out`, if given, says whether more bytes could have helped.
 // Errors: Corrupt and NotSupported naming the opcode or global and the offset of it.
 Result<std::unique_ptr<Pickle>> Unpickle(std::shared_ptr<const std::string> bytes, uint64_t begin = 0,
                                          bool* ran_out = nullptr);

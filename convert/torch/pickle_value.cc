@@ -1,6 +1,6 @@
 // The table of torch's types comes first; names and storage classes are looked up in it. The rest are
-// look-ups that assume nothing: each gives nothing where the value is of another kind, so that readers can
-// ask a hostile file one question after the other. Of equal keys the last one counts, as in Python.
+// look-ups that assume nothing: each gives nothing if the value is of another kind, so readers can
+// take a hostile file apart step by step. Of equal keys the last one counts, as in Python.
 
 #include "convert/torch/pickle_value.h"
 

@@ -1,4 +1,5 @@
-// What a pickle says, as a tree of plain values. Nothing in it is code: a class or a function is its name.
+// The contents of a pickle as a tree of plain values. Nothing in it is code: a class or a function is its
+// name.
 //
 // A value belongs to its Pickle, which must outlive it. Values may be shared and may refer back to a value
 // that holds them, so a walk of the tree must keep count. Texts are views of the pickle's own bytes.
@@ -30,7 +31,7 @@ const TorchType* FindTorchStorage(std::string_view storage_class);
 struct StorageRef {
   const TorchType* type = nullptr;
   std::string_view key;
-  std::string_view location;  // "cpu", "cuda:3": where it was, of no meaning here
+  std::string_view location;  // "cpu", "cuda:3": ignored
   uint64_t elements = 0;
   uint64_t bytes = 0;
 };
@@ -84,11 +85,11 @@ struct PyValue {
   bool IsNamed(std::string_view name) const;  // the last part of it
 };
 
-// The value under a text key of a dict, or an object's attribute; null where there is none.
+// The value under a text key of a dict, or an object's attribute; null if there is none.
 const PyValue* Find(const PyValue& value, std::string_view key);
 // The same, and only of that kind.
 const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind);
-// The item of a list or tuple; the entry of an integer key of a dict. Null where there is none. Of equal keys
+// The item of a list or tuple; the entry of an integer key of a dict. Null if there is none. Of equal keys
 // the last one counts, as in Python.
 const PyValue* ItemOf(const PyValue* list, size_t i);
 const PyValue* EntryOf(const PyValue* dict, int64_t key);
@@ -98,7 +99,7 @@ std::optional<double> AsNumber(const PyValue* value);  // int, float or bool
 std::optional<std::string_view> AsText(const PyValue* value);
 // Sizes or strides: a tuple or list of up to kMaxRank numbers from 0 to 2^62.
 std::optional<Dims> AsDims(const PyValue* value);
-// The bytes of a kBytes; nothing where a latin1 text is none. At most `max_bytes` are made.
+// The bytes of a kBytes; nothing if the text is not latin1. At most `max_bytes` are made.
 std::optional<std::string> AsBytes(const PyValue& value, size_t max_bytes);
 
 }  // namespace cairn

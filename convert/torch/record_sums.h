@@ -23,10 +23,10 @@ class RecordSums {
   // over.
   explicit RecordSums(std::vector<SummedRecord> records);
 
-  // Bytes of a file from `offset` on, as they were read. What was added before is passed over.
+  // Bytes of a file from `offset` on, as they were read. Bytes that were added before are ignored.
   void Add(uint32_t file, uint64_t offset, std::span<const std::byte> bytes);
 
-  // What was not added of records that were added in part.
+  // The missing stretches of records that were added in part.
   struct Gap {
     uint32_t file = 0;
     Stretch where;

@@ -1,5 +1,5 @@
 // A container of storages, laid out before any of them is written: the zip of torch.save, or a safetensors
-// file. It knows where each storage lies, and in the end the bytes around them.
+// file. It knows where each storage lies and, in the end, the bytes around the storages.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct PlacedBytes {
   std::string bytes;
 };
 
-// What is known once all storages are written.
+// Known once all storages are written.
 struct StorageSums {
   std::vector<uint32_t> crcs;  // CRC-32 of each storage; empty if the layout wants none
   Digest source{};             // fingerprint of the tensors that were read

@@ -1,7 +1,7 @@
 // ForEachTensor() goes depth first with a stack of frames, without recursion. Values may be shared or hold
 // themselves, and a tensor that is there twice must be visited twice, so a set of visited values would be
 // wrong. Instead every visit is paid from one budget, and depth and length of paths are bounded. An object
-// made by a call that the machine does not know is refused where elements are among its arguments: the walk
+// made by a call that the machine does not know is refused if elements are among its arguments: the walk
 // would pass over them.
 
 #include "convert/torch/tensor_walk.h"
@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxDepth = 100;
 constexpr size_t kMaxPathBytes = 1024;
 constexpr size_t kMaxKeyBytes = 256;  // of a key that is not text
-// What a walk may cost where values are shared, in visits of plain values.
+// The most that a walk may cost if values are shared, in visits of plain values.
 constexpr uint64_t kMaxCost = 1 << 22;
 constexpr uint64_t kContainerCost = 4, kTensorCost = 16;
 
@@ -31,8 +31,8 @@ bool LeadsOn(const PyValue& value) {
          value.is(PyKind::kDict) || value.is(PyKind::kObject) || value.is(PyKind::kStorage);
 }
 
-// What an object was made with, where no walk leads: a call that the machine does not know, of which only the
-// arguments are left. Whether elements of a tensor or an array are among them.
+// True if elements of a tensor or an array are among the arguments of a call that the machine does not know.
+// No walk visits those.
 bool HidesElements(const PyValue& value, size_t depth, uint64_t& left) {
   if (value.is(PyKind::kTensor) || value.is(PyKind::kStorage)) return true;
   if (depth == 0 || left == 0) return false;
@@ -48,7 +48,7 @@ bool IsNumpyArray(const PyValue& value) {
 constexpr size_t kMaxHidingDepth = 8;
 constexpr uint64_t kMaxHidingCost = 4096;
 
-// Errors: NotSupported where what the walk passes over has elements.
+// Errors: NotSupported if what the walk passes over has elements.
 Status CheckNothingHidden(const PyValue& value, const std::string& path) {
   uint64_t left = kMaxHidingCost;
   const bool call = value.is(PyKind::kObject) && HidesElements(value, kMaxHidingDepth, left);

@@ -19,12 +19,13 @@ struct TensorRuns {
   uint64_t count = 0;     // UINT64_MAX: as many at least
 };
 TensorRuns RunsOf(const TensorRef& tensor);
-// Calls `visit(element)` for each of them, in the tensor's order: where it begins in the storage.
+// Calls `visit(element)` for each of them, in the tensor's order, with the element of the storage at which it
+// begins.
 void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t element)>& visit);
 
 // Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
 // path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited
-// twice. Stops at the first error. Errors: Corrupt where the object holds itself, or shares its parts so
+// twice. Stops at the first error. Errors: Corrupt if the object holds itself, or shares its parts so
 // often that walking it would cost far more than reading it.
 Status ForEachTensor(const PyValue& root,
                      const std::function<Status(const std::string&, const TensorRef&)>& visit);

@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kZipMagic("PK\3\4", 4);
-// LONG1 of the magic number; behind the protocol, whichever that is, and a frame where it has them.
+// LONG1 of the magic number. Before it come the protocol, whichever that is, and perhaps a frame.
 constexpr std::string_view kStreamMagic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 13);
 constexpr size_t kMaxBeforeMagic = 11;
 constexpr uint64_t kSniffBytes = 262;

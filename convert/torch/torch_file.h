@@ -39,7 +39,7 @@ class TorchFile {
   const std::vector<SuspiciousGlobal>& suspicious() const { return pickle_->suspicious; }
   const std::map<std::string, TorchStorage, std::less<>>& storages() const { return storages_; }
 
-  // The byte of the file at which element 0 of the tensor's storage lies. Errors: Corrupt where the storage
+  // The byte of the file at which element 0 of the tensor's storage lies. Errors: Corrupt if the storage
   // is missing or shorter than the tensor needs.
   Result<uint64_t> Locate(const TensorRef& tensor) const;
 

@@ -1,4 +1,4 @@
-// Read() begins at the end: the end record before any comment, the zip64 record where there is one, the
+// Read() begins at the end: the end record before any comment, the zip64 record if there is one, the
 // central directory in one read, and its entries. Then the records are sorted by their local headers. Each
 // must begin after the end of the one before it and end before the directory, so that no byte belongs to
 // two records and no offset leaves the container.
@@ -81,7 +81,7 @@ Result<Directory> FindDirectory(File& file, Stretch where) {
   return directory;
 }
 
-// What overflows 32 bits, in this order, in the extra field 1.
+// Reads the values that overflow 32 bits from the extra field 1, in this order.
 Status Widen(std::string_view extra, uint64_t& size, uint64_t& packed, uint64_t& offset) {
   while (extra.size() >= 4) {
     const auto id = Load<uint16_t>(extra, 0);

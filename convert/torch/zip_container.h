@@ -1,7 +1,7 @@
 // The zip container of torch.save: which record lies where. Nothing is unpacked; records are stored as they
 // are.
 //
-// What counts is the central directory; of local headers only the length is used, to find the data. A record
+// The central directory counts; of local headers only the length is used, to find the data. A record
 // inside another one, outside of the container, compressed, or of a name that is there twice is refused: no
 // writer of checkpoints makes one. Source: APPNOTE.TXT 6.3, 4.3 to 4.5, and torch's caffe2/serialize.
 #pragma once
@@ -32,7 +32,7 @@ Result<std::string> ReadBytes(File& file, uint64_t offset, uint64_t bytes);
 
 class ZipContainer {
  public:
-  // Errors: Corrupt naming record and offset; NotSupported where a record is compressed or encrypted.
+  // Errors: Corrupt naming record and offset; NotSupported if a record is compressed or encrypted.
   static Result<ZipContainer> Read(File& file, Stretch where);
 
   const std::vector<ZipRecord>& records() const { return records_; }  // by name
@@ -42,7 +42,7 @@ class ZipContainer {
   std::vector<ZipRecord> records_;
 };
 
-// Bytes of a record that is held in memory whole. Errors: Corrupt where its CRC is another.
+// Bytes of a record that is held in memory whole. Errors: Corrupt if its CRC is another.
 Result<std::string> ReadRecord(File& file, const ZipRecord& record, uint64_t max_bytes);
 
 }  // namespace cairn

@@ -31,7 +31,7 @@ class ZipLayout final : public StorageLayout {
  private:
   struct Record {
     std::string name;
-    std::string data;  // where it is known now
+    std::string data;  // if it is known now
     uint64_t bytes = 0;
     uint64_t header_offset = 0;
     uint64_t data_offset = 0;

@@ -44,10 +44,10 @@ Result<TargetFiles> PlanExport(const CheckpointSource& source, const TargetForma
 
 }  // namespace
 
-Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
-                                  const ExportOptions& options) {
+Result<TransferCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
+                                    const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
-  ExportCost cost;
+  TransferCost cost;
   CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, plan.target));
   std::set<uint32_t> read;
   for (const WrittenTensor& tensor : plan.target.tensors) read.insert(tensor.source);

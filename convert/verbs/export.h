@@ -8,26 +8,19 @@
 
 #include "convert/foreign/target_format.h"
 #include "convert/stream/step_builder.h"
+#include "convert/stream/transfer_cost.h"
 
 namespace cairn {
 
 struct ExportOptions {
   TargetOptions target;
   StepBuilderOptions writer;
-  std::function<void(uint64_t)> progress;  // told the bytes done of ExportCost::moved_bytes; may be empty
+  std::function<void(uint64_t)> progress;  // told the bytes done of TransferCost::moved_bytes; may be empty
 };
 
-struct ExportCost {
-  ProgramSize plan;         // what is copied from where to where
-  uint64_t read_bytes = 0;  // of the source's tensors
-  uint64_t file_bytes = 0;
-  uint64_t files = 0;
-  uint64_t moved_bytes = 0;  // read, written and read back
-  uint64_t peak_memory = 0;  // about
-};
 // Writes nothing. Errors: those of Export that need no reading.
-Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
-                                  const ExportOptions& options);
+Result<TransferCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
+                                    const ExportOptions& options);
 
 struct ExportResult {
   std::string path;

@@ -372,7 +372,7 @@ Result<StepPlan> PlanReshape(const CheckpointSource& source, const ReshapeOption
   return StepPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
 }
 
-Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+Result<TransferCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t max_memory = options.writer.max_memory;
@@ -386,12 +386,12 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
                                MemoryOfWriting(source, all, ring.buffer_bytes, buffers, shards) +
                                std::min(ProofMemory(max_memory), size.data_bytes / 8);
   CAIRN_ASSIGN_OR_RETURN(ProgramSize program, SizeOfStep(source, plan));
-  return ReshapeCost{.plan = std::move(program),
-                     .data_bytes = size.data_bytes,
-                     .file_bytes = size.file_bytes,
-                     .files = size.files + options.writer.beside.size(),
-                     .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
-                     .peak_memory = peak_memory};
+  return TransferCost{.plan = std::move(program),
+                      .read_bytes = size.data_bytes,
+                      .file_bytes = size.file_bytes,
+                      .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
+                      .files = size.files + options.writer.beside.size(),
+                      .peak_memory = peak_memory};
 }
 
 Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,

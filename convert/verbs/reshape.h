@@ -17,6 +17,7 @@
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/rank_team.h"
 #include "convert/stream/step_builder.h"
+#include "convert/stream/transfer_cost.h"
 
 namespace cairn {
 
@@ -31,24 +32,15 @@ struct ReshapeOptions {
   bool read_back = true;
   uint64_t unit_bytes = 0;  // of tensors, at least; 0: by their sum. The same for all who share a reshape
   RankTeam team;
-  // Told the bytes done of ReshapeCost::moved_bytes, from any thread, one at a time. May be empty.
+  // Told the bytes done of TransferCost::moved_bytes, from any thread, one at a time. May be empty.
   std::function<void(uint64_t)> progress;
-};
-
-struct ReshapeCost {
-  ProgramSize plan;          // what is copied from where to where
-  uint64_t data_bytes = 0;   // of all tensors
-  uint64_t file_bytes = 0;   // of the target, about
-  uint64_t files = 0;        // of the target
-  uint64_t moved_bytes = 0;  // tensor data that passes through memory: once to write it, once to prove it
-  uint64_t peak_memory = 0;  // about
 };
 
 // Which pieces the target would have. Errors: InvalidArgument where the topology does not fit the model.
 Result<StepPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options);
 
 // What it would take; writes nothing. Errors: InvalidArgument where the topology does not fit the model.
-Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);
+Result<TransferCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);
 
 struct ReshapeResult {
   std::string directory;  // of the new step

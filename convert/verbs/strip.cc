@@ -320,9 +320,9 @@ std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
   return names;
 }
 
-Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
+Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
-  StripCost cost;
+  TransferCost cost;
   for (const uint32_t tensor : SourcesOf(plan)) cost.read_bytes += source.catalog().tensors[tensor].bytes();
   cost.peak_memory = MemoryOfStrip(source, plan, options);
   if (options.format == StripFormat::kNative) {

@@ -17,6 +17,7 @@
 #include "ckpt/io/file_copies.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/step_builder.h"
+#include "convert/stream/transfer_cost.h"
 
 namespace cairn {
 
@@ -33,20 +34,11 @@ struct StripOptions {
   FileCopies copies;                 // files beside safetensors: a tokenizer
   std::string command;               // that asks for it, for the metadata; without paths
   StepBuilderOptions writer;
-  std::function<void(uint64_t)> progress;  // told the bytes done of StripCost::moved_bytes; may be empty
-};
-
-struct StripCost {
-  ProgramSize plan;         // what is copied from where to where
-  uint64_t read_bytes = 0;  // of the source's tensors
-  uint64_t file_bytes = 0;  // of the result, about
-  uint64_t files = 0;
-  uint64_t moved_bytes = 0;
-  uint64_t peak_memory = 0;  // about
+  std::function<void(uint64_t)> progress;  // told the bytes done of TransferCost::moved_bytes; may be empty
 };
 
 // Writes nothing. Errors: those of Strip that need no reading.
-Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
+Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
 
 struct StripResult;
 

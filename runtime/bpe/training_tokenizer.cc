@@ -4,7 +4,7 @@
 #include <array>
 
 #include "runtime/bpe/hf_tokenizer.h"
-#include "runtime/bpe/sentencepiece_facts.h"
+#include "runtime/bpe/sentencepiece_model.h"
 
 namespace cairn {
 namespace {
@@ -29,10 +29,10 @@ Result<TrainingTokenizer> OpenSentencePiece(FileSystem& fs, const std::string& p
   TrainingTokenizer result;
   std::string& model = result.files["tokenizer.model"];
   CAIRN_ASSIGN_OR_RETURN(model, ReadSmallFile(fs, path, kMaxModelBytes));
-  const Result<SentencePieceFacts> facts = ReadSentencePieceFacts(model);
-  if (!facts.ok()) return facts.status().WithContext(path);
-  result.vocab_size = facts->vocab_size;
-  result.eod = facts->eod;
+  const Result<SentencePieceModel> read = ReadSentencePieceModel(model);
+  if (!read.ok()) return read.status().WithContext(path);
+  result.vocab_size = read->pieces.size();
+  result.eod = read->eod();
   return result;
 }
 

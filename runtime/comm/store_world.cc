@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/comm/store_backend.h"
 #include "runtime/comm/store_mailbox.h"
 #include "runtime/comm/world.h"
 
@@ -51,14 +51,12 @@ class StoreWorld : public World {
     store_ = Connect(rank_, timeout_seconds);
   }
 
-  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name,
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& /*name*/,
                                                const std::vector<int>& members) override {
-    if (members.size() == 1) return {};
-    int place = 0;
-    while (members[place] != rank_) ++place;
-    const std::string prefix = "group/" + name + "/" + std::to_string(members.front());
-    return c10::make_intrusive<StoreBackend>(
-        std::make_shared<StoreMailbox>(store_, prefix, place, static_cast<int>(members.size())));
+    TORCH_CHECK(members.size() == 1,
+                "ranks on CPUs meet through MPI, but torchrun's variables started this one; start it with "
+                "mpirun or srun --mpi=pmix, or train with --device cuda");
+    return {};
   }
 
   std::shared_ptr<Mailbox> NewMailbox(const std::string& name) override {

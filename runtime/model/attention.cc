@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "runtime/model/recompute.h"
-#include "runtime/model/tiled_attention.h"
 
 namespace cairn {
 
@@ -38,8 +37,6 @@ Tensor Attention::Rotate(const Tensor& heads, const Documents& documents) const 
 Tensor Attention::Mix(const std::vector<Tensor>& qkv, bool training, const Documents& documents) const {
   const Tensor &q = qkv[0], &k = qkv[1], &v = qkv[2];
   const double dropout = training ? shape_.dropout : 0.0;
-  if (dropout == 0 && mask_->IsCausalAlone(q.size(1)) && HasTiledAttention(q))
-    return CausalAttention(q, k, v, shape_.scale, documents.first_keys);
   const Tensor mask = mask_->Of(q.size(1), q.options().requires_grad(false), documents.first_keys);
   std::optional<RandomStreams::ParallelRegion> own_stream;
   if (dropout > 0) own_stream.emplace(*streams_);

@@ -19,7 +19,7 @@ std::vector<double> AlibiSlopes(int heads) {
 }
 
 Tensor AttentionMask::Of(int64_t s, const at::TensorOptions& options, const Tensor& first_keys) const {
-  if (IsCausalAlone(s) && !first_keys.defined()) return Tensor();
+  if (slopes_.empty() && (window_ == 0 || window_ >= s) && !first_keys.defined()) return Tensor();
   // CPU kernels take fp32 masks beside 16-bit scores, those of CUDA the scores' own type.
   const at::TensorOptions wanted = options.device().is_cpu() ? options.dtype(at::kFloat) : options;
   if (made_.defined() && made_.size(-1) == s && made_.device() == wanted.device() &&

@@ -20,9 +20,6 @@ class AttentionMask {
   // own among them; 0: all.
   AttentionMask(std::vector<double> slopes, int64_t window) : slopes_(std::move(slopes)), window_(window) {}
 
-  // Of samples of s tokens, causality says it all, but for their documents.
-  bool IsCausalAlone(int64_t s) const { return slopes_.empty() && (window_ == 0 || window_ >= s); }
-
   // [1 or b, 1 or heads, s, s], -inf where a query sees no key; undefined where the causal mask says it all.
   // Kept for the layers that ask for the same. `first_keys`: see Documents.
   at::Tensor Of(int64_t s, const at::TensorOptions& options, const at::Tensor& first_keys) const;

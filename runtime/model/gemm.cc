@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include "runtime/model/tiled_gemm.h"
-#include "runtime/model/tiles.h"
 
 namespace cairn {
 namespace {

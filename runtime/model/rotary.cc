@@ -6,9 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ckpt/base/simd.h"
 #include "runtime/model/autograd.h"
-#include "runtime/model/vector_math.h"
 
 namespace cairn {
 namespace {
@@ -41,23 +39,6 @@ void StretchLongWaves(const RopeScaling& scaling, std::vector<double>& frequenci
     const double fast = std::clamp(
         (waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0, 1.0);
     frequency *= (1 - fast) / scaling.factor + fast;
-  }
-}
-
-// A token's heads, all in one pass. `cosines`, `sines`: of its pairs.
-template <bool interleaved, typename Word>
-CAIRN_SIMD_CLONES void TurnHeads(const Word* x, int64_t heads, int64_t stride, int64_t d, int64_t pairs,
-                                 const float* cosines, const float* sines, float sign, Word* out) {
-  for (int64_t head = 0; head < heads; ++head) {
-    const Word* in = x + head * stride;
-    Word* to = out + head * d;
-    for (int64_t i = 0; i < pairs; ++i) {
-      const int64_t first = interleaved ? 2 * i : i, second = interleaved ? first + 1 : i + pairs;
-      const float a = Wide(in[first]), b = Wide(in[second]);
-      Round(a * cosines[i] - sign * b * sines[i], to[first]);
-      Round(b * cosines[i] + sign * a * sines[i], to[second]);
-    }
-    for (int64_t i = 2 * pairs; i < d; ++i) to[i] = in[i];
   }
 }
 
@@ -129,26 +110,7 @@ Tensor Rotary::Half(const Tensor& x, int which) const {
   return spec_.interleaved ? x.slice(-1, which, 2 * pairs_, 2) : x.narrow(-1, which * pairs_, pairs_);
 }
 
-Tensor Rotary::TurnInOnePass(const Tensor& given, const Angles& angles, int sign) const {
-  const Tensor x = given.stride(3) == 1 ? given : given.contiguous();
-  const Tensor out = at::empty(x.sizes(), x.options());
-  const int64_t s = x.size(1), heads = x.size(2), d = x.size(3);
-  const float *cosines = angles.cos.data_ptr<float>(), *sines = angles.sin.data_ptr<float>();
-  const int64_t* positions = angles.positions.defined() ? angles.positions.data_ptr<int64_t>() : nullptr;
-  VisitParts(x, x.size(0) * s, 1 + (1 << 14) / (heads * d), [&]<typename T>(T, int64_t first, int64_t last) {
-    const auto turn = spec_.interleaved ? TurnHeads<true, WordOf<T>> : TurnHeads<false, WordOf<T>>;
-    for (int64_t token = first; token < last; ++token) {
-      const int64_t angle = (positions != nullptr ? positions[token] : token % s) * pairs_;
-      turn(Words(x.data_ptr<T>()) + token / s * x.stride(0) + token % s * x.stride(1), heads, x.stride(2), d,
-           pairs_, cosines + angle, sines + angle, static_cast<float>(sign),
-           Words(out.data_ptr<T>()) + token * heads * d);
-    }
-  });
-  return out;
-}
-
 Tensor Rotary::Turn(const Tensor& x, const Angles& angles, int sign) const {
-  if (HasWords(x)) return TurnInOnePass(x, angles, sign);
   Tensor out = at::empty(x.sizes(), x.options());
   const Tensor first = Half(x, 0).to(at::kFloat), second = Half(x, 1).to(at::kFloat);
   const Tensor cos = angles.ByToken(angles.cos), sin = angles.ByToken(angles.sin);

@@ -37,7 +37,6 @@ class Rotary {
   const Angles& AnglesOf(const at::Tensor& x) const;
   // By the angles, or (sign -1) back.
   at::Tensor Turn(const at::Tensor& x, const Angles& angles, int sign) const;
-  at::Tensor TurnInOnePass(const at::Tensor& x, const Angles& angles, int sign) const;  // on a CPU
   at::Tensor Half(const at::Tensor& x, int which) const;  // [..., pairs], a view
 
   RotarySpec spec_;

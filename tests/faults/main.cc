@@ -1,4 +1,4 @@
-// faults: checks the promises that cairn makes for checkpoints when the machine fails. One line of JSON a goal.
+// faults: checks what cairn promises for checkpoints when the machine fails. One line of JSON a goal.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -41,8 +41,7 @@ bool Run(const Goal& goal, const GoalOptions& options) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  CLI::App app(
-      "crashes, faults and damage, and what must be left after them; exit status 1 if a goal fails");
+  CLI::App app("crashes, faults and damage, and what must be left after them; exit status 1 if a goal fails");
   cairn::GoalOptions options;
   std::vector<std::string> names;
   for (const cairn::Goal& goal : cairn::kGoals) names.emplace_back(goal.name);

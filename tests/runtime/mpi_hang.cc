@@ -39,12 +39,32 @@ void GoWrong(const std::string& mode, Transport& transport) {
   TrainSteps(dp, 18, 40);
 }
 
+// The same without a group, as torchrun's ranks on CPUs have none.
+void GoWrongInAVote(const std::string& mode, Transport& transport) {
+  std::printf("pid %d\n", getpid());
+  std::fflush(stdout);
+  const auto plane = transport.NewControlPlane("votes");
+  const auto vote = [&] {
+    const Status status = plane->AllTrue(true, "vote").status();
+    TORCH_CHECK(status.ok(), status.message());
+  };
+  vote();
+  if (mode == "vote-stop" && transport.rank() == 1) raise(SIGSTOP);
+  if (mode == "vote-exit" && transport.rank() == 1) _exit(0);
+  vote();
+}
+
 }  // namespace
 }  // namespace cairn
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  const double deadline = mode == "exit" ? 20 : 1;
+  const double deadline = mode.ends_with("exit") ? 20 : 1;
   return cairn::MpiMain({.device = mode == "cuda" ? "cuda" : "cpu", .timeout_seconds = deadline},
-                        [&](cairn::Transport& transport) { cairn::GoWrong(mode, transport); });
+                        [&](cairn::Transport& transport) {
+                          if (mode.starts_with("vote"))
+                            cairn::GoWrongInAVote(mode, transport);
+                          else
+                            cairn::GoWrong(mode, transport);
+                        });
 }

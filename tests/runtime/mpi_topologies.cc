@@ -1,6 +1,6 @@
-// 100 (or `mpi_topologies N`) random meshes of up to all ranks, each with a random program of tensor, data
-// and pipeline parallel operations in one order for all ranks, some of them in flight at once: none may
-// deadlock, and all results must be right.
+// 100 random meshes of up to all ranks, each with a random program of tensor, data and pipeline parallel
+// operations in one order for all ranks, some of them in flight at once: none may deadlock, and all results
+// must be right.
 #include <torch/torch.h>
 
 #include <numeric>
@@ -14,6 +14,7 @@ namespace cairn {
 namespace {
 
 using at::Tensor;
+constexpr int kMeshes = 100;
 constexpr int kOperations = 12;
 
 Topology RandomTopology(std::mt19937& random, int ranks) {
@@ -118,9 +119,9 @@ class Program {
   Work reduction_;
 };
 
-void Run(Transport& transport, int meshes) {
+void Run(Transport& transport) {
   std::mt19937 random(2024);
-  for (int mesh = 0; mesh < meshes; ++mesh) {
+  for (int mesh = 0; mesh < kMeshes; ++mesh) {
     Watchdog::SetStep(mesh);
     const Topology topology = RandomTopology(random, transport.size());
     const bool idle = transport.rank() >= topology.world();
@@ -142,8 +143,4 @@ void Run(Transport& transport, int meshes) {
 }  // namespace
 }  // namespace cairn
 
-int main(int argc, char** argv) {
-  const int meshes = argc > 1 ? std::atoi(argv[1]) : 100;
-  return cairn::MpiMain({.timeout_seconds = 60},
-                        [&](cairn::Transport& transport) { cairn::Run(transport, meshes); });
-}
+int main() { return cairn::MpiMain({.timeout_seconds = 60}, cairn::Run); }

@@ -1,8 +1,10 @@
 #include "tools/cli/writer_flags.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "ckpt/base/stopwatch.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
@@ -41,36 +43,39 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
                     {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
 }
 
-Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json) {
+Status PrintDryRun(CheckpointSource& source, const TransferCost& cost, const std::string& target, bool json,
+                   uint64_t overflowed) {
   CAIRN_ASSIGN_OR_RETURN(const double rate, MeasureReading(source));
-  const double seconds = static_cast<double>(facts.moved_bytes + facts.write_bytes) / rate;
+  const double seconds = static_cast<double>(cost.moved_bytes + cost.file_bytes) / rate;
   const auto files_of = [](const std::vector<uint64_t>& bytes) {
     return std::ranges::count_if(bytes, [](uint64_t count) { return count > 0; });
   };
-  const auto from = files_of(facts.plan.from_files), to = files_of(facts.plan.to_files);
+  const auto from = files_of(cost.plan.from_files), to = files_of(cost.plan.to_files);
   if (json) {
     PrintJson({{"dry_run", true},
-               {"plan", {{"copies", facts.plan.copies}, {"from_files", from}, {"to_files", to}}},
-               {"read_bytes", facts.read_bytes},
-               {"write_bytes", facts.write_bytes},
-               {"files", facts.files},
-               {"peak_memory_bytes", facts.peak_memory},
-               {"overflowed", facts.overflowed},
+               {"plan", {{"copies", cost.plan.copies}, {"from_files", from}, {"to_files", to}}},
+               {"read_bytes", cost.read_bytes},
+               {"write_bytes", cost.file_bytes},
+               {"files", cost.files},
+               {"peak_memory_bytes", cost.peak_memory},
+               {"overflowed", overflowed},
                {"seconds", seconds},
                {"measured_read_bytes_per_second", rate}});
-    return OkStatus();
+  } else {
+    fmt::print("would read {} and write about {} in {} files\n", HumanBytes(cost.read_bytes),
+               HumanBytes(cost.file_bytes), cost.files);
+    if (cost.plan.copies > 0)
+      fmt::print("plan: {} copies, out of {} files into {}\n", cost.plan.copies, from, to);
+    fmt::print("peak memory about {}\n", HumanBytes(cost.peak_memory));
+    fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
+               HumanSeconds(seconds), HumanBytes(rate));
   }
-  fmt::print("would read {} and write about {} in {} files\n", HumanBytes(facts.read_bytes),
-             HumanBytes(facts.write_bytes), facts.files);
-  if (facts.plan.copies > 0)
-    fmt::print("plan: {} copies, out of {} files into {}\n", facts.plan.copies, from, to);
-  fmt::print("peak memory about {}\n", HumanBytes(facts.peak_memory));
-  fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
-             HumanSeconds(seconds), HumanBytes(rate));
-  return OkStatus();
+  if (target.empty() || overflowed > 0) return OkStatus();
+  return CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes);
 }
 
-void AllowManyFiles() {
+void PrepareToWrite() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;

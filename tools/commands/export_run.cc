@@ -1,10 +1,7 @@
 #include "tools/commands/export_run.h"
 
-#include <malloc.h>
-
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/base/stopwatch.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -51,22 +48,17 @@ Result<int> RunExport(const OpenedSource& opened, const TargetFormat& format, co
                       const ExportFlags& flags) {
   CheckpointSource& source = opened.source();
   ExportOptions options = flags.options;
-  const Result<ExportCost> estimated = EstimateExport(source, format, options);
+  const Result<TransferCost> estimated = EstimateExport(source, format, options);
   if (!estimated.ok()) return estimated.status().WithContext(source.name());
-  const ExportCost& cost = *estimated;
   if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.plan, cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
-        flags.json));
-    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, *estimated, target, flags.json));
     return kExitDone;
   }
-  AllowManyFiles();
+  PrepareToWrite();
   RemoveOutputsAtSignals();
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as reshape_run.cc does: freed buffers go back to the system
   const Stopwatch watch;
   Result<ExportResult> result = [&] {
-    Progress progress("converting", cost.moved_bytes, !flags.json);
+    Progress progress("converting", estimated->moved_bytes, !flags.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
     return Export(FileSystem::Posix(), source, format, target, options);
   }();

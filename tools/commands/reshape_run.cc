@@ -4,13 +4,10 @@
 
 #include "tools/commands/reshape_run.h"
 
-#include <malloc.h>
-
 #include <cstdlib>
 
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/base/stopwatch.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/verbs/virtual_step.h"
 #include "tools/cli/exit_code.h"
@@ -153,18 +150,13 @@ Result<int> RunReshape(const OpenedSource& opened, const std::string& target, co
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
       .progress = {}};
   if (flags.is_virtual) return RunVirtually(source, target, flags, options);
-  CAIRN_ASSIGN_OR_RETURN(const ReshapeCost cost, EstimateReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateReshape(source, options));
   if (flags.dry_run && !options.team.leads()) return kExitDone;
   if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.plan, cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
-        flags.json));
-    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, flags.json));
     return kExitDone;
   }
-  AllowManyFiles();
-  // Buffers go back to the system when they are freed: glibc would keep more and more of them in its heaps.
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  PrepareToWrite();
   const Stopwatch watch;
   Result<ReshapeResult> result = [&] {
     Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());

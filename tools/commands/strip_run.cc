@@ -9,7 +9,6 @@
 
 #include "ckpt/base/proc_memory.h"
 #include "ckpt/base/stopwatch.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/foreign/config_model.h"
 #include "tools/cli/exit_code.h"
@@ -155,7 +154,7 @@ void PrintOverflow(const StripResult& result, const StripOptions& options, std::
 
 // Whether values overflow, the values say: where a type is named they are all read.
 Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
-                   const StripCost& cost, bool json) {
+                   const TransferCost& cost, bool json) {
   StripResult tried;
   if (options.dtype) {
     StripOptions trial = options;
@@ -163,19 +162,9 @@ Result<int> DryRun(CheckpointSource& source, const std::string& target, const St
     trial.progress = [&](uint64_t done) { progress.Update(done); };
     CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
   }
-  CAIRN_RETURN_IF_ERROR(PrintDryRun(source,
-                                    {.plan = cost.plan,
-                                     .read_bytes = cost.read_bytes,
-                                     .write_bytes = cost.file_bytes,
-                                     .moved_bytes = cost.moved_bytes,
-                                     .files = cost.files,
-                                     .peak_memory = cost.peak_memory,
-                                     .overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0},
-                                    json));
-  if (!tried.overflowed) {
-    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
-    return kExitDone;
-  }
+  const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, json, overflowed));
+  if (!tried.overflowed) return kExitDone;
   if (!json) PrintLosses(tried);
   PrintOverflow(tried, options, "nothing would be written");
   return kExitCheckFailed;
@@ -233,8 +222,9 @@ Result<int> RunStrip(const OpenedSource& opened, const std::string& target, cons
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
-  CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
+  PrepareToWrite();
   RemoveOutputsAtSignals();
   const Stopwatch watch;
   Result<StripResult> result = [&] {

@@ -216,7 +216,7 @@ class LossRun {
                        .format = StripFormat::kNative,
                        .topology = Topology{.tp = 1, .pp = 1, .dp = 1},
                        .command = "cairn verify --loss"};
-    CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(opened.source(), strip));
+    CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(opened.source(), strip));
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), run_dir, cost.file_bytes)
                               .WithContext("the temporary copy (TMPDIR says where)"));
     Progress progress("reading weights", cost.moved_bytes, !options_.json);

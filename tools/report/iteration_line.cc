@@ -1,9 +1,8 @@
 // A line is cut into fields "name: value" between bars. A name as programs spell it today is found whole in
 // kFieldNames, which serves most lines; any other goes to TakeOddField, which looks for words in it. A field
 // whose value is too long may hold another line, because a line end was lost; reading then resumes at the
-// next "iteration N". VisitFields is a strict reading of the same line: it gives up at the first name or
-// number that is not plain, so that its caller may rely on the place of every number. DeepSpeed's lines come
-// last and are read by fixed words.
+// next "iteration N". DeepSpeed's lines are parsed at the end of
+// this file, by fixed words.
 
 #include "tools/report/iteration_line.h"
 
@@ -78,51 +77,62 @@ void TakeOddField(std::string_view name, std::string_view value, IterationLine& 
   }
 }
 
+int64_t WholeNumber(double value) { return value >= 0 && value < 9e15 ? static_cast<int64_t>(value) : -1; }
+double PositiveOr(double value, double otherwise) { return value >= 0 ? value : otherwise; }
+
 struct FieldName {
   std::string_view name;
-  IterationField field;
+  void (*set)(double value, IterationLine& line);
 };
-// As they are spelled today: whole, without regard to the rest, as most lines hold nothing else.
-constexpr FieldName kFieldNames[] = {
-    {"TFLOPs", IterationField::kTflops},
-    {"lm loss", IterationField::kLoss},
-    {"grad norm", IterationField::kGradNorm},
-    {"num zeros", IterationField::kNone},
-    {"loss scale", IterationField::kNone},
-    {"params norm", IterationField::kNone},
-    {"learning rate", IterationField::kNone},
-    {"actual seqlen", IterationField::kNone},
-    {"consumed tokens", IterationField::kTokens},
-    {"consumed samples", IterationField::kSamples},
-    {"global batch size", IterationField::kBatch},
-    {"samples per second", IterationField::kSamplesPerSecond},
-    {"number of nan iterations", IterationField::kNans},
-    {"number of skipped iterations", IterationField::kSkipped},
-    {"elapsed time per iteration (s)", IterationField::kSeconds},
-    {"elapsed time per iteration (ms)", IterationField::kMilliseconds},
-    {"throughput per GPU (TFLOP/s/GPU)", IterationField::kTflops},
-    {"model TFLOPs", IterationField::kTflops},
-    {"hardware TFLOPs", IterationField::kNone},
-    {"MFU (%)", IterationField::kNone},
-};
-
-IterationField FieldOf(std::string_view name) {
-  for (const FieldName& known : kFieldNames)
-    if (known.name.size() == name.size() && known.name[0] == name[0] && known.name == name)
-      return known.field;
-  return IterationField::kOther;
+void Ignore(double, IterationLine&) {}
+void SetLoss(double value, IterationLine& line) {
+  line.loss = value;
+  line.nan_loss = !std::isfinite(value);
 }
+void SetTflops(double value, IterationLine& line) { line.tflops = value; }
+// Names as programs spell them today, compared whole: most lines hold no others.
+constexpr FieldName kFieldNames[] = {
+    {"lm loss", SetLoss},
+    {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
+    {"num zeros", Ignore},
+    {"loss scale", Ignore},
+    {"params norm", Ignore},
+    {"learning rate", Ignore},
+    {"actual seqlen", Ignore},
+    {"consumed tokens", [](double value, IterationLine& line) { line.consumed_tokens = WholeNumber(value); }},
+    {"consumed samples",
+     [](double value, IterationLine& line) { line.consumed_samples = WholeNumber(value); }},
+    {"global batch size", [](double value, IterationLine& line) { line.global_batch = WholeNumber(value); }},
+    {"samples per second", [](double value, IterationLine& line) { line.samples_per_second = value; }},
+    {"number of nan iterations",
+     [](double value, IterationLine& line) { line.nans = std::max<int64_t>(0, WholeNumber(value)); }},
+    {"number of skipped iterations",
+     [](double value, IterationLine& line) { line.skipped = std::max<int64_t>(0, WholeNumber(value)); }},
+    {"elapsed time per iteration (s)",
+     [](double value, IterationLine& line) { line.seconds = PositiveOr(value, kNoNumber); }},
+    {"elapsed time per iteration (ms)",
+     [](double value, IterationLine& line) { line.seconds = PositiveOr(value / 1e3, kNoNumber); }},
+    {"TFLOPs", SetTflops},
+    {"throughput per GPU (TFLOP/s/GPU)", SetTflops},
+    {"model TFLOPs", SetTflops},
+    {"hardware TFLOPs", Ignore},
+    {"MFU (%)", Ignore},
+};
 
-int64_t WholeNumber(double value) { return value >= 0 && value < 9e15 ? static_cast<int64_t>(value) : -1; }
+const FieldName* FindField(std::string_view name) {
+  for (const FieldName& known : kFieldNames)
+    if (known.name.size() == name.size() && known.name == name) return &known;
+  return nullptr;
+}
 
 // `name` and `value` are trimmed.
 void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
-  const IterationField field = FieldOf(name);
-  if (field == IterationField::kOther) return TakeOddField(name, value, line, loss_rank);
+  const FieldName* field = FindField(name);
+  if (field == nullptr) return TakeOddField(name, value, line, loss_rank);
   const auto number = NumberAt(value);
   if (!number) return;
-  if (field == IterationField::kLoss) loss_rank = kLanguageModelLoss;
-  SetField(field, number->value, line);
+  if (field->set == SetLoss) loss_rank = kLanguageModelLoss;
+  field->set(number->value, line);
 }
 
 // "iteration 5/ 100" at or after `at`: where the 5 is; npos where there is none.
@@ -184,7 +194,7 @@ void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_ran
   const size_t space = field.rfind(' ');
   if (space == npos) return;
   const std::string_view name = Trim(field.substr(0, space));
-  if (FieldOf(name) != IterationField::kOther) TakeField(name, field.substr(space + 1), line, loss_rank);
+  if (FindField(name) != nullptr) TakeField(name, field.substr(space + 1), line, loss_rank);
 }
 
 constexpr size_t kLongValue =
@@ -215,82 +225,6 @@ size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
 }
 
 }  // namespace
-
-void SetField(IterationField field, double value, IterationLine& line) {
-  switch (field) {
-    case IterationField::kOther:
-    case IterationField::kNone:
-      return;
-    case IterationField::kIteration:
-      line.iteration = WholeNumber(value);
-      return;
-    case IterationField::kTotal:
-      line.total = WholeNumber(value);
-      return;
-    case IterationField::kSeconds:
-      line.seconds = value >= 0 ? value : kNoNumber;
-      return;
-    case IterationField::kMilliseconds:
-      line.seconds = value >= 0 ? value / 1e3 : kNoNumber;
-      return;
-    case IterationField::kSamples:
-      line.consumed_samples = WholeNumber(value);
-      return;
-    case IterationField::kTokens:
-      line.consumed_tokens = WholeNumber(value);
-      return;
-    case IterationField::kBatch:
-      line.global_batch = WholeNumber(value);
-      return;
-    case IterationField::kLoss:
-      line.loss = value;
-      line.nan_loss = !std::isfinite(value);
-      return;
-    case IterationField::kGradNorm:
-      line.grad_norm = value;
-      return;
-    case IterationField::kSkipped:
-      line.skipped = std::max<int64_t>(0, WholeNumber(value));
-      return;
-    case IterationField::kNans:
-      line.nans = std::max<int64_t>(0, WholeNumber(value));
-      return;
-    case IterationField::kTflops:
-      line.tflops = value;
-      return;
-    case IterationField::kSamplesPerSecond:
-      line.samples_per_second = value;
-      return;
-  }
-}
-
-bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit) {
-  size_t at = IterationNumber(text, 0);
-  if (at == npos) return false;
-  const auto iteration = NumberAt(text.substr(at));
-  const Counter counter = ReadCounter(text, at);
-  if (!iteration || counter.total < 0) return false;
-  visit(at, at + iteration->length, IterationField::kIteration);
-  size_t total = text.find('/', at) + 1;
-  while (total < counter.end && text[total] == ' ') ++total;
-  visit(total, counter.end, IterationField::kTotal);
-  for (at = counter.end; at < text.size();) {
-    const size_t bar = std::min(text.find('|', at), text.size());
-    const size_t colon = text.find(':', at);
-    if (colon < bar) {
-      size_t value = colon + 1;
-      while (value < bar && text[value] == ' ') ++value;
-      const auto number = NumberAt(text.substr(value, bar - value));
-      const IterationField field = FieldOf(Trim(text.substr(at, colon - at)));
-      if (!number || field == IterationField::kOther ||
-          !Trim(text.substr(value + number->length, bar - value - number->length)).empty())
-        return false;
-      visit(value, value + number->length, field);
-    }
-    at = bar + 1;
-  }
-  return true;
-}
 
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take) {
   size_t at = IterationNumber(text, 0);

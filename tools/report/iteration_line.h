@@ -33,30 +33,6 @@ struct IterationLine {
   bool nan_loss = false;  // the loss is written as nan or inf
 };
 
-// A number of an iteration line.
-enum class IterationField {
-  kOther,  // under a name that needs a closer look
-  kNone,   // nothing that a report shows
-  kIteration,
-  kTotal,
-  kSeconds,
-  kMilliseconds,
-  kSamples,
-  kTokens,
-  kBatch,
-  kLoss,
-  kGradNorm,
-  kSkipped,
-  kNans,
-  kTflops,
-  kSamplesPerSecond,
-};
-void SetField(IterationField field, double value, IterationLine& line);
-
-// Calls `visit(begin, end, field)` for each number of a line of one iteration, in order. False where a field
-// is not a plain number under a name of today.
-bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit);
-
 // Calls `take` for each iteration told in `text`: two where a line end was lost. Lines that only mention one
 // ("saved checkpoint at iteration 5") are none.
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take);

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "tools/report/config_text.h"
-#include "tools/report/iteration_pattern.h"
+#include "tools/report/iteration_line.h"
 #include "tools/report/line_facts.h"
 #include "tools/report/numbers.h"
 #include "tools/report/trainer_log.h"
@@ -38,15 +38,6 @@ class Reader : public LineSink {
     if (line.kinds & kTrainerLine) Trainer(line.text);
     if (line.kinds & kDoneLine) start().done = true;
     if (line.kinds & kTroubleLine) Trouble(line.text);
-  }
-
-  // Lines of iterations are most of a long log.
-  bool TakeQuickly(const LogLine& line) override {
-    if (start().series.empty() || !pattern_.Match(line.text, quick_)) return false;
-    if (quick_.iteration <= start().series.back().iteration) return false;  // an echo, or a start
-    line_ = line.number;
-    Iteration(quick_, SampleSource::kIteration, line.text.substr(0, pattern_.prefix_bytes()));
-    return true;
   }
 
   std::vector<TrainingStart> Finish() {
@@ -79,13 +70,10 @@ class Reader : public LineSink {
   }
 
   void Iterations(std::string_view text) {
-    int found = 0;
     const std::string_view prefix = text.substr(0, FindWord(text, "iteration"));
     ParseIterations(text, [&](const IterationLine& line) {
-      ++found;
       Iteration(line, SampleSource::kIteration, prefix);
     });
-    if (found == 1) pattern_.Learn(text);
   }
 
   void Evaluation(std::string_view text) {
@@ -227,8 +215,6 @@ class Reader : public LineSink {
   }
 
   const std::string file_;
-  IterationPattern pattern_;
-  IterationLine quick_;
   std::vector<TrainingStart> starts_;
   FailureSearch search_;
   TrainerLog trainer_;

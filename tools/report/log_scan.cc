@@ -11,7 +11,6 @@
 #include <cstring>
 #include <vector>
 
-#include "ckpt/base/simd.h"
 #include "ckpt/base/unique_fd.h"
 
 namespace cairn {
@@ -19,17 +18,6 @@ namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between the read and the looks at it
 constexpr size_t kMaxLineBytes = 1 << 20;
-
-CAIRN_SIMD_CLONES size_t CountNewlines(std::string_view text) {
-  size_t total = 0;
-  for (size_t i = 0; i < text.size();) {
-    const size_t end = std::min(text.size(), i + 192);  // a byte holds the count: 64 are counted at once
-    uint8_t count = 0;
-    for (; i < end; ++i) count = static_cast<uint8_t>(count + (text[i] == '\n'));
-    total += count;
-  }
-  return total;
-}
 
 bool IsEnd(char c) { return c == '\n' || c == '\r'; }
 
@@ -76,34 +64,23 @@ bool IsCompressed(std::string_view start) {
 
 class Scanner {
  public:
-  Scanner(WordFinder& finder, LineSink& sink) : finder_(finder), sink_(sink) {}
+  explicit Scanner(LineSink& sink) : sink_(sink) {}
 
   void Start(std::string_view first) {
     facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
     facts_.compressed = IsCompressed(first);
   }
 
-  // `block` is whole lines, or a part of one that is too long. Lines that the sink does not take quickly are
-  // searched for words, as many as lie together at once.
+  // `block` is whole lines, or a part of one that is too long.
   void Block(std::string_view block) {
-    size_t searched = 0;
-    uint64_t first_line = newlines_ + 1;
-    for (size_t at = 0; at < block.size();) {
-      const auto* newline = static_cast<const char*>(memchr(block.data() + at, '\n', block.size() - at));
-      const size_t end = newline ? static_cast<size_t>(newline - block.data()) : block.size();
-      const size_t next = end + (newline ? 1 : 0);
-      newlines_ += newline ? 1 : 0;
-      const std::string_view line = block.substr(at, end - at - (end > at && block[end - 1] == '\r'));
-      if (sink_.TakeQuickly({line, newlines_ + (newline ? 0 : 1), 0})) {
-        Search(block.substr(searched, at - searched), first_line);
-        searched = next;
-        first_line = newlines_ + 1;
-      }
-      at = next;
-    }
-    Search(block.substr(searched), first_line);
     facts_.bytes += block.size();
     ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
+    while (!block.empty()) {
+      const size_t newline = std::min(block.find('\n'), block.size());
+      Line(block.substr(0, newline));
+      newlines_ += newline < block.size();
+      block.remove_prefix(std::min(newline + 1, block.size()));
+    }
   }
 
   void LongLine(size_t bytes) { facts_.longest_line = std::max<uint64_t>(facts_.longest_line, bytes); }
@@ -114,72 +91,28 @@ class Scanner {
   }
 
  private:
-  // Windows, because a block of progress bars may have thousands of \r and not one \n.
-  size_t LineBegin(size_t at, size_t floor) const {
-    while (at > floor) {
-      const size_t window = std::min<size_t>(at - floor, 512);
-      const char* from = block_.data() + at - window;
-      const auto* line = static_cast<const char*>(memrchr(from, '\n', window));
-      const char* after = line ? line + 1 : from;
-      const auto* bar =
-          static_cast<const char*>(memrchr(after, '\r', static_cast<size_t>(from + window - after)));
-      if (bar || line) return static_cast<size_t>((bar ? bar : line) + 1 - block_.data());
-      at -= window;
+  // `line` may be several that a progress bar wrote over each other.
+  void Line(std::string_view line) {
+    while (!line.empty()) {
+      const size_t end = std::min(line.find('\r'), line.size());
+      Take(line.substr(0, end));
+      line.remove_prefix(std::min(end + 1, line.size()));
     }
-    return floor;
-  }
-  size_t LineEnd(size_t at) const {
-    while (at < block_.size()) {
-      const size_t window = std::min<size_t>(block_.size() - at, 512);
-      const char* from = block_.data() + at;
-      const auto* line = static_cast<const char*>(memchr(from, '\n', window));
-      const auto* bar =
-          static_cast<const char*>(memchr(from, '\r', line ? static_cast<size_t>(line - from) : window));
-      if (bar || line) return static_cast<size_t>((bar ? bar : line) - block_.data());
-      at += window;
-    }
-    return block_.size();
   }
 
-  // `text` is lines, the first with this number.
-  void Search(std::string_view text, uint64_t first_line) {
-    if (text.empty()) return;
-    block_ = text;
-    line_ = first_line;
-    counted_ = 0;
-    size_t begin = 0, end = 0;  // the line at hand
-    uint32_t kinds = 0;
-    for (const WordHit& hit : finder_.Find(text)) {
-      if (hit.end > end) {
-        Give(begin, end, kinds);
-        kinds = 0;
-        begin = LineBegin(hit.end - 1, end);
-        end = LineEnd(hit.end);
-      }
-      kinds |= hit.kinds;
-    }
-    Give(begin, end, kinds);
-  }
-
-  void Give(size_t begin, size_t end, uint32_t kinds) {
+  void Take(std::string_view text) {
+    const uint32_t kinds = LineKinds(text);
     if (kinds == 0) return;
-    line_ += CountNewlines(block_.substr(counted_, begin - counted_));
-    counted_ = begin;
-    LogLine line{block_.substr(begin, end - begin), line_, kinds};
-    if (memchr(line.text.data(), '\x1b', line.text.size())) {
-      StripEscapes(line.text, stripped_);
-      line.text = stripped_;
+    if (text.find('\x1b') != text.npos) {
+      StripEscapes(text, stripped_);
+      text = stripped_;
     }
-    LongLine(line.text.size());
-    sink_.Take(line);
+    LongLine(text.size());
+    sink_.Take({text, newlines_ + 1, kinds});
   }
 
-  WordFinder& finder_;
   LineSink& sink_;
   LogFacts facts_;
-  std::string_view block_;
-  uint64_t line_ = 0;      // number of the line at counted_
-  size_t counted_ = 0;     // bytes of block_
   uint64_t newlines_ = 0;  // of the whole file so far
   bool ends_line_ = true;
   std::string stripped_;
@@ -233,18 +166,16 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 }  // namespace
 
 Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
-  WordFinder finder;
   const UniqueFd file(path == "-" ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : file.get();
   if (fd < 0) return CannotRead(path);
   posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  Scanner scanner(finder, sink);
+  Scanner scanner(sink);
   return ScanDescriptor(fd, path, scanner);
 }
 
 Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
-  thread_local WordFinder finder;
-  Scanner scanner(finder, sink);
+  Scanner scanner(sink);
   scanner.Start(text.substr(0, kBlockBytes));
   while (!text.empty()) {
     std::string_view block = text.substr(0, kBlockBytes);

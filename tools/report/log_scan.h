@@ -34,8 +34,6 @@ class LineSink {
   virtual ~LineSink() = default;
   // A line with a word of log_words.h.
   virtual void Take(const LogLine& line) = 0;
-  // Any line, before it is searched for words. True: that was all there is to it.
-  virtual bool TakeQuickly(const LogLine&) { return false; }
 };
 
 // `path`: a file, a pipe, or "-" for standard input. Texts of lines are valid until the sink

@@ -3,6 +3,8 @@
 #include "tools/report/log_words.h"
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "tools/report/log_word_list.h"
 
@@ -22,43 +24,53 @@ bool Begins(std::string_view text, const LogWord& word) {
          std::ranges::equal(text.substr(0, word.text.size()), word.text, {}, Small);
 }
 
-}  // namespace
+// By the first two characters of a word: the words that begin with them.
+class WordTable {
+ public:
+  WordTable() : groups_(1) {  // group 0: no word
+    for (const LogWord& word : kLogWords) {
+      const char first = word.text[0], second = word.text[1];
+      Add(first, second, word);
+      if (!word.any_case) continue;
+      Add(Capital(first), second, word);
+      Add(first, Capital(second), word);
+      Add(Capital(first), Capital(second), word);
+    }
+  }
 
-WordFinder::WordFinder() : groups_(1) {  // group 0: no word
-  const auto add = [this](char first, char second, size_t word) {
+  uint32_t KindsIn(std::string_view line) const {
+    uint32_t kinds = 0;
+    for (size_t at = 0; at + 1 < line.size(); ++at) {
+      const uint8_t group = group_of_[PairOf(line[at], line[at + 1])];
+      if (group == 0) [[likely]]
+        continue;
+      for (const LogWord* word : groups_[group])
+        if ((kinds & word->kinds) != word->kinds && Begins(line.substr(at), *word) &&
+            (word->check == nullptr || word->check(line, at, at + word->text.size())))
+          kinds |= word->kinds;
+    }
+    return kinds;
+  }
+
+ private:
+  void Add(char first, char second, const LogWord& word) {
     uint8_t& group = group_of_[PairOf(first, second)];
     if (group == 0) {
       group = static_cast<uint8_t>(groups_.size());
       groups_.emplace_back();
     }
-    if (std::ranges::find(groups_[group], word) == groups_[group].end())
-      groups_[group].push_back(static_cast<uint8_t>(word));
-  };
-  for (size_t i = 0; i < std::size(kLogWords); ++i) {
-    const char first = kLogWords[i].text[0], second = kLogWords[i].text[1];
-    add(first, second, i);
-    if (!kLogWords[i].any_case) continue;
-    add(Capital(first), second, i);
-    add(first, Capital(second), i);
-    add(Capital(first), Capital(second), i);
+    if (groups_[group].empty() || groups_[group].back() != &word) groups_[group].push_back(&word);
   }
-}
 
-std::span<const WordHit> WordFinder::Find(std::string_view block) {
-  hits_.clear();
-  for (size_t at = 0; at + 1 < block.size(); ++at) {
-    const uint8_t group = group_of_[PairOf(block[at], block[at + 1])];
-    if (group == 0) [[likely]]
-      continue;
-    for (const uint8_t i : groups_[group]) {
-      const LogWord& word = kLogWords[i];
-      const size_t end = at + word.text.size();
-      if (Begins(block.substr(at), word) && (word.check == nullptr || word.check(block, at, end)))
-        hits_.push_back({end, word.kinds});
-    }
-  }
-  std::ranges::sort(hits_, {}, &WordHit::end);
-  return hits_;
+  std::array<uint8_t, 1 << 16> group_of_{};
+  std::vector<std::vector<const LogWord*>> groups_;
+};
+
+}  // namespace
+
+uint32_t LineKinds(std::string_view line) {
+  static const WordTable table;
+  return table.KindsIn(line);
 }
 
 }  // namespace cairn

@@ -1,14 +1,10 @@
 // The words that a report looks for in a log, and what a line that holds one may be.
 //
-// Most lines of a log hold none. One pass over whole blocks finds the lines that do; only those are taken
-// apart.
+// Most lines of a log contain none. Only those that do are parsed.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <span>
 #include <string_view>
-#include <vector>
 
 namespace cairn {
 
@@ -29,25 +25,7 @@ enum LineKind : uint32_t {
   kTrainerLine = 1 << 11,     // of Hugging Face's Trainer: "{'loss': 3.7, ...}", its banner and its bar
 };
 
-// A word found in a block.
-struct WordHit {
-  size_t end;      // offset after its last character
-  uint32_t kinds;  // LineKind, or-ed
-};
-
-// Finds the words. One a thread.
-class WordFinder {
- public:
-  WordFinder();
-
-  // The words in `block`, by their ends. Valid until the next call.
-  std::span<const WordHit> Find(std::string_view block);
-
- private:
-  // By the first two characters of a word: the words that begin so, or none.
-  std::array<uint8_t, 1 << 16> group_of_{};
-  std::vector<std::vector<uint8_t>> groups_;
-  std::vector<WordHit> hits_;
-};
+// The kinds of words in `line`, or-ed; 0 if it contains none.
+uint32_t LineKinds(std::string_view line);
 
 }  // namespace cairn

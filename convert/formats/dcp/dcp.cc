@@ -32,7 +32,7 @@ std::set<std::string> OptimizersOf(const DcpIndex& index) {
   return DcpOptimizers(names);
 }
 
-// Of a group, its members' names, however many; discarded where JSON cannot say it.
+// A plain value, or the names of a group's members; discarded if JSON cannot express it.
 nlohmann::json HyperParameter(const PyValue& value) {
   if (auto plain = PlainJson(value)) return *std::move(plain);
   nlohmann::json names = nlohmann::json::array();
@@ -115,7 +115,7 @@ class DcpReader {
     if (fits && form != DcpForm()) manifest_.state[kDcpForm] = ToJson(form);
   }
 
-  // One number where all parameters agree, else a tensor for each of them.
+  // One number if all parameters agree, else a tensor for each of them.
   Status ReadSteps(const std::vector<DcpPlace>& places) {
     std::set<double> steps;
     for (size_t i = 0; i < places.size(); ++i) {
@@ -188,7 +188,7 @@ class DcpReader {
     return spec;
   }
 
-  // What our own writer adds: the model, how its parameters are cut, and the training's state.
+  // The item that our own writer adds: the model, how its parameters are cut, and the training's state.
   Status ReadOwn() {
     for (const DcpBytes& bytes : index_.bytes) {
       if (bytes.name != "cairn") continue;
@@ -221,7 +221,7 @@ class DcpReader {
     return OkStatus();
   }
 
-  // What is read and added to here has the kind that our writer gives it.
+  // The fields that are read and changed here must have the type that our writer gives them.
   static Status CheckOwnState(const nlohmann::json& state) {
     const auto step = state.find("optimizer_step"), other = state.find("other");
     if (step != state.end() && !step->is_number())
@@ -287,7 +287,7 @@ class DcpReader {
   }
   static std::string_view LastOf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
-  // Of a scheduler is not of the training.
+  // A number of a scheduler does not say how far the training is.
   void TakeNumber(const std::string& name, const std::vector<std::string>& path, double number) {
     const std::string key(path.empty() || path.back() == name ? LastOf(name) : std::string_view(path.back()));
     if (IsProgress(name, path) && name.find("schedul") == std::string::npos)
@@ -316,11 +316,11 @@ class DcpReader {
   std::optional<double> plain_step_;
   DcpParamGroups groups_;
   std::set<std::string> left_;                               // training state that has no place
-  std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
+  std::map<std::string, ParameterSpec, std::less<>> specs_;  // if our own writer wrote them
 };
 
-// Of accelerate's save_state and the Trainer under FSDP: a directory of their own for the weights, and one
-// for the optimizer.
+// accelerate's save_state, and the Trainer under FSDP, write the weights and the optimizer into a directory
+// each.
 constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
 constexpr const char* kAccelerateOptimizer = "optimizer_0";
 

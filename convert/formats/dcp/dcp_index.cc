@@ -16,9 +16,9 @@
 namespace cairn {
 namespace {
 
-// Many parts of a damaged .metadata may be one and the same value, so that what is made of them could be far
-// more than what was read: there are no more chunks than places, no two items overlap, and paths
-// are not much longer than the file.
+// Many parts of a damaged .metadata may be the same value, so expanding them could take far more memory than
+// the file has bytes. Hence there are no more chunks than places, no two items overlap, and paths are not
+// much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;
 
@@ -27,7 +27,7 @@ const PyValue* Attribute(const PyValue& object, std::string_view name) {
   return object.is(PyKind::kObject) ? Find(object, name) : nullptr;
 }
 
-// A chunk's identity: name, and offset where it is of a tensor.
+// A chunk's identity: its name, and its offset if it belongs to a tensor.
 using ChunkKey = std::pair<std::string, std::string>;
 
 ChunkKey KeyOf(std::string_view name, const Dims* offset) {
@@ -98,7 +98,7 @@ Result<Paths> ParsePaths(const PyValue& root, uint64_t max_bytes) {
   return paths;
 }
 
-// Of TensorProperties, whose state is a tuple that begins with it, or has it by name.
+// The type in TensorProperties, whose state is a tuple that begins with it, or an object with that attribute.
 std::optional<Dtype> DtypeOf(const PyValue* properties) {
   if (!properties) return std::nullopt;
   const PyValue* dtype = Attribute(*properties, "dtype");

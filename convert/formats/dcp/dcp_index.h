@@ -24,9 +24,9 @@ struct DcpChunk {
 
 struct DcpTensor {
   std::string name;               // fully qualified: the path's parts joined by dots
-  std::vector<std::string> path;  // as the planner unflattens it; empty where it did not flatten
+  std::vector<std::string> path;  // as the planner unflattens it; empty if it did not flatten
   Dims shape;
-  std::optional<Dtype> dtype;    // as .metadata has it; nothing where it is none that is held here
+  std::optional<Dtype> dtype;    // as .metadata has it; nothing if Cairn does not hold it
   std::vector<DcpChunk> chunks;  // none of an empty tensor
 };
 

@@ -25,7 +25,7 @@ std::optional<size_t> GroupIndex(const std::vector<std::string>& path) {
   return whole && group < kMaxParamGroups ? std::optional(group) : std::nullopt;
 }
 
-// What stands before "param_groups." in the name of a group's item.
+// The part before "param_groups." of the name of a group's item.
 std::string OptimizerOf(const std::string& name, const std::vector<std::string>& path) {
   size_t own = 2;
   for (const std::string& part : std::span(path).last(3)) own += part.size();
@@ -45,7 +45,7 @@ std::optional<FlatItem> FlatItemOf(const std::string& name, const std::vector<st
                   key.substr(begin + kFlat.size(), end - begin - kFlat.size()), key.substr(end + 1)};
 }
 
-// No two groups have the same.
+// True if no two groups share a member.
 bool HaveOwnMembers(const std::vector<nlohmann::json>& groups) {
   std::set<std::string> seen;
   for (const nlohmann::json& group : groups)

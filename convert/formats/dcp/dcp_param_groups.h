@@ -19,14 +19,14 @@ class DcpParamGroups {
   // Whether an item is a hyper-parameter, or the members of a group.
   static bool IsOne(const std::string& name, const std::vector<std::string>& path);
 
-  // `value` is what the item holds; discarded where JSON cannot say it, which then is left
-  // out. Parameters are named without the wrappers of their modules.
+  // `value` is the item's; it is left out if it is discarded, since JSON cannot express it. Parameters are
+  // named without the wrappers of their modules.
   void Add(const std::string& name, const std::vector<std::string>& path, const nlohmann::json& value);
 
   bool flat() const { return !flat_.empty(); }
 
   // As `param_groups` of a manifest's state: those of one optimizer after the other; flattened, parameters of
-  // equal hyper-parameters are a group. Nothing where none was added. `apart`: members have their optimizer's
+  // equal hyper-parameters are a group. Nothing if none was added. `apart`: members have their optimizer's
   // name before theirs, as the states have (dcp_places.h). Else members that are in two groups make the
   // members of all unknown (null).
   void PutInto(nlohmann::json& state, bool apart) const;

@@ -42,7 +42,8 @@ std::string ModelName(const DcpName& tensor) {
   return WithoutModuleWrappers(tensor.path.empty() ? tensor.name : tensor.path.back());
 }
 
-// Weights go by their whole names where two share one, and by what is written of them where two share that.
+// If two weights share a short name, all get their whole names; if two share that as well, the names as
+// written.
 void TellWeightsApart(std::span<const DcpName> tensors, std::vector<DcpPlace>& places) {
   const auto rename = [&](auto&& name) {
     std::set<std::string> names;
@@ -129,7 +130,7 @@ std::set<std::string> DcpOptimizers(std::span<const std::string_view> names) {
 }
 
 // "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
-// module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
+// module called "state", so if no param_groups show which optimizer it is, the ending must be a known one.
 std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers) {
   constexpr std::string_view kState = "state.";
   const size_t end = name.rfind('.');

@@ -1,5 +1,5 @@
-// What each tensor of a state dict is to a model, by its name: a parameter, a state that an optimizer keeps
-// of one, or how far a training was.
+// Tells by its name what each tensor of a state dict is: a parameter, an optimizer's state of one, or a
+// number that says how far a training was.
 //
 // Names are torch.distributed.checkpoint's: the parts of the path in the state dict, joined by dots.
 // Source: torch 2.11, torch/distributed/checkpoint/state_dict.py and _nested_dict.py.
@@ -19,14 +19,14 @@ namespace cairn {
 
 struct DcpName {
   std::string name;
-  std::vector<std::string> path;  // as the planner unflattens it; empty where it did not flatten
+  std::vector<std::string> path;  // as the planner unflattens it; empty if it did not flatten
   int rank = 0;                   // dimensions of the tensor
 };
 
 struct DcpPlace {
   std::string parameter;
-  std::optional<Role> role = Role::kWeight;   // nothing: a state of no known optimizer, or of the training
-  bool training = false;                      // how far a training was: no tensor of model or optimizer
+  std::optional<Role> role = Role::kWeight;  // nothing: a state of no known optimizer, or of the training
+  bool training = false;                     // how far a training was: belongs to neither model nor optimizer
   std::optional<std::string> optimizer = {};  // of a state: what stands before "state." in its name
 };
 
@@ -51,11 +51,11 @@ DcpForm DcpFormOf(const nlohmann::json& state);
 // its tensors and items.
 std::set<std::string> DcpOptimizers(std::span<const std::string_view> names);
 
-// Of a name below "state." of an optimizer; nothing for any other.
+// The place of a name below "state." of an optimizer; nothing for any other name.
 std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers);
 
-// Of each tensor. Weights go by the last part of their path, which is the key of the model's state dict,
-// unless two models are in the checkpoint that share names. States go by their parameter, unless two
+// The place of each tensor. Weights go by the last part of their path, which is the key of the model's state
+// dict, unless two models are in the checkpoint that share names. States go by their parameter, unless two
 // optimizers share names: then "critic_optim.layers.0.weight".
 std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
                                       const std::set<std::string>& optimizers);

@@ -1,7 +1,7 @@
-// Each tensor is cut in boxes: across TP ranks where it is cut, then in rows over data parallel ranks. Each
-// box is a zip in the file of its rank; what TP does not cut lies in the files of TP rank 0. Values that are
-// not tensors go into the first file. When all zips have their places, files that got none are dropped and
-// .metadata is made.
+// Each tensor is cut into boxes: across TP ranks if TP cuts it, then in rows over data parallel ranks. Each
+// box is a zip in the file of its rank; tensors that TP does not cut lie in the files of TP rank 0. Values
+// that are not tensors go into the first file. When all zips have their places, files without a zip are
+// dropped and .metadata is made.
 
 #include "convert/formats/dcp/dcp_writer.h"
 
@@ -43,7 +43,7 @@ class DcpPlanner {
   }
 
  private:
-  // Every state has a place under its name; a step is missing where no file says it.
+  // Every state has a place under its name; a step is missing if no file states it.
   Status FitStates() {
     CAIRN_ASSIGN_OR_RETURN(state_.groups, GroupsOfSource(state_.param_groups, tensors_));
     const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
@@ -152,7 +152,7 @@ class DcpPlanner {
     entry.chunks.emplace_back(box, zip);
   }
 
-  // Anything that is no tensor, in the first file.
+  // A value that is not a tensor goes into the first file.
   void AddValue(std::vector<nlohmann::json> path, const nlohmann::json& value) {
     const bool tuple = path.back().get<std::string>().ends_with("betas");
     DcpEntry& entry = Add(std::move(path));

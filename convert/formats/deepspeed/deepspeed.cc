@@ -1,9 +1,9 @@
 // Three readers give the tensors of each model parallel rank: a pipeline's layer files or the module in the
 // model states, the optimizer (ZeRO shards, or the model states), and frozen parameters. All are gathered as
 // slices of ranks first: which masters have no weight, and whether the embedding is tied, is known only then.
-// The slices are put together by Megatron's modules, by patterns of names, or as they are. What is left out
-// is declared to the account, and copies are compared. Masters whose place was in doubt or was found by
-// value are proven against their weights.
+// The slices are put together by Megatron's modules, by patterns of names, or as they are. Tensors that are
+// left out are declared to the account, and copies are compared. Masters whose place was in doubt or was
+// found by value are proven against their weights.
 
 #include "convert/formats/deepspeed/deepspeed.h"
 
@@ -465,8 +465,8 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
-  // What the model states name must be in some file. The weights of ZeRO-3 are their masters; elsewhere a
-  // master whose weight is missing is not a weight.
+  // Every parameter that the model states name must be in some file. The weights of ZeRO-3 are their masters;
+  // elsewhere a master whose weight is missing is not a weight.
   Status CheckNames() const {
     if (!files_.layers.empty() && layers_.megatron) return OkStatus();  // names of its own
     std::set<std::string> there;

@@ -2,7 +2,7 @@
 // or 3.
 //
 // Megatron's modules become canonical parameters; a model of other names keeps them. 16-bit weights come with
-// their fp32 masters; where only masters are stored (ZeRO-3) they are the weights.
+// their fp32 masters; if only masters are stored (ZeRO-3), they are the weights.
 #pragma once
 
 #include "convert/foreign/format.h"

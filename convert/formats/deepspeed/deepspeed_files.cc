@@ -1,5 +1,5 @@
 // Names are taken apart from the left, piece by piece; a name that does not fit in full is not one of
-// DeepSpeed's and is passed over. `latest` is followed only where the path itself has no model states, and
+// DeepSpeed's and is ignored. `latest` is followed only if the path itself has no model states, and
 // only to a plain name. Mixtures of experts are refused here, since their files would be passed over in
 // silence.
 
@@ -87,17 +87,21 @@ bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
          std::ranges::any_of(*names, [](const std::string& n) { return n.starts_with("global_step"); });
 }
 
+Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, const std::string& pointer) {
+  const std::string file = JoinPath(path, pointer);
+  CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, file, 4096));
+  while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
+  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", file, tag);
+  return JoinPath(path, tag);
+}
+
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path) {
   DeepSpeedFiles files{.directory = path, .layers = {}, .models = {}, .optimizers = {}, .zero3_models = {}};
   if (!IsTagDirectory(fs, path)) {
-    const std::string latest = JoinPath(path, "latest");
-    CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, latest, 4096));
-    while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
-    if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", latest, tag);
-    files.directory = JoinPath(path, tag);
+    CAIRN_ASSIGN_OR_RETURN(files.directory, NamedDirectory(fs, path, "latest"));
     if (!IsTagDirectory(fs, files.directory))
-      return NotFound("{} names {}, which is not there or empty; name another global_step directory", latest,
-                      tag);
+      return NotFound("{} names {}, which is not there or empty; name another global_step directory",
+                      JoinPath(path, "latest"), files.directory.substr(files.directory.rfind('/') + 1));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(files.directory));
   for (const std::string& name : names) {

@@ -21,7 +21,10 @@ struct DeepSpeedFiles {
 // Whether `path` is such a directory, or one with a `latest` file that names one.
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
 
-// Errors: NotFound where `latest` names a directory that is not there; NotSupported for mixtures of experts.
+// The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.
+Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, const std::string& pointer);
+
+// Errors: NotFound if `latest` names a directory that is not there; NotSupported for mixtures of experts.
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn

@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// What both forms have in common.
+// The base of both forms' planners.
 class DeepSpeedPlanner {
  public:
   DeepSpeedPlanner(const CheckpointSource& source, const TargetOptions& options)
@@ -50,8 +50,8 @@ class DeepSpeedPlanner {
     return OkStatus();
   }
 
-  // Those of the source, if not others are asked for. Where it says nothing of them they are Megatron's for a
-  // model of its names, else one.
+  // The source's groups, unless the user asks for others. If the source names none, a model with Megatron's
+  // names gets Megatron's groups, any other model one group.
   Status CutGroups() {
     const bool plain = model_.names == LocalNames::kPlain;
     const size_t known = state_.param_groups.size();
@@ -71,7 +71,7 @@ class DeepSpeedPlanner {
     return OkStatus();
   }
 
-  // Of a tensor that several parameters are fused in.
+  // The parameters that are fused in one tensor must be of one group.
   Status CheckOneGroup(const LocalTensor& local) const {
     const auto name = [&](const MegatronPart& part) -> const std::string& {
       return tensors_.parameters[part.parameter].spec.name;
@@ -298,7 +298,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     builder_.target.parts.push_back({{}, *parameter.step, array});
   }
 
-  // What ZeRO 1 and 2 look for is at the top, what ZeRO 3 does in a dict of its own.
+  // ZeRO 1 and 2 look for entries at the top, ZeRO 3 for entries in a dict of its own.
   void AddOptimizerState(const ZeroJob& job, const std::string& directory) {
     const uint32_t zip = builder_.BeginTorchFile(directory + "/zero/optimizer_state.pt");
     PickleEmitter& p = builder_.pickle(zip);

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-// What is behind the parameter in the last piece is alignment.
+// Elements behind the parameter in the last piece are alignment.
 Result<StoredArray> JoinPieces(const std::string& name, const Dims& shape,
                                const std::vector<const ModelFile*>& pieces, StoredBuilder& builder) {
   if (!CheckedBytes(shape, 8)) return Corrupt("{} has an impossible size", name);

@@ -1,5 +1,5 @@
-// What DeepSpeed's model states files say beside tensors: how far the training was, what the model is, and
-// how others may merge its parameters.
+// Writes the entries of DeepSpeed's model states that are not tensors: how far the training was, what the
+// model is, and how others may merge its parameters.
 #pragma once
 
 #include <functional>

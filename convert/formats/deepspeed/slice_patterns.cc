@@ -1,7 +1,7 @@
 // Patterns are Python's regular expressions that match from the start of a name. std::regex reads nearly the
 // same language; the rest is refused. The kinds of patterns are tried in DeepSpeed's order, and the first
 // that matches gives the rule. From a rule, Add() makes the shape of the whole and the box of the slice in it
-// (two boxes where two parameters lie in one). The first slice of a box is read; others become replicas,
+// (two boxes if two parameters lie in one). The first slice of a box is read; others become replicas,
 // which are compared later.
 
 #include "convert/formats/deepspeed/slice_patterns.h"

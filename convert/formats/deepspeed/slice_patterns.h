@@ -28,13 +28,13 @@ enum class SliceRule : uint8_t {
 
 class SlicePatterns {
  public:
-  // `info` is universal_checkpoint_info; null where there is none. Errors: NotSupported naming a pattern that
+  // `info` is universal_checkpoint_info; null if there is none. Errors: NotSupported naming a pattern that
   // is not understood.
   static Result<SlicePatterns> Read(const PyValue* info);
 
   bool any() const { return any_; }  // whether there is such an info
-  // Of a buffer, which the patterns are not for, kReplicated where none fits. Errors: NotSupported where the
-  // pattern is of a kind that is not read.
+  // The first pattern that matches decides. Without a match buffers are kReplicated, since the patterns are
+  // not meant for them. Errors: NotSupported if the pattern is of a kind that is not read.
   Result<SliceRule> RuleOf(const std::string& name, bool buffer) const;
 
  private:
@@ -54,7 +54,7 @@ class SliceAssembler {
   SliceAssembler(SlicePatterns patterns, int tp_size, StoredBuilder& builder)
       : patterns_(std::move(patterns)), tp_size_(tp_size), builder_(builder) {}
 
-  // Errors: NotSupported where nothing says how the parameter is cut; Corrupt where slices do not fit.
+  // Errors: NotSupported if nothing says how the parameter is cut; Corrupt if slices do not fit.
   Status Add(int tp, const std::string& name, Role role, bool buffer, const StoredArray& slice);
 
  private:

@@ -1,8 +1,8 @@
 // Model states come first: they hold the arguments, and the shapes that ZeRO-3 flattened. Then the
-// directories are listed by name. The model is Megatron's only where each of the names has a place there and
+// directories are listed by name. The model is Megatron's only if each of the names has a place there and
 // there are args; otherwise all names stay. Then each file of a parameter's directory becomes the tensor of
-// one role. Last come the modules beside them: buffers of an unknown model are nowhere else and are read,
-// everything else is a replica in the account.
+// one role. Last come the modules beside them: buffers of an unknown model are stored only there and are
+// read; everything else is a replica in the account.
 
 #include "convert/formats/deepspeed/universal.h"
 
@@ -33,7 +33,7 @@ std::optional<int> PipelineIndex(const std::string& name) {
   return index;
 }
 
-// A pipeline's names as Megatron's: what a module is, those beside it say.
+// A pipeline's names as Megatron's. The names beside a module's tell what the module is.
 std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
   std::set<int> transformer;
   for (const std::string& name : names)
@@ -141,7 +141,7 @@ class UniversalOpener {
     return ReadSteps();
   }
 
-  // One number where all parameters agree.
+  // One number if all parameters agree.
   Status ReadSteps() {
     std::set<double> steps;
     for (const std::string& name : names_) {
@@ -318,11 +318,8 @@ bool MatchesUniversal(FileSystem& fs, const std::string& path) {
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
                                                      const OpenOptions& options) {
   if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
-  const std::string pointer = JoinPath(path, kPointer);
-  CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
-  tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
-  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", pointer, tag);
-  return UniversalOpener(fs, JoinPath(path, tag), options).Open();
+  CAIRN_ASSIGN_OR_RETURN(std::string directory, NamedDirectory(fs, path, kPointer));
+  return UniversalOpener(fs, std::move(directory), options).Open();
 }
 
 }  // namespace cairn

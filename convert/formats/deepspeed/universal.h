@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// `path` is such a directory. Open also takes one with a `latest_universal` file, where --from asks for it.
+// `path` is such a directory. Open also takes one with a `latest_universal` file, if --from names the format.
 bool MatchesUniversal(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
                                                      const OpenOptions& options);

@@ -1,9 +1,10 @@
 // The optimizer of a DeepSpeed training without ZeRO: a state dict of torch's own in the model states, with
-// fp32 masters beside it where the weights are 16 bits.
+// fp32 masters beside it if the weights have 16 bits.
 //
 // Source: deepspeed 0.19 runtime/fp16/unfused_optimizer.py, fused_optimizer.py, runtime/engine.py. It numbers
-// parameters and names none. Which is which is found by value, where there are masters: each rounds to its
-// weight, and a group has its parameters in the order of the model. Without masters it is found by shape.
+// parameters and does not name them. With masters they are told apart by value: each master rounds to its
+// weight, and a group has its parameters in the order of the model. Without masters they are told apart by
+// shape.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -26,8 +27,8 @@ struct UnshardedOptimizer {
 };
 
 // `optimizer` is an entry of the file `file_index` of the builder, in `directory`; `weights` are the trained
-// parameters in the order of the model. Errors: NotSupported naming a state that has no place, or where
-// shapes leave it open which parameter is which; Corrupt where a master rounds to no weight.
+// parameters in the order of the model. Errors: NotSupported naming a state that has no place, or if
+// shapes do not tell the parameters apart; Corrupt if a master rounds to no weight.
 Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
                                          uint32_t file_index, const PyValue& optimizer,
                                          const std::vector<const StoredArray*>& weights,

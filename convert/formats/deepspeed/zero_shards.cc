@@ -68,14 +68,14 @@ const TensorRef* StateOf(const OptimizerStates& states, Role role) {
   return nullptr;
 }
 
-// What the optimizer itself keeps for a group: its moments and the number of its updates.
+// The optimizer's own state of a group: its moments and the number of its updates.
 const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (base && base->is(PyKind::kList)) return ItemOf(base, group);  // elastic checkpoints
   return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
 }
 
-// What both forms have: the states of each group (or sub-group), and what becomes of a number among them.
+// The base of both readers: the states of each group (or sub-group), and the numbers among them.
 class ZeroReader {
  public:
   ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
@@ -94,6 +94,19 @@ class ZeroReader {
     auto states = StatesOf(*state, fmt::format("group {}", group));
     if (!states.ok()) return states.status().WithContext(shards_[shard].path);
     return states;
+  }
+
+  // Puts a rank's vector of a group (ZeRO-3: sub-group) behind `flat`.
+  Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
+    const ZeroShard& shard = shards_[rank];
+    const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
+    const TensorRef* value = TensorIn(ItemOf(Find(*OptimizerOf(shard), masters), group));
+    if (role != Role::kMaster) {
+      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, group));
+      value = StateOf(states, role);
+    }
+    const std::string name = fmt::format("{} of {}group {}", key, stage_ == 3 ? "sub-" : "", group);
+    return AppendVector(shard, value, name, flat);
   }
 
   // One number for all parameters of a group, so that each has it.
@@ -128,7 +141,8 @@ class Zero12 : public ZeroReader {
   }
 
  private:
-  // What the optimizer has a place of must have a shape, or its elements would count as alignment.
+  // Every parameter that the optimizer has a place for must have a shape, or its elements would count as
+  // alignment.
   Status CheckNames() const {
     for (const ZeroShard& shard : shards_) {
       const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
@@ -185,14 +199,7 @@ class Zero12 : public ZeroReader {
                   uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
     StoredArray flat;
     for (size_t d = 0; d < shards_.size(); ++d) {
-      const TensorRef* value = nullptr;
-      if (role == Role::kMaster) {
-        value = TensorIn(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
-      } else {
-        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
-        value = StateOf(states, role);
-      }
-      CAIRN_RETURN_IF_ERROR(AppendVector(shards_[d], value, fmt::format("{} of group {}", key, g), flat));
+      CAIRN_RETURN_IF_ERROR(AppendRole(d, g, role, key, flat));
       if (flat.shape[0] > share * (d + 1))
         return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
                        g, share);
@@ -303,15 +310,8 @@ class Zero3 : public ZeroReader {
   // All sub-groups of a rank.
   Status Gather(size_t rank, Role role, std::string_view key, StoredArray& flat) const {
     CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
-    for (size_t g = 0; g < masters->items.size(); ++g) {
-      const TensorRef* value = TensorIn(masters->items[g]);
-      if (role != Role::kMaster) {
-        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
-        value = StateOf(states, role);
-      }
-      CAIRN_RETURN_IF_ERROR(
-          AppendVector(shards_[rank], value, fmt::format("{} of sub-group {}", key, g), flat));
-    }
+    for (size_t g = 0; g < masters->items.size(); ++g)
+      CAIRN_RETURN_IF_ERROR(AppendRole(rank, g, role, key, flat));
     return OkStatus();
   }
 
@@ -375,8 +375,7 @@ void ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
   PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
 }
 
-// Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
-// many.
+// With ZeRO-3 `param_shapes` has sub-groups. They belong to one group if there is one, else each is a group.
 void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
   const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
   for (const PyValue* group : param_shapes.items) {
@@ -390,7 +389,7 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   }
 }
 
-// The number of updates; where groups differ in it, each parameter gets its own.
+// The number of updates; if groups differ in it, each parameter gets its own.
 Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents) {
   std::set<double> steps;
   for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {

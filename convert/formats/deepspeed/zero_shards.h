@@ -22,13 +22,12 @@ struct ZeroShard {
 
 struct ZeroContents {
   std::vector<std::pair<Role, StoredArray>> tensors;  // under the names of `param_shapes`
-  std::vector<StoredArray> alignment;                 // elements of the flat buffers that are no parameter's
+  std::vector<StoredArray> alignment;  // elements of the flat buffers that belong to no parameter
   int stage = 1;
   bool steps_differ = false;  // between groups; then each parameter has a tensor of its own
   nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
   std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
-  std::vector<std::string>
-      doubts;  // what in the files contradicts itself: masters must be held against weights
+  std::vector<std::string> doubts;  // contradictions in the files: masters must be compared with weights
 };
 
 // Opens the shards of a model parallel rank, by data parallel rank, and notes files of a larger world in

@@ -1,5 +1,5 @@
 // DeepSpeed's ZeRO shards: the optimizer's state of one model parallel rank, flattened and cut over its data
-// parallel ranks. The inverse of zero_shards.h, where the layout's sources stand.
+// parallel ranks. The inverse of zero_shards.h, which names the sources of the layout.
 #pragma once
 
 #include "convert/foreign/target_builder.h"

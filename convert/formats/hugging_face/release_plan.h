@@ -1,6 +1,6 @@
 // Plans a directory of safetensors files under the names of an architecture table.
 //
-// One file, or several with their index where they exceed the shard size, named as the transformers package
+// One file, or several with their index if they exceed the shard size, named as the transformers package
 // names them; configuration and copies beside them.
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace cairn {
 
-// Of each foreign tensor. `weights` are what its parts name; `model` has passed CheckAgainst().
+// The bytes of each foreign tensor. `weights` are those that its parts name; `model` has passed
+// CheckAgainst().
 std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<WrittenTensor>& weights);
 
 // Tensors of the given sizes into files of at most `max_bytes`, in order; one that is larger has a file of

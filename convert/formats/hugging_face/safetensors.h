@@ -20,7 +20,7 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        const OpenOptions& options);
 
-// What `cairn.parameters` holds.
+// The text of `cairn.parameters`.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);
 // The inverse, given the tensors' shapes by name. Errors: Corrupt; NotFound naming a tensor that has no
 // shape.

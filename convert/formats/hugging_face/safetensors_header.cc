@@ -221,7 +221,7 @@ Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::strin
   if (info.bytes < sizeof(length))
     return Corrupt("{}: {} bytes are too few for a safetensors file", path, info.bytes);
   CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(&length, 1))));
-  // Its pointers begin with this, where the length would be.
+  // Its pointers begin with this text in place of the length.
   if (length == kGitLfs)
     return InvalidArgument("{}: it is a pointer of Git LFS, not the file itself; run `git lfs pull`", path);
   if (length > kMaxSafetensorsHeaderBytes || length > info.bytes - sizeof(length))

@@ -1,4 +1,4 @@
-// Reads the header of a safetensors file, and believes nothing of it.
+// Reads the header of a safetensors file, which is not trusted.
 //
 // A file is a u64 length, that many bytes of JSON, and the tensors without holes or overlaps. Everything that
 // the format's README demands is checked here, before memory is taken for it: the length against the file,
@@ -32,7 +32,7 @@ struct SafetensorsHeader {
 // dimensions); those of the disk.
 Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::string& path);
 
-// The same of a header's JSON. `data_offset`: where the tensors start in a file of `file_bytes`.
+// Parses a header's JSON. `data_offset`: where the tensors start in a file of `file_bytes`.
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, uint64_t data_offset,
                                                  uint64_t file_bytes);
 

@@ -22,7 +22,7 @@ struct WeightFiles {
 };
 
 // model.safetensors, else adapter_model.safetensors, else what model.safetensors.index.json names, in the
-// directory `path`; or that one file. Errors: NotFound; those of ReadSafetensorsHeader; Corrupt where index
+// directory `path`; or that one file. Errors: NotFound; those of ReadSafetensorsHeader; Corrupt if index
 // and files disagree.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 

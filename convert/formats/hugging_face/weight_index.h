@@ -15,7 +15,7 @@ struct WeightIndex {
   std::vector<std::string> files;              // sorted, each once
 };
 
-// Errors: NotFound; Corrupt where it is not such an index, or names files elsewhere.
+// Errors: NotFound; Corrupt if it is not such an index, or names files elsewhere.
 Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path);
 
 // Checks tensors against what the index says of them: Add each that a file holds, then Finish. Errors:

@@ -1,7 +1,7 @@
 // A file of torch.save, of any model: every tensor in it under the path that leads to it.
 //
-// What inspect, fingerprint and diff need; which tensor is which of a model's, it does not know. State dicts
-// of torch.optim are told by their keys: the manifest's state lists their paths as `optimizers`, for strip.
+// For inspect, fingerprint and diff. It does not know a model's tensors. State dicts of torch.optim are
+// recognised by their keys: the manifest's state lists their paths as `optimizers`, for strip.
 #pragma once
 
 #include "convert/foreign/account.h"

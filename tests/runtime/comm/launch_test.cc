@@ -1,5 +1,5 @@
 // Jobs that go wrong: within ten seconds of the deadline every rank has stopped non-zero, and one line says
-// why. And jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc, mpi_collectives.cc).
+// why. And jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -161,21 +161,23 @@ TEST(WatchdogTest, AJobThatEndsWellSaysNothing) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("cairn:")));
 }
 
-TEST(TorchrunTest, CollectivesWorkWithoutMpi) {
-  const Outcome outcome = RunTorchrunStyle("mpi_collectives QUICK");
+TEST(TorchrunTest, VotesNeedNoMpi) {
+  const Outcome outcome = RunTorchrunStyle("mpi_hang vote");
   EXPECT_THAT(outcome.output, HasSubstr("status of 0: 0\n"));
   EXPECT_THAT(outcome.output, HasSubstr("status of 1: 0\n"));
   EXPECT_THAT(outcome.output, HasSubstr("all ranks agree"));
 }
 
-TEST(TorchrunTest, MeshesWorkWithoutMpi) {
-  const Outcome outcome = RunTorchrunStyle("mpi_topologies 10");
-  EXPECT_THAT(outcome.output, HasSubstr("all ranks agree"));
+TEST(TorchrunTest, RanksOnCpusNeedMpi) {
+  const Outcome outcome = RunTorchrunStyle("mpi_hang none");
+  EXPECT_THAT(outcome.output, HasSubstr("error: ranks on CPUs meet through MPI"));
+  EXPECT_THAT(outcome.output, HasSubstr("start it with mpirun or srun --mpi=pmix"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("all ranks agree")));
 }
 
 TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
-  const Outcome outcome = RunTorchrunStyle("mpi_hang stop");
-  EXPECT_THAT(outcome.output, HasSubstr("status of 0: 2\n"));
+  const Outcome outcome = RunTorchrunStyle("mpi_hang vote-stop");
+  EXPECT_THAT(outcome.output, HasSubstr("status of 0: 1\n"));
   EXPECT_THAT(outcome.output, HasSubstr("status of 1: 137\n"));
   EXPECT_THAT(outcome.output, ContainsRegex("rank 1 \\(pid [0-9]+, host .*, stopped by a signal\\)"));
   EXPECT_LT(outcome.seconds, kLimitSeconds);
@@ -184,7 +186,7 @@ TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
 
 // Its status, 0, would tell torchrun nothing; the other rank sees that the process is gone.
 TEST(TorchrunTest, ARankThatVanishesIsNoticedByTheOthers) {
-  const Outcome outcome = RunTorchrunStyle("mpi_hang exit");
+  const Outcome outcome = RunTorchrunStyle("mpi_hang vote-exit");
   EXPECT_THAT(outcome.output, HasSubstr("status of 0: 2\n"));
   EXPECT_THAT(outcome.output, HasSubstr("its process is gone"));
 }

@@ -380,7 +380,7 @@ Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member
                                      manifest.bytes(),
                                      manifest.files.size() + 1,
                                      kArchivePeakMemory},
-                                    false));
+                                    "", false));
   return kExitDone;
 }
 

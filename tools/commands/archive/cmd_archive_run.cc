@@ -124,7 +124,7 @@ class Runner {
     const uint64_t bytes = step->manifest().bytes();
     const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        *step, {{}, bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, false));
+        *step, {{}, bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, "", false));
     return outcome;
   }
 
