@@ -194,18 +194,16 @@ json FactsOf(const ModelSpec& spec) {
   return facts;
 }
 
-int64_t VocabularyMultiple(const TrainConfig& c) {
+ModelShape ShapeOf(const TrainConfig& c) {
+  ModelShape shape = SpecOf(c).shape;
+  shape.seq = c.seq_length;
+  shape.vocab_multiple = c.make_vocab_size_divisible_by;
   const int64_t wanted = c.pad_vocab_size_to, tp = c.tensor_model_parallel_size;
-  const int64_t usual = int64_t{c.make_vocab_size_divisible_by};
-  const bool comes_to_it = (c.vocab_size + usual * tp - 1) / (usual * tp) * (usual * tp) == wanted;
-  return wanted == 0 || comes_to_it ? usual : wanted / tp;
+  if (wanted > 0 && shape.PaddedVocab(tp) != wanted) shape.vocab_multiple = wanted / tp;
+  return shape;
 }
 
-std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  ModelShape shape = SpecOf(config).shape;
-  shape.vocab_multiple = VocabularyMultiple(config);
-  return GptSpecs(shape);
-}
+std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) { return GptSpecs(ShapeOf(config)); }
 
 json ModelFacts(const TrainConfig& config) {
   return config.of_checkpoint ? config.of_checkpoint->facts : FactsOf(SpecOf(config));

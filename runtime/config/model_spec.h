@@ -60,8 +60,9 @@ ModelSpec SpecOf(const TrainConfig& config);
 // A manifest's `model` for `spec`, in the words of ckpt/model/model_function.h.
 nlohmann::json FactsOf(const ModelSpec& spec);
 
-// ModelShape::vocab_multiple of the flags. Requires that TP divides --pad-vocab-size-to.
-int64_t VocabularyMultiple(const TrainConfig& config);
+// The shape of the trained model, with the sequence length and the padding of the vocabulary that the flags
+// set. Requires a validated config.
+ModelShape ShapeOf(const TrainConfig& config);
 
 // The parameters of the model, in the order of the flat buffer. Requires a validated config.
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config);
