@@ -111,25 +111,8 @@ const std::vector<std::vector<std::string_view>>& FlagGroups() {
   return kGroups;
 }
 
-const Flag& FlagNamed(std::string_view name) {
-  const auto flags = TrainFlags();
-  return *std::ranges::find(flags, name, &Flag::name);
-}
-
 void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
-  std::visit([&](auto field) { to.*field = from.*field; }, FlagNamed(name).field);
-}
-
-std::string AsGiven(std::string_view name, const TrainConfig& config) {
-  const auto text = [&](const auto& value) -> std::string {
-    using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (std::is_same_v<Value, bool>)
-      return value ? "" : " false";
-    else
-      return fmt::format(" {}", value);
-  };
-  return fmt::format("--{}{}", name,
-                     std::visit([&](auto field) { return text(config.*field); }, FlagNamed(name).field));
+  std::visit([&](auto field) { to.*field = from.*field; }, FindTrainFlag(name)->field);
 }
 
 // The flags' values that come nearest to the model; exactly those of all that flags can say.
@@ -187,7 +170,7 @@ Status CheckGroup(const std::vector<std::string_view>& group, std::span<const st
   for (const std::string_view name : group) {
     if (std::ranges::find(given, name) == given.end()) continue;
     CopyFlag(name, asked, tried);
-    said.push_back(AsGiven(name, asked));
+    said.push_back(AsGiven(*FindTrainFlag(name), asked));
   }
   if (said.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(ModelSpec would, SpecOfFlags(tried));

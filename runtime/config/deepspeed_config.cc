@@ -241,15 +241,6 @@ bool ReadJson(const Json&, std::vector<T>&) {
   return false;
 }
 
-std::string TextOfValue(const auto& value) {
-  if constexpr (requires { value.empty(); })
-    return value.empty() ? "" : fmt::format(" {}", value);
-  else if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
-    return "";
-  else
-    return fmt::format(" {}", value);
-}
-
 class DeepSpeedFile {
  public:
   DeepSpeedFile(std::string path, const std::vector<std::string_view>& given, TrainConfig& config)
@@ -339,24 +330,23 @@ class DeepSpeedFile {
   bool IsGiven(std::string_view flag) const { return std::ranges::find(given_, flag) != given_.end(); }
 
   Status Fill(const JsonSetting& setting, const Json& value) {
-    const auto flags = TrainFlags();
-    const auto flag = std::ranges::find(flags, setting.flag, &Flag::name);
-    return std::visit([&](auto field) { return FillField(setting, value, config_.*field); }, flag->field);
+    const Flag& flag = *FindTrainFlag(setting.flag);
+    return std::visit([&](auto field) { return FillField(setting, value, flag, config_.*field); },
+                      flag.field);
   }
 
   template <typename T>
-  Status FillField(const JsonSetting& setting, const Json& value, T& field) {
+  Status FillField(const JsonSetting& setting, const Json& value, const Flag& flag, T& field) {
     T read{};
     if (!ReadJson(value, read))
       return InvalidArgument("{}: {} is {}, which does not fit --{}", path_, setting.path, value.dump(),
                              setting.flag);
     if (IsGiven(setting.flag) && read != field) {
       if (setting.if_both == IfBoth::kMustAgree)
-        return InvalidArgument("{}: {} is {}, but --{}{} is given; they must agree", path_, setting.path,
-                               value.dump(), setting.flag, TextOfValue(field));
-      config_.notes.push_back(
-          fmt::format("--{}{} has no effect here: as in DeepSpeed, {} counts, where {} is {}", setting.flag,
-                      TextOfValue(field), path_, setting.path, value.dump()));
+        return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
+                               value.dump(), AsGiven(flag, config_));
+      config_.notes.push_back(fmt::format("{} has no effect here: as in DeepSpeed, {} counts, where {} is {}",
+                                          AsGiven(flag, config_), path_, setting.path, value.dump()));
     }
     field = read;
     given_.emplace_back(setting.flag);

@@ -101,13 +101,12 @@ Status NoteKey(const IgnoredFlag& flag, const TomlField& key, std::vector<std::s
 
 Status ApplyField(const TomlField& key, const std::vector<std::string_view>& given, TrainConfig& config,
                   std::vector<std::string_view>* filled) {
-  const auto flags = TrainFlags();
-  const auto flag = std::ranges::find(flags, key.name, &Flag::name);
+  const Flag* const flag = FindTrainFlag(key.name);
   const auto ignored = std::ranges::find(IgnoredFlags(), key.name, &IgnoredFlag::name);
   if (ignored != IgnoredFlags().end()) return NoteKey(*ignored, key, config.notes);
-  if (flag == flags.end()) {
+  if (flag == nullptr) {
     std::vector<std::string> names;
-    for (const Flag& known : flags) names.emplace_back(known.name);
+    for (const Flag& known : TrainFlags()) names.emplace_back(known.name);
     return UnknownTomlKey(key, names, "keys are the flags of --help");
   }
   if (std::ranges::find(given, flag->name) != given.end()) return OkStatus();

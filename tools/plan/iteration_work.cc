@@ -47,7 +47,7 @@ class WorkCounter {
   IterationWork Count() const {
     IterationWork work{.setup = setup_};
     work.cores = cluster_.cores * std::ceil(static_cast<double>(setup_.gpus) / cluster_.gpus_per_node);
-    work.layers = StageLayersOf(shape_, setup_);
+    work.layers = PlannedStages(shape_, setup_);
     CountLayer(work);
     CountEnds(work);
     CountStep(work);
@@ -109,7 +109,7 @@ class WorkCounter {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)
       return (static_cast<double>(shape_.layers) / setup_.pp * layer + embedding) / tp_;
-    const StageLayers layers = StageLayersOf(shape_, setup_);
+    const StageLayers layers = PlannedStages(shape_, setup_);
     return std::max(std::max(layers.first, layers.last) * layer + embedding, layers.middle * layer) / tp_;
   }
 

@@ -12,7 +12,7 @@ std::string CountFlag(std::string_view name, int64_t value) { return fmt::format
 // If each end holds as many layers as the others or one less, Megatron-LM counts the embedding and the loss
 // as layers instead.
 void AddMegatronStages(const ModelShape& shape, const RunSetup& setup, std::vector<std::string>& flags) {
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   const auto less = [&](double end) { return static_cast<int64_t>(layers.Most() - end); };
   const int64_t first = less(layers.first), last = less(layers.last);
   if (setup.pp > 2 && first <= 1 && last <= 1) {

@@ -103,7 +103,7 @@ PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const Me
   if (setup.program == Program::kCairn)
     return CairnMemoryOf(shape, setup, setup.on_cpu ? 0 : constants.base_gb);
   const Stage stage(shape, setup, constants);
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   const double untied = shape.tied ? 0 : 1;
   if (setup.pp == 1) {
     const StageMemory only = stage.Of(layers.first, 1 + untied, 1, true);

@@ -23,7 +23,7 @@ bool IsAccountedFor(int64_t less_first, int64_t less_last) { return less_first <
 
 }  // namespace
 
-StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup) {
+StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup) {
   const double all = static_cast<double>(shape.layers);
   if (setup.pp == 1) return {all, all, all};
   if (setup.first_layers > 0 || setup.last_layers > 0) {

@@ -21,7 +21,7 @@ struct StageLayers {
   double last = 0;
   double Most() const { return std::max({first, middle, last}); }
 };
-StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup);
+StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup);
 
 // Whether the layers fall to the stages (and to their chunks) without a rest, as the program cuts them.
 bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup);
