@@ -25,7 +25,7 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape);
 
 // The dimension of its weight or bias that tensor parallelism cuts: 0, 1 or kReplicated.
 int CutDim(const CanonicalModule& module, bool bias);
-// Whether that cut falls between heads.
+// True if that cut falls between heads.
 bool CutsHeads(const CanonicalModule& module);
 
 // The weight or the bias of a module, in `layer` (or kBeforeLayers, kAfterLayers).

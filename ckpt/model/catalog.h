@@ -63,7 +63,7 @@ class TensorIndex {
   std::vector<Slot> slots_ = std::vector<Slot>(1);  // a power of two of them, at most half in use
 };
 
-// Of an opened step; read-only.
+// The catalog of an opened step; read-only.
 struct StepCatalog : TensorTable {
   PieceTable pieces;                 // in the same order
   std::vector<size_t> first_pieces;  // of each tensor; one more at the end: the number of pieces

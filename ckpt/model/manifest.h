@@ -43,9 +43,9 @@ struct Manifest {
   Digest catalog_digest{};
   bool operator==(const Manifest&) const = default;
 
-  // Of all files.
+  // The bytes of all files.
   uint64_t bytes() const;
-  // Of a file of the step in `step_directory`: the shards of a virtual step are another step's.
+  // The directory of a file of the step in `step_directory`: the shards of a virtual step are another step's.
   std::string DirectoryOf(const std::string& step_directory, std::string_view file) const;
 };
 

@@ -31,7 +31,7 @@ struct Module {
   Layout layout = Layout::kStacked;
   std::string when = kAlways;    // the module is there
   std::string weight = kAlways;  // has one; a LayerNorm may have neither
-  std::string also = {};         // its name in the memory of transformers 5, where files have another
+  std::string also = {};         // its name in the memory of transformers 5, if files have another
 };
 
 // A field of the manifest's `model` and of the configuration file.

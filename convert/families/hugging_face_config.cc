@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
+// For every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
 // the precision of the computation, and heads for classification. transformers 5.23, PretrainedConfig and the
 // families'.
 constexpr const char* kHarmless[] = {"_*",

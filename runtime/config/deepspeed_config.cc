@@ -209,7 +209,7 @@ bool IsBelow(std::string_view path, std::string_view section) {
   return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
 }
 
-// Whether some "enabled" in it is not false, or there is none to say so.
+// True if an "enabled" in it is not false, or if a plain value is neither false nor null.
 bool IsOn(const Json& section) {
   if (!section.is_object()) return section != false && !section.is_null();
   if (section.contains("enabled")) return section["enabled"] != false;

@@ -19,7 +19,7 @@ enum class Normalization { kLayerNorm, kRmsNorm };
 enum class Position { kLearned, kRotary, kAlibi, kNone };
 enum class Activation { kGelu, kGeluTanh, kRelu, kSquaredRelu, kSilu, kLinear };
 
-// Of Position::kRotary.
+// For Position::kRotary.
 struct RotarySpec {
   double base = 10000;
   double percent = 1;        // of a head that rotates

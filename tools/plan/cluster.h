@@ -23,8 +23,9 @@ struct Cluster {
   double pcie_gbps = 25;  // GB/s a direction between a GPU and its host, for offloading
 
   bool cpu = false;  // ranks are processes on CPUs: memory holds only tensors
-  // Of a node, for its ranks to share: a rank computes on one, and where there are more ranks than cores they
-  // take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one core.
+  // Cores of a node, which its ranks share: a rank computes on one, and if there are more ranks than cores
+  // they take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one
+  // core.
   int cores = 0;
 
   bool has_fp8 = false;  // the layers' products may run in FP8

@@ -104,7 +104,7 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // Of the stage that holds most. The first and the last hold the embedding beside their layers.
+  // For the stage that holds most. The first and the last hold the embedding beside their layers.
   double StageParams() const {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)
@@ -152,7 +152,7 @@ class WorkCounter {
     return work;
   }
 
-  // Of the layer's output: two a forward, two a backward. Sequence parallelism gathers and scatters instead:
+  // For the layer's output: two a forward, two a backward. Sequence parallelism gathers and scatters instead:
   // the same bytes, in pieces that hide behind products.
   double AllReduces() const { return setup_.tp == 1 ? 0 : 2 * forwards_ + 2; }
   TransferWork TensorParallel() const {

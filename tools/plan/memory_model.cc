@@ -60,7 +60,7 @@ class Stage {
     return static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.hidden * (setup_.mixed() ? 2 : 4);
   }
 
-  // Of one layer and micro-batch, until its backward.
+  // For one layer and micro-batch, until its backward.
   double KeptBytes() const {
     if (setup_.recompute == Recomputation::kFull)
       return constants_.kept * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);

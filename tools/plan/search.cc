@@ -135,7 +135,7 @@ class Combinations {
     return at->second;
   }
 
-  // Whether each end holds a layer less than the stages between.
+  // True if each end holds one layer less than the stages between.
   bool OneLess(const StageEnds& ends, int64_t pp) const {
     return ends.first == ends.last && (ends.first + 1) * pp == request_.shape.layers + 2;
   }

@@ -23,7 +23,7 @@ struct StageLayers {
 };
 StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup);
 
-// Whether the layers fall to the stages (and to their chunks) without a rest, as the program cuts them.
+// True if the layers divide evenly into the stages (and their chunks), as the program cuts them.
 bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup);
 
 // Layers of the first and of the last stage.

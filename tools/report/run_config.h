@@ -54,7 +54,7 @@ bool Agree(const RunConfig& a, const RunConfig& b);
 // it. Nothing where layers, hidden size, sequence or vocabulary are unknown, or no model has them.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
-// Of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
+// Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
 std::optional<double> Parameters(const RunConfig& config);
 
 // FLOPs use the vocabulary as the program padded it.

@@ -76,7 +76,7 @@ class Mapper {
 
   static bool IsState(Role role) { return IsOptimizerState(role) && role != Role::kMaster; }
 
-  // Of the whole name, as cairn inspect shows it; or "optimizer".
+  // `name` is the whole name, as cairn inspect shows it; or "optimizer".
   bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, options_.allow); }
 
   std::optional<Known> Find(const std::string& name) const {

@@ -28,8 +28,8 @@ inline bool InLayer(const MegatronTensor& tensor) {
   return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
 }
 
-// Megatron cuts its pipeline evenly, but for the first and the last stage. `layers`: of each pipeline chunk.
-// Errors: NotSupported, for a cut that its arguments cannot express.
+// Megatron cuts its pipeline evenly, except for the first and the last stage. `layers`: of each pipeline
+// chunk. Errors: NotSupported, for a cut that its arguments cannot express.
 Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages);
 
 // The arguments of the training, as its argparse.Namespace has them. `layers`: of each pipeline chunk.
@@ -38,7 +38,7 @@ nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shap
 // As OptimizerParamScheduler reads it; a constant rate if the schedule is unknown.
 nlohmann::json CoreSchedule(const TrainingState& state);
 
-// Sets the groups of `state`. Groups of Megatron's own stay as they are; those of another program become
+// Sets the groups of `state`. Groups of Megatron's own stay unchanged; those of another program become
 // matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported if vectors have a
 // weight decay that Megatron cannot give them; with `allowed` that is a note.
 Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state);

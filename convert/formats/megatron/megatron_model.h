@@ -27,7 +27,7 @@ struct MegatronArgs {
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
 // show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
-// InvalidArgument where they contradict each other; NotSupported. Arguments that are not understood
+// InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
 // may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
                                       const OpenOptions& options,

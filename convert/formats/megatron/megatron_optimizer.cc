@@ -26,7 +26,8 @@ Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const
   return array;
 }
 
-// The number of updates is read with the groups. Errors: NotSupported naming a state beside it and Adam's.
+// The number of updates is read with the groups. Errors: NotSupported naming a state other than it and
+// Adam's.
 Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, const std::string& name,
                  Account& account) {
   for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
@@ -55,7 +56,6 @@ Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& arra
   return bytes;
 }
 
-// Whether the first elements of a master, and the last ones, round to those of a weight.
 Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight) {
   const uint64_t volume = weight.shape.Volume(), count = std::min(volume, kSampleElements);
   if (begin > master.shape.Volume() || volume > master.shape.Volume() - begin) return false;
