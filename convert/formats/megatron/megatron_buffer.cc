@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "convert/formats/megatron/megatron_optimizer.h"
+
 namespace cairn {
 namespace {
 
 constexpr uint64_t kBufferAlignment = 64;  // elements
-
-constexpr std::pair<Role, const char*> kBufferStates[] = {
-    {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
 
 struct BufferLayout {
   std::vector<uint64_t> begins;  // of each tensor of the chunk

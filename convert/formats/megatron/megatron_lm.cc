@@ -152,7 +152,7 @@ class MegatronOpener {
     std::vector<MegatronChunkWeights> chunks;
     for (size_t c = first; c < chunks_.size(); ++c) {
       MegatronChunkWeights& chunk = chunks.emplace_back();
-      for (auto& [name, weight] : chunks_[c].tensors) chunk.weights.push_back(&weight);
+      for (auto& [name, weight] : chunks_[c].tensors) chunk.push_back(&weight);
     }
     MegatronOptimizer reader(fs_, directory_, builder_);
     const std::string distributed = DistributedOf(rank);

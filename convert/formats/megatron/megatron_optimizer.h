@@ -18,9 +18,11 @@ struct MegatronWeight {
   std::optional<size_t> group;  // of the optimizer's parameters, if the file states it
 };
 
-struct MegatronChunkWeights {
-  std::vector<MegatronWeight*> weights;  // trainable, in the order of the model's state dict
-};
+using MegatronChunkWeights = std::vector<MegatronWeight*>;  // trainable, in the order of the state dict
+
+// The keys of the distributed optimizer's vectors.
+inline constexpr std::pair<Role, const char*> kBufferStates[] = {
+    {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
 
 // The flat vectors of a buffer of the distributed optimizer, or of a bucket of it; the masters first.
 struct MegatronBuffer {
@@ -48,7 +50,7 @@ class MegatronOptimizer {
                          const std::vector<MegatronChunkWeights>& chunks);
 
   // The same if each bucket is known: parameters in reverse go through the buckets of a chunk.
-  Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const std::vector<MegatronWeight*>& weights);
+  Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const MegatronChunkWeights& weights);
 
   // True if the first elements of a master from `begin` on, and the last ones, round to those of a weight.
   Result<bool> Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight);
@@ -59,7 +61,7 @@ class MegatronOptimizer {
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
   Status TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state, const std::string& name);
-  Status Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights);
+  Status Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights);
 
   OpenFiles files_;
   const StoredCatalog& catalog_;
