@@ -15,7 +15,6 @@
 #include <set>
 
 #include "ckpt/model/model_function.h"
-#include "runtime/config/model_names.h"
 
 namespace cairn {
 namespace {

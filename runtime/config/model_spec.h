@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ckpt/model/gpt_specs.h"
@@ -18,6 +19,15 @@ namespace cairn {
 enum class Normalization { kLayerNorm, kRmsNorm };
 enum class Position { kLearned, kRotary, kAlibi, kNone };
 enum class Activation { kGelu, kGeluTanh, kRelu, kSquaredRelu, kSilu, kLinear };
+
+// The names of the choices, as a manifest's `model` spells them.
+std::string_view NameOf(Normalization normalization);
+std::string_view NameOf(Position position);
+std::string_view NameOf(Activation activation);
+// `where` it was said: "--activation". Errors: NotSupported naming the known ones.
+Result<Normalization> NormalizationNamed(std::string_view name, std::string_view where);
+Result<Position> PositionNamed(std::string_view name, std::string_view where);
+Result<Activation> ActivationNamed(std::string_view name, std::string_view where);
 
 // For Position::kRotary.
 struct RotarySpec {

@@ -166,14 +166,14 @@ class Mapper {
           "the optimizer's states go by numbers ({}), and nothing says which parameters they are of; save "
           "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which has "
           "names; --allow optimizer takes the weights without them",
-          SomeOf(unknown_));
+          ShortList(unknown_));
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
-                             unknown_.size(), options_.config, SomeOf(unknown_));
+                             unknown_.size(), options_.config, ShortList(unknown_));
     if (!doubles_.empty())
       return InvalidArgument(
           "{} tensors of the model are there twice: {}; --allow GLOB leaves one of each out", doubles_.size(),
-          SomeOf(doubles_));
+          ShortList(doubles_));
     return OkStatus();
   }
 
@@ -208,7 +208,7 @@ class Mapper {
         missing.push_back(expanded_.tensors[place].name);
     if (missing.empty()) return OkStatus();
     return NotFound("{} tensors that {} asks for are missing: {}", missing.size(), options_.config,
-                    SomeOf(missing));
+                    ShortList(missing));
   }
 
   // A copy of tied embeddings under the output's name must equal them, or replaces them.

@@ -201,10 +201,10 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
     if (wanted.erase(parameter.spec.name) == 0) ignored.push_back(parameter.spec.name);
   if (wanted.empty() && ignored.empty()) return OkStatus();
   std::string differences;
-  if (!ignored.empty()) differences = "ignore " + SomeOf(ignored);
+  if (!ignored.empty()) differences = "ignore " + ShortList(ignored);
   if (!wanted.empty())
-    differences +=
-        fmt::format("{}ask for {}", ignored.empty() ? "" : ", and ", SomeOf({wanted.begin(), wanted.end()}));
+    differences += fmt::format("{}ask for {}", ignored.empty() ? "" : ", and ",
+                               ShortList({wanted.begin(), wanted.end()}));
   return NotSupported(
       "no arguments of {} describe this model: it would {}; --to dcp and --to native keep every tensor",
       NameOf(shape.program), differences);
