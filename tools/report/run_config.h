@@ -13,7 +13,7 @@
 namespace cairn {
 
 struct RunConfig {
-  std::optional<double> size_b;  // parameters, 10^9, if the shape is not known
+  std::optional<double> size_b;  // parameters, 10^9, where the shape is not known
   std::optional<int64_t> gpus, nodes, gpus_per_node;
   std::optional<int64_t> tp, pp, dp, cp;
   std::optional<int64_t> virtual_layers;  // layers per virtual pipeline stage
@@ -50,11 +50,11 @@ void Derive(RunConfig& config);
 // False where both know a field of model, topology or batch and differ in it.
 bool Agree(const RunConfig& a, const RunConfig& b);
 
-// The model, for size and FLOPs: unknown values are those of GPT-2, its vocabulary as the program padded
+// The model, for size and FLOPs: what is not known is as GPT-2 has it, its vocabulary as the program padded
 // it. Nothing where layers, hidden size, sequence or vocabulary are unknown, or no model has them.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
-// Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
+// Of that shape, exact for GPT-2; or size_b; nothing where neither is known.
 std::optional<double> Parameters(const RunConfig& config);
 
 // FLOPs use the vocabulary as the program padded it.
