@@ -18,14 +18,14 @@ struct CanonicalModule {
   Cut cut = Cut::kNone;
 };
 
-// Null where there is none of this name.
+// Null if no module has this name.
 const CanonicalModule* FindCanonicalModule(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape);
 
 // The dimension of its weight or bias that tensor parallelism cuts: 0, 1 or kReplicated.
 int CutDim(const CanonicalModule& module, bool bias);
-// Whether that cut falls between heads.
+// True if that cut falls between heads.
 bool CutsHeads(const CanonicalModule& module);
 
 // The weight or the bias of a module, in `layer` (or kBeforeLayers, kAfterLayers).

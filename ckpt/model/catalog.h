@@ -1,7 +1,7 @@
 // A catalog: the tensors of a checkpoint and the pieces that hold their bytes.
 //
-// It is all that the engine knows of a checkpoint, whatever format it came from. Who makes one uses Catalog,
-// whose pieces can be changed; an opened step has a StepCatalog, which is small.
+// The engine knows nothing else of a checkpoint, whichever format it came from. Writers use Catalog, whose
+// pieces can be changed; an opened step has a StepCatalog, which is small.
 // Encoded form: FORMAT.md, "Catalog".
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace cairn {
 
-// What every catalog has.
+// The part that all catalogs have.
 struct TensorTable {
   std::vector<TensorEntry> tensors;
   std::vector<std::string> files;  // relative to the step's directory
@@ -26,7 +26,7 @@ struct TensorTable {
   bool operator==(const TensorTable&) const = default;
 
   uint64_t bytes() const;  // of all tensors, each once
-  // The distinct parameters in order of first appearance: what placement.h takes. What is opaque is left out.
+  // The distinct parameters in order of first appearance: the input of placement.h. Opaque ones are left out.
   std::vector<ParameterSpec> Parameters() const;
 };
 
@@ -40,14 +40,14 @@ struct Catalog : TensorTable {
   void SortPieces();
 };
 
-// Where a table's tensors are, by parameter name and role. Each call gets the same table, which only grows.
+// Finds a table's tensors by parameter name and role. Each call gets the same table, which only grows.
 class TensorIndex {
  public:
   TensorIndex() = default;
   // For at most this many tensors.
   explicit TensorIndex(size_t capacity);
 
-  // Makes table.tensors[tensor] known. False where another of its name and role is.
+  // Adds table.tensors[tensor]. False if another has its name and role.
   bool Add(const TensorTable& table, uint32_t tensor);
   // NotFound names the tensor.
   Result<uint32_t> Find(const TensorTable& table, std::string_view name, Role role) const;
@@ -57,13 +57,13 @@ class TensorIndex {
     uint32_t hash = 0;
     uint32_t tensor = UINT32_MAX;  // free
   };
-  // The slot that holds it, or the free one where it would be.
+  // The slot that holds it, or the free one that it belongs in.
   size_t SlotOf(const TensorTable& table, std::string_view name, Role role, uint32_t hash) const;
 
   std::vector<Slot> slots_ = std::vector<Slot>(1);  // a power of two of them, at most half in use
 };
 
-// Of an opened step; read-only.
+// The catalog of an opened step; read-only.
 struct StepCatalog : TensorTable {
   PieceTable pieces;                 // in the same order
   std::vector<size_t> first_pieces;  // of each tensor; one more at the end: the number of pieces

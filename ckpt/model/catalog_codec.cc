@@ -9,7 +9,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kCatalogMagic = "CAIRNCAT";
-constexpr uint32_t kPlainVersion = 1;  // no piece has a codec: what readers before version 2 take
+constexpr uint32_t kPlainVersion = 1;  // no piece has a codec; read by all versions
 constexpr uint32_t kCodecVersion = 2;  // a role has no name of its own
 constexpr uint32_t kVersion = 3;
 constexpr uint8_t kNamedRole = 255;  // the role's name follows
@@ -86,7 +86,7 @@ bool Fits(const Box& box, const Dims& shape) {
   return true;
 }
 
-// What a StepCatalog knows besides its pieces. Pieces come in order of their tensors.
+// The parts of a StepCatalog other than its pieces. Pieces come in order of their tensors.
 void NotePiece(Catalog&, const Piece&) {}
 void NotePiece(StepCatalog& catalog, const Piece& piece) {
   catalog.first_pieces.resize(piece.tensor + 1, catalog.pieces.size());
@@ -141,7 +141,7 @@ class Decoder {
     return OkStatus();
   }
 
-  // Errors: those of a name that is none; an unknown number is left to the caller, as is the end of the
+  // Errors: those of an invalid name. The caller checks for an unknown number and for the end of the
   // table.
   Result<Role> ReadRole() {
     const auto number = in_.Get<uint8_t>();
@@ -238,7 +238,7 @@ class Decoder {
     return OkStatus();
   }
 
-  // A chunk as it is has its own size, an encoded one less, low halves half of it, so that nothing larger is
+  // A plain chunk has its own size, an encoded one is smaller, low halves are half of it. Nothing larger is
   // ever read or decoded.
   Status StoredChunks(Piece& piece, uint64_t decoded_bytes) {
     if (piece.chunks.size() > in_.left() / kStoredChunkBytes) return Bad("truncated chunk table");
@@ -251,7 +251,7 @@ class Decoder {
       chunk.bytes = bytes & ~kEncodedBit;
       chunk.encoded = (bytes & kEncodedBit) != 0;
       chunk.digest = in_.GetDigest();
-      if (!in_.ok()) return Bad("truncated chunk table");  // exceptions of chunks before took what was left
+      if (!in_.ok()) return Bad("truncated chunk table");  // exceptions of earlier chunks took the rest
       const uint64_t decoded = DecodedChunkBytes(decoded_bytes, i);
       const bool is_low = piece.codec == Codec::kMasterLow;
       if (chunk.encoded ? chunk.bytes == 0 || chunk.bytes >= decoded : chunk.bytes != decoded)

@@ -1,9 +1,9 @@
-// The plan of every verb that moves tensors: what is there x what is wanted -> copies.
+// The plan of every command that moves tensors: stored regions x wanted regions -> copies.
 //
 // Both are lists of regions of the same tensors. A copy is a pair of regions that have elements in common.
-// The program is a value: it can be counted, printed and compared, and planning it needs no disk. What runs
-// it chooses the order: that of the files for a resume (ckpt/step/step_loader.h), that of the tensors for
-// what is written in one pass (convert/stream).
+// The program is a value: it can be counted, printed and compared, and planning it needs no disk. The caller
+// chooses the order: that of the files for a resume (ckpt/step/step_loader.h), that of the tensors for a
+// checkpoint that is written in one pass (convert/stream).
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@
 namespace cairn {
 
 struct Copy {
-  uint32_t from = 0;      // into what is there
-  uint32_t to = 0;        // into what is wanted
+  uint32_t from = 0;      // into the stored regions
+  uint32_t to = 0;        // into the wanted regions
   uint64_t elements = 0;  // that the two have in common
   bool operator==(const Copy&) const = default;
 };
@@ -25,23 +25,23 @@ struct CopyProgram {
   std::vector<Copy> copies;  // by `to`, then by `from`
   bool operator==(const CopyProgram&) const = default;
 
-  // In the order of the places that are there.
+  // In the order of the stored places.
   void SortByPlace(const Regions& there);
 };
 
-// Errors: Corrupt naming the tensor and the box of a wanted region of which elements are missing, or are
-// there twice.
+// Errors: Corrupt naming the tensor and the box of a wanted region if elements of it are missing or stored
+// twice.
 Result<CopyProgram> PlanCopies(const TensorTable& tensors, const Regions& there, const Regions& wanted);
 
 // A line a copy: "weight of layers.0.mlp.up [0:4, 0:8]: 32 elements, file 0 -> file 3".
 std::string ToString(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
                      const Regions& wanted);
 
-// What a program moves.
+// The bytes that a program moves.
 struct ProgramSize {
   uint64_t copies = 0;
-  uint64_t bytes = 0;                // of the wanted elements, in the types that are there
-  std::vector<uint64_t> from_files;  // bytes out of each file that is there
+  uint64_t bytes = 0;                // of the wanted elements, in their stored types
+  std::vector<uint64_t> from_files;  // bytes out of each stored file
   std::vector<uint64_t> to_files;    // bytes into each wanted one
 
   ProgramSize& operator+=(const ProgramSize& other);

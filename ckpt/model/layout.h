@@ -23,7 +23,7 @@ inline constexpr std::string_view kHealthName = "health";
 
 // "step-00001000"
 std::string StepDirName(int64_t step);
-// The step of a committed directory's name; nothing for any other name, partial and superseded ones included.
+// The step of a committed directory's name; nullopt for any other name, also a partial or superseded one.
 std::optional<int64_t> ParseStepDirName(std::string_view name);
 
 // "step-00001000.partial-<nonce>": being written. Never read.
@@ -34,7 +34,7 @@ std::string SupersededDirName(int64_t step, std::string_view nonce);
 std::string DeletingDirName(int64_t step, std::string_view nonce);
 // "held/step-00001000.<nonce>" names a step elsewhere that uses this one's shards (step_hold.h).
 std::string HoldName(int64_t step, std::string_view nonce);
-// What follows the step in such a name ("partial", "superseded", "deleting"); nothing for other names.
+// The word after the step in such a name ("partial", "superseded", "deleting"); nullopt for other names.
 std::optional<std::string> ParseMarkedDirName(std::string_view name);
 
 // "latest.<nonce>": the next `latest`, until it is renamed.
@@ -42,7 +42,7 @@ std::string LatestTempName(std::string_view nonce);
 
 // "shard-00003.h5"
 std::string ShardName(int writer);
-// "shard-00003.parity": what the writer keeps of its group's parity.
+// "shard-00003.parity": the writer's share of its group's parity.
 std::string ParityName(int writer);
 
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
@@ -50,15 +50,15 @@ std::string TensorPath(const TensorEntry& entry);
 // "/master_low/layers.0.mlp.up.weight": the low halves of those pieces of a master that were split.
 std::string LowHalvesPath(const TensorEntry& entry);
 // "/exp_avg/layers.0.mlp.up.weight@512,0+128": the piece of a shard that starts at this offset of the tensor,
-// and where it is a flat range, at this element of the box.
+// and, if it is a flat range, at this element of the box.
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range);
 // The same of elements [begin, ...) of a piece with a codec, where every dataset is a vector. `path`:
 // TensorPath or LowHalvesPath.
 std::string PackedPath(const std::string& path, const Box& box, uint64_t begin);
 inline constexpr const char* kCatalogPath = "/cairn/catalog";
 
-// A plain file name: not empty, no '/', no NUL, not "." or "..". Names that come from a manifest are held to
-// it.
+// A plain file name: not empty, no '/', no NUL, not "." or "..". Names in a manifest must be
+// plain.
 bool IsPlainFileName(std::string_view name);
 
 }  // namespace cairn

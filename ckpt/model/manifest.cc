@@ -58,7 +58,7 @@ Digest DigestAt(const json& object) {
   return *digest;
 }
 
-// A fraction has no value as an integer where it is too large for one.
+// A fraction that is too large for an integer has no integer value.
 template <typename T>
 T IntegerOf(const json& value) {
   if (!value.is_number_integer()) throw json::other_error::create(600, "a number is not an integer", nullptr);

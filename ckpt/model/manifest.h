@@ -1,4 +1,4 @@
-// The manifest: what was committed. A step without a valid one does not exist.
+// The manifest: the record of a committed step. A step without a valid one does not exist.
 //
 // One JSON object, canonical (sorted keys, one space of indentation), with its own digest inside; any changed
 // byte is caught. FORMAT.md, "Manifest".
@@ -43,13 +43,13 @@ struct Manifest {
   Digest catalog_digest{};
   bool operator==(const Manifest&) const = default;
 
-  // Of all files.
+  // The bytes of all files.
   uint64_t bytes() const;
-  // Of a file of the step in `step_directory`: the shards of a virtual step are another step's.
+  // The directory of a file of the step in `step_directory`: the shards of a virtual step are another step's.
   std::string DirectoryOf(const std::string& step_directory, std::string_view file) const;
 };
 
-// An integer field of an object, 0 where it is missing or no integer.
+// An integer field of an object; 0 if it is missing or not an integer.
 int64_t IntField(const nlohmann::json& object, const std::string& name);
 
 std::string EncodeManifest(const Manifest& manifest);

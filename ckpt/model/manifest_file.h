@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// Reads the manifest of the step in `step_dir`; `digest`, where given, becomes the digest of its text.
+// Reads the manifest of the step in `step_dir`; `digest`, if given, becomes the digest of its text.
 // Errors name the file: NotFound, IoError, and those of DecodeManifest.
 Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest = nullptr);
 

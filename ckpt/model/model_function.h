@@ -1,5 +1,5 @@
-// What a model computes, beside the values of its weights: one closed list of everything that changes its
-// function, in the words of the manifest's `model`.
+// The function of a model, apart from the values of its weights: one closed list of everything that changes
+// it, in the words of the manifest's `model`.
 //
 // The same weights are another model under another activation, rotary base or window, and nothing in the
 // tensors' names and shapes says so. Every reader therefore states each of these fields, every writer reads
@@ -7,8 +7,8 @@
 // field that one side has no place for differs from its default there, and is refused by name. What a source
 // says and no reader understands is in `other`, which equals nothing but itself.
 //
-// Not here: what tensors show (biases, layer counts, tying is both), and what acts in training alone
-// (dropout).
+// Not here: facts that tensors show (biases, layer counts; tying is both), and those that act in training
+// alone (dropout).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,10 +21,9 @@
 namespace cairn {
 
 struct FunctionField {
-  std::string_view name;     // in `model`
-  std::string_view meaning;  // with its values and unit
-  std::string_view
-      fallback;  // as JSON, where `model` leaves it out: what the GPT-2 of `cairn train` computes
+  std::string_view name;      // in `model`
+  std::string_view meaning;   // with its values and unit
+  std::string_view fallback;  // as JSON, if `model` omits it: the value of the GPT-2 of `cairn train`
 };
 
 // All of them. FORMAT.md, "Model".

@@ -1,4 +1,4 @@
-// A piece: a box of one tensor, or a flat range of its row-major order, and where the bytes lie.
+// A piece: a box of one tensor, or a flat range of its row-major order, and the place of its bytes.
 #pragma once
 
 #include <algorithm>
@@ -20,16 +20,16 @@ enum class Codec : uint8_t {
   kMasterLow = 2,    // of an fp32 master, what its bf16 weight does not say (split_master.h)
   kDerived = 3,      // nothing: an fp16 weight that its fp32 master says (derived_weight.h)
 };
-// True where a piece's elements are known only with those of its parameter's weight, or master.
+// True if a piece can be decoded only with its parameter's weight, or master.
 inline bool IsJoined(Codec codec) { return codec == Codec::kMasterLow || codec == Codec::kDerived; }
 std::string_view Name(Codec codec);  // "none", "shuffle+zstd", "master-low", "derived"; "?" for no Codec
 
-// Where a chunk of a piece lies that was stored by itself.
+// The place of a chunk that was stored by itself.
 struct StoredChunk {
   uint64_t file_offset = 0;  // bytes
   uint32_t bytes = 0;
   bool encoded = false;          // false: the chunk's elements as they are; joined ones never are
-  Digest digest{};               // of the stored bytes, with the seed of the chunk; where there are any
+  Digest digest{};               // of the stored bytes, with the seed of the chunk; if there are any
   uint32_t first_exception = 0;  // of joined ones: into the piece's exceptions
   uint32_t exceptions = 0;       // how many
   bool operator==(const StoredChunk&) const = default;
@@ -39,13 +39,13 @@ struct Piece {
   uint32_t tensor = 0;  // into the catalog's tensors
   uint32_t file = 0;    // into the catalog's files
   Box box;
-  FlatRange
-      range;  // elements of the box's row-major order; [0, box.Volume()) where the piece is the whole box
+  // Elements of the box's row-major order; [0, box.Volume()) if the piece is the whole box.
+  FlatRange range;
   uint64_t file_offset = 0;  // bytes; with a codec, of its first chunk; 0 with kDerived
   uint64_t stored_bytes = 0;
   Codec codec = Codec::kNone;
-  std::vector<Digest> chunks;  // one per kChunkBytes of the decoded bytes; empty where the format has none
-  std::vector<StoredChunk> stored;          // of each chunk; empty without a codec
+  std::vector<Digest> chunks;       // one per kChunkBytes of the decoded bytes; empty if the format has none
+  std::vector<StoredChunk> stored;  // of each chunk; empty without a codec
   std::vector<MasterException> exceptions;  // of joined ones: chunk by chunk, indices in the chunk
   bool operator==(const Piece&) const = default;
 };
@@ -65,7 +65,7 @@ inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
 inline std::span<const MasterException> ExceptionsOf(const Piece& piece, const StoredChunk& chunk) {
   return std::span(piece.exceptions).subspan(chunk.first_exception, chunk.exceptions);
 }
-// More of them in a chunk of so many elements, and the piece is stored whole.
+// With more exceptions in a chunk of so many elements the piece is stored whole.
 inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
 
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands

@@ -1,5 +1,5 @@
-// What binds the digests of a piece to what it is: a chunk of another run, step, tensor or box does not pass
-// for it, however intact.
+// The seed binds the digests of a piece to its identity: an intact chunk of another run, step, tensor or box
+// does not pass for it.
 #pragma once
 
 #include <cstdint>

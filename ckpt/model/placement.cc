@@ -1,6 +1,6 @@
 // LayoutOf() goes over the specs once: those of the stage, and a tied copy on the last one, are cut along
-// their dimension and put one after another. Padding only extends dimension 0, so that what is real is a
-// prefix of the local array. PiecesOf() takes what a partition has of that. One writer for each element
+// their dimension and put one after another. Padding only extends dimension 0, so the real elements are
+// a prefix of the local array. PiecesOf() takes those of a partition. One writer for each element
 // follows: the stage that owns the tensor, the tensor parallel rank that has it (of several, one by turns),
 // and the data parallel rank of the partition.
 
@@ -103,7 +103,7 @@ std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, int dp_rank) {
   const FlatRange partition = layout.Partition(dp_rank);
   std::vector<PlacedPiece> pieces;
   for (const LocalParameter& local : layout.parameters) {
-    // Padding rows come last, so the box is a prefix of the local array exactly where only dimension 0 is
+    // Padding rows come last, so the box is a prefix of the local array exactly if only dimension 0 is
     // padded.
     const uint64_t begin = std::max(partition.begin, local.flat_begin);
     const uint64_t end = std::min(partition.end, local.flat_begin + local.box.Volume());

@@ -1,4 +1,4 @@
-// Where the elements of a model lie on each rank of a topology, in memory and in the checkpoint's shards.
+// The places of a model's elements on each rank of a topology, in memory and in the checkpoint's shards.
 //
 // A pure function of (parameters, topology, rank): no collective is needed to plan a save, and reshape
 // computes the target's shards from the target's topology alone.
@@ -46,7 +46,7 @@ std::vector<int> LayersPerStage(int layers, int pp);
 int StageOf(int layer, const std::vector<int>& layers_per_stage);
 
 // Layers of each of the topology's pp * virtual_stages chunks: its own list, or as even as can be. Chunk c
-// lies on stage c % pp. Errors: InvalidArgument where its list does not add up to `layers`, or there are more
+// lies on stage c % pp. Errors: InvalidArgument if its list does not add up to `layers`, or there are more
 // chunks than layers.
 Result<std::vector<int>> LayersPerChunk(int layers, const Topology& topology);
 
@@ -67,7 +67,7 @@ struct PlacedPiece {
   uint64_t flat_begin = 0;  // where it starts in the rank's buffer, elements; it is contiguous there
 };
 
-// What data parallel rank `dp_rank` writes of a layout, in buffer order.
+// The pieces of a layout that data parallel rank `dp_rank` writes, in buffer order.
 std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, int dp_rank);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Elements of a tensor that have one place: what a piece holds, what an array's part holds, what a rank
-// wants.
+// Elements of a tensor that lie in one place: those of a piece, of a part of an array, or those that a rank
+// asks for.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace cairn {
 
 struct Region {
   uint32_t tensor = 0;  // into a table of tensors
-  uint32_t file = 0;    // where it lies, or will lie; into a list of files or ranks
-  uint64_t offset = 0;  // bytes, of its first element in the file, where that is known
+  uint32_t file = 0;    // that holds it, or will; into a list of files or ranks
+  uint64_t offset = 0;  // bytes, of its first element in the file, if known
   Box box;
   FlatRange range;  // of the row-major order of `box`: the elements that the region has
 

@@ -1,4 +1,4 @@
-// A checkpoint as the verbs read it: tensors under canonical names, whatever files hold their bytes.
+// A checkpoint as the commands read it: tensors under canonical names, whichever files hold their bytes.
 //
 // A native step is one (step_reader.h); every foreign format gives another (convert/formats). One thread at a
 // time reads; the catalog and the manifest may be read by any number of threads meanwhile.
@@ -18,21 +18,21 @@ struct TensorBox {
   uint32_t tensor = 0;  // into the catalog
   Box box;
 };
-// Boxes one after the other; nothing once they are through.
+// Boxes one after the other; nullopt at the end.
 using BoxSequence = std::function<std::optional<TensorBox>()>;
 
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
 
-  // Of a foreign checkpoint: run (made up from what identifies it), step, topology, model and state as far as
-  // its files tell, relaxations that were allowed in `history`, and no files.
+  // A foreign checkpoint has a run (derived from what identifies it), step, topology, model and state as far
+  // as its files state them, the relaxations that were allowed in `history`, and no files.
   virtual const Manifest& manifest() const = 0;
   virtual const TensorTable& catalog() const = 0;
-  // Which elements of its tensors lie where: each once. Files are those of the catalog.
+  // Where the elements of its tensors lie, each once. Files are those of the catalog.
   virtual const Regions& regions() const = 0;
   virtual const std::string& directory() const = 0;  // what the catalog's files are relative to
-  // What messages call it: the directory, or the one file that it is.
+  // Its name in messages: the directory, or the file if it is a single one.
   virtual const std::string& name() const { return directory(); }
 
   // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
@@ -40,18 +40,18 @@ class CheckpointSource {
   // disk.
   virtual Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) = 0;
 
-  // What ReadBox() will be asked for next, in this order: boxes that are contiguous in their tensors, each
-  // element once. Called by the thread that reads, which may then find them in memory. A hint that costs
-  // nothing to break; `next` is called until the next call of ReadAhead(), which may pass an empty one.
+  // Announces the boxes that ReadBox() will read next, in this order: contiguous in their tensors, each
+  // element once. Called by the thread that reads, which may then find them in memory. Only a hint: other
+  // boxes may be read. `next` is called until the next call of ReadAhead(), which may pass an empty one.
   virtual void ReadAhead(BoxSequence /*next*/) {}
 
-  // Whether sums over more than was asked for hold of what was read. To be called before a result counts.
-  // Errors: Corrupt naming the file; those of reading the rest of what such sums are over.
+  // Verifies checksums that cover more than the boxes read. To be called before a result is used.
+  // Errors: Corrupt naming the file; those of reading the rest of the bytes that such a checksum covers.
   virtual Status CheckRead() { return OkStatus(); }
 
-  // The memory for what one ReadBox() read beyond its box and the next may go on with.
+  // The memory for bytes that one ReadBox() read beyond its box and the next may use.
   virtual void SetCacheBytes(uint64_t bytes) = 0;
-  // Read from the files that hold tensors, so far.
+  // Bytes read so far from the files that hold tensors.
   virtual uint64_t bytes_read() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// Named roles are kept in a table of the process, which only grows, so that a Role stays one byte and its
-// name one look.
+// Roles without a number are kept in a table of the process, which only grows. A Role therefore stays one
+// byte, and its name one look-up.
 #include "ckpt/model/tensor.h"
 
 #include <array>
@@ -40,7 +40,7 @@ constexpr std::string_view kRoleNames[] = {"?",
 constexpr size_t kFirstNamed = static_cast<size_t>(Role::kFirstNamed);
 constexpr size_t kMaxNameBytes = 64;
 
-// Names of roles from kFirstNamed on. A name that is there stays there.
+// Names of roles from kFirstNamed on. A name is never removed.
 class NamedRoles {
  public:
   static NamedRoles& Get() {
@@ -51,7 +51,7 @@ class NamedRoles {
   size_t size() const { return count_.load(std::memory_order_acquire); }
   std::string_view operator[](size_t index) const { return names_[index]; }
 
-  // Its index; nothing where the table is full.
+  // Its index; nullopt if the table is full.
   std::optional<size_t> Add(std::string_view name) {
     const std::scoped_lock lock(mutex_);
     const size_t count = size();

@@ -1,9 +1,9 @@
-// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and what each role of it
-// holds.
+// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and the roles that it is
+// stored in.
 //
-// A ParameterSpec is one parameter of a model with how a topology cuts it; it is all that placement.h needs,
-// so that a model whose architecture no table knows still reshapes. A TensorEntry is one stored array: a
-// parameter in one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
+// A ParameterSpec is one parameter of a model and how a topology cuts it. placement.h needs nothing else, so
+// a model of an unknown architecture can be resharded too. A TensorEntry is one stored array: a parameter in
+// one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace cairn {
 
 enum class Role : uint8_t {
   kWeight = 1,    // what forward and backward use
-  kMaster = 2,    // fp32 copy that the optimizer updates, where weights are 16 bits
+  kMaster = 2,    // fp32 copy that the optimizer updates, if weights have 16 bits
   kExpAvg = 3,    // Adam's first moment
   kExpAvgSq = 4,  // Adam's second moment
-  kRng = 5,  // opaque random state of one rank; meaningful on its own topology only, carried along by reshape
+  kRng = 5,       // opaque random state of one rank; only its own topology can use it; reshape copies it
   // States of other optimizers, by the names that torch.optim, transformers and Muon give them. Most have the
   // parameter's shape; kStep, kMuProduct, kEta and kMu are one number each, Adafactor's have a row or a
   // column.
-  kStep = 6,            // updates of this parameter, where parameters differ
+  kStep = 6,            // updates of this parameter, if parameters differ
   kMaxExpAvgSq = 7,     // amsgrad
   kMomentumBuffer = 8,  // SGD, RMSprop, Muon
   kSquareAvg = 9,       // RMSprop, Adadelta
@@ -46,29 +46,29 @@ enum class Role : uint8_t {
   kRowVariance = 22,    // Adafactor of torch.optim
   kColVariance = 23,    // Adafactor of torch.optim
   kVariance = 24,       // Adafactor of torch.optim
-  // What a training's state has beside its parameters' tensors.
+  // Values of a training that belong to no parameter.
   kJson = 25,      // uint8: UTF-8 text of one JSON value
-  kPickle = 26,    // uint8: torch.save of what JSON cannot say; nothing here unpickles it
-  kTraining = 27,  // a tensor: of a dataloader, say
-  // From here on: roles that only their names tell (RoleNamed), numbered as this process met them.
+  kPickle = 26,    // uint8: torch.save of a value that JSON cannot hold; nothing here unpickles it
+  kTraining = 27,  // a tensor, for example of a dataloader
+  // From here on: roles that have only a name (RoleNamed), numbered in the order this process met them.
   kFirstNamed = 64,
 };
 
 // "weight", "master", "exp_avg", "momentum_buffer", ...: the key of the state as its optimizer spells it; "?"
 // for no Role.
 std::string_view Name(Role role);
-// A role that has a number: what other systems' states are held to.
+// A role with a number of its own. States of other systems are mapped to these alone.
 std::optional<Role> ParseRole(std::string_view name);
-// The role of any name: that of a known one, else one of its own. Errors: InvalidArgument where the name has
-// other characters than letters, digits and "_-.:", more than 64 of them, or means something else in
-// index.h5; or where there are more than 192 such roles.
+// The role of any name: a known one, or a new one. Errors: InvalidArgument if the name has characters other
+// than letters, digits and "_-.:", has more than 64 of them, or has another meaning in index.h5; or if there
+// are more than 192 such roles.
 Result<Role> RoleNamed(std::string_view name);
-// All that this process knows, those of names last.
+// All roles that this process knows; those without a number come last.
 std::vector<Role> KnownRoles();
-// Whether it is no state of a parameter, but one that is carried along whole: random states and what a
-// training has beside its parameters.
+// True for state that belongs to no parameter and is copied whole: random states and other values of a
+// training.
 bool IsOpaque(Role role);
-// Whether an optimizer holds it beside the weights: all but weights and what is opaque.
+// True for state that an optimizer holds: neither a weight nor opaque.
 bool IsOptimizerState(Role role);
 
 inline constexpr int kReplicated = -1;

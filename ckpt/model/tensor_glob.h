@@ -1,4 +1,4 @@
-// Whether a glob of the command line means a tensor.
+// Matching tensors with the globs of the command line.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace cairn {
 
-// A glob is held against the display name ("NAME/master") and the bare name, so that it can ask for one role
-// or all.
+// A glob matches the display name ("NAME/master") or the bare name, so it can select one role or all.
 bool FitsGlob(const TensorEntry& tensor, const std::string& glob);
 
 }  // namespace cairn

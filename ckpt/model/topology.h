@@ -36,9 +36,9 @@ struct Topology {
   bool operator==(const Topology&) const = default;
 };
 
-inline constexpr int kMaxWorld = 1 << 20;  // untrusted manifests are held to it
+inline constexpr int kMaxWorld = 1 << 20;  // larger manifests are refused
 
-// "TP=2 PP=2 DP=1 ZeRO=1", and what is not the default behind: " VP=2 layers=3,5"
+// "TP=2 PP=2 DP=1 ZeRO=1", then values that are not the default: " VP=2 layers=3,5"
 std::string ToString(const Topology& topology);
 
 // Errors: InvalidArgument when a size is below 1, the product exceeds kMaxWorld, the ZeRO stage is unknown or

@@ -15,7 +15,7 @@ struct ExpandedModel {
 // Errors: those of ReadShape; InvalidArgument naming a missing condition.
 Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model);
 
-// Whether `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
+// True if `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
 bool Holds(const std::string& condition, const nlohmann::json& model);
 
 }  // namespace cairn

@@ -20,7 +20,7 @@ Architecture Gemma2();
 
 std::span<const Architecture> Architectures();
 
-// Null where no table knows it.
+// Null if no table has it.
 const Architecture* FindArchitecture(const std::string& name);
 
 }  // namespace cairn

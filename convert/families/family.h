@@ -31,20 +31,20 @@ struct Module {
   Layout layout = Layout::kStacked;
   std::string when = kAlways;    // the module is there
   std::string weight = kAlways;  // has one; a LayerNorm may have neither
-  std::string also = {};         // its name in the memory of transformers 5, where files have another
+  std::string also = {};         // its name in the memory of transformers 5, if files have another
 };
 
 // A field of the manifest's `model` and of the configuration file.
 struct Field {
   std::string model;
   std::vector<std::string> config;  // its key, then older spellings
-  // Where the file leaves it out. Null: it must be there, or follows from others: num_key_value_heads from
+  // The value if the file omits it. Null: it must be there, or follows from others: num_key_value_heads from
   // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
   nlohmann::json fallback = nullptr;
   bool nullable = false;  // null in the file says null, not the fallback
 };
 
-// What this program has no place for: such a model would compute something else.
+// A setting that is not supported: such a model would compute something else.
 struct Refusal {
   std::string config;   // key
   nlohmann::json only;  // the value that is understood; the key may also be missing or null
@@ -54,14 +54,14 @@ struct Refusal {
 struct Architecture {
   std::string name;             // of the manifest's model, and model_type in config.json
   std::string class_name;       // "LlamaForCausalLM"
-  std::string base_prefix;      // "model.": what tensors of a model saved without its head lack
+  std::string base_prefix;      // "model."; missing if a model was saved without its head
   std::vector<Module> modules;  // in the order of the other system's state dict
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;
-  std::vector<std::string> harmless = {};            // keys that change nothing, beside those of every family
+  std::vector<std::string> harmless = {};  // keys that change nothing, in addition to those of every family
   nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has
-  nlohmann::json config = nlohmann::json::object();  // of config.json, where no original one is known
+  nlohmann::json config = nlohmann::json::object();  // of config.json, if no original one is known
   // Rotary position embeddings, in both of transformers' spellings (rope.h); of a part of each head where
   // `model` has a rotary_percent.
   bool rope = false;

@@ -1,5 +1,5 @@
-// How another system stores a model: its tensors as boxes that canonical parameters fill, and the files
-// beside them.
+// How another system stores a model: its tensors as boxes that canonical parameters fill, and its other
+// files.
 //
 // Data, not code: fused matrices, transposes and other names are rows of such a table, and the verbs that
 // write weights know nothing of any architecture.

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
+// For every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
 // the precision of the computation, and heads for classification. transformers 5.23, PretrainedConfig and the
 // families'.
 constexpr const char* kHarmless[] = {"_*",
@@ -116,7 +116,7 @@ bool IsKnown(const Architecture& architecture, const std::string& key) {
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
 }
 
-// A size of a family that has no such field is what follows from the others, or another function.
+// A family without such a field derives the size from the others; any other size is another function.
 bool IsImplied(const std::string& key, const json& value, const json& model) {
   const json of = FunctionOf(model);
   return (key == "num_key_value_heads" || key == "head_dim" || key == "hidden_size") &&
@@ -155,7 +155,7 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
   return model;
 }
 
-// What may be left out and follows from other sizes.
+// Sizes that may be omitted and follow from others.
 void Derive(const Architecture& architecture, json& model) {
   const Result<ModelShape> shape = ReadShape(model);
   if (!shape.ok()) return;  // the caller says
@@ -250,7 +250,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& given, 
     WriteRope(rotated, has_kept && same("rotary_base") && same("rotary_percent") && same("rope_scaling"),
               config);
   }
-  // The type in which transformers computes is the file's own where the weights still have theirs.
+  // transformers computes in the type of the file as long as the weights have their original type.
   const json stored = KeptOfHuggingFace(model, "stored_dtype");
   json type = TorchName(dtype);
   if (has_kept && stored == type)

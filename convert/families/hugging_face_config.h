@@ -10,10 +10,9 @@
 
 namespace cairn {
 
-// The fields of the architecture's table that `config` states or implies. What else it says goes into `other`
-// (ckpt/model/model_function.h), as config.KEY, but for null, false and the keys that are known to be
-// harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming what no table
-// knows.
+// The fields of the architecture's table that `config` states or implies. All other keys go into `other`
+// (ckpt/model/model_function.h), as config.KEY, except for null, false and keys that are known to be
+// harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming an unknown one.
 Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
 
 // `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
@@ -21,15 +20,15 @@ Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlo
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
                                      Dtype dtype);
 
-// What the model kept under `key` of the files that it was read from ("config", "generation_config",
-// "stored_dtype"); null where it kept nothing.
+// The value that the model kept under `key` of the files that it was read from ("config",
+// "generation_config", "stored_dtype"); null if there is none.
 nlohmann::json KeptOfHuggingFace(const nlohmann::json& model, const char* key);
 
 // A model with the fields that an earlier version did not read from its own config.json.
 nlohmann::json CompleteModel(const nlohmann::json& model);
 
-// A `config` of the architecture computes the model's function. Errors: NotSupported naming what it has no
-// place for.
+// Checks that a `config` of the architecture computes the model's function. Errors: NotSupported naming the
+// difference.
 Status CheckConfigFunction(const Architecture& architecture, const nlohmann::json& model,
                            const nlohmann::json& config);
 

@@ -24,7 +24,7 @@ void Remove(Architecture& architecture, const std::string& field) {
   std::erase_if(architecture.fields, [&](const Field& f) { return f.model == field; });
 }
 
-// A window in the layers from max_window_layers on, or in those of layer_types, where use_sliding_window says
+// A window in the layers from max_window_layers on, or in those of layer_types, if use_sliding_window says
 // so.
 void AddWindowByLayer(Architecture& architecture) {
   for (Field field : {Field{"use_sliding_window", {"use_sliding_window"}, false},

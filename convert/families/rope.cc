@@ -14,7 +14,7 @@ json FirstKey(const json& object, std::initializer_list<const char*> keys) {
   return nullptr;
 }
 
-// rope_scaling with the key that all versions since 4.43 know; nothing where it says "as usual".
+// rope_scaling with the key that all versions since 4.43 know; nullopt if it says "as usual".
 json Scaling(json object) {
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) object.erase(key);
   if (object.contains("type") && !object.contains("rope_type")) object["rope_type"] = object["type"];

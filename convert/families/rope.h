@@ -12,7 +12,7 @@
 namespace cairn {
 
 // Adds rotary_base, rotary_percent and rope_scaling to a manifest's `model`, those that the file states.
-// Errors: NotSupported where layers have different ones.
+// Errors: NotSupported if layers have different ones.
 Status ReadRope(const nlohmann::json& config, nlohmann::json& model);
 
 // Writes both spellings of what the model has; with `keep`, keys that the file has already stay.

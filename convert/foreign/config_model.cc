@@ -82,7 +82,7 @@ std::optional<uint32_t> ModelPlaces::Find(const std::string& name) const {
 
 bool ModelPlaces::IsBuffer(const std::string& name) const { return FitsAnyGlob(name, architecture_.buffers); }
 
-std::string SomeOf(const std::vector<std::string>& names) {
+std::string ShortList(const std::vector<std::string>& names) {
   const auto shown = std::span(names).first(std::min(names.size(), kNamesInMessage));
   std::string text = fmt::format("{}", fmt::join(shown, ", "));
   if (names.size() > shown.size()) text += fmt::format(" and {} more", names.size() - shown.size());

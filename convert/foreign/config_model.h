@@ -44,6 +44,6 @@ class ModelPlaces {
 };
 
 // "a, b and 7 more"
-std::string SomeOf(const std::vector<std::string>& names);
+std::string ShortList(const std::vector<std::string>& names);
 
 }  // namespace cairn

@@ -63,13 +63,13 @@ class Mapper {
       return InvalidArgument(
           "{} tensors have no place in a {} model of this config.json: {}; --allow GLOB leaves "
           "them out",
-          unknown_.size(), architecture_.name, SomeOf(unknown_));
+          unknown_.size(), architecture_.name, ShortList(unknown_));
     std::vector<std::string> missing;
     for (uint32_t i = 0; i < found_.size(); ++i)
       if (!found_[i]) missing.push_back(expanded_.tensors[i].name);
     if (!missing.empty())
       return NotFound("{} tensors that config.json asks for are missing: {}", missing.size(),
-                      SomeOf(missing));
+                      ShortList(missing));
     for (StoredTwin& twin : mapped_.twins) CAIRN_RETURN_IF_ERROR(FindOriginal(twin));
     return std::move(mapped_);
   }

@@ -30,11 +30,6 @@ std::string TorchName(Dtype dtype) {
 
 }  // namespace
 
-int64_t PaddedVocabulary(const TrainConfig& config, int tp) {
-  const auto multiple = static_cast<int64_t>(VocabularyMultiple(config)) * tp;
-  return (config.vocab_size + multiple - 1) / multiple * multiple;
-}
-
 std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology) {
   std::map<std::string, std::string> arguments;
   for (const Flag& flag : TrainFlags()) {
@@ -46,7 +41,7 @@ std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology) 
   arguments["max_position_embeddings"] = Text(config.positions());
   arguments["world_size"] = Text(topology.world());
   arguments["data_parallel_size"] = Text(topology.dp);
-  arguments["padded_vocab_size"] = Text(PaddedVocabulary(config, topology.tp));
+  arguments["padded_vocab_size"] = Text(ShapeOf(config).PaddedVocab(topology.tp));
   arguments["params_dtype"] = TorchName(config.dtype());
   std::string block = "------------------------ arguments ------------------------\n";
   for (const auto& [name, value] : arguments)

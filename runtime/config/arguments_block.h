@@ -12,7 +12,4 @@ namespace cairn {
 // padded_vocab_size), by name; lines, the last without a newline. Requires a validated config.
 std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology);
 
-// Rows of the embedding in memory: the vocabulary, rounded up to a multiple of what TP divides.
-int64_t PaddedVocabulary(const TrainConfig& config, int tp);
-
 }  // namespace cairn

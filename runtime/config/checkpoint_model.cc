@@ -15,7 +15,6 @@
 #include <set>
 
 #include "ckpt/model/model_function.h"
-#include "runtime/config/model_names.h"
 
 namespace cairn {
 namespace {
@@ -111,25 +110,8 @@ const std::vector<std::vector<std::string_view>>& FlagGroups() {
   return kGroups;
 }
 
-const Flag& FlagNamed(std::string_view name) {
-  const auto flags = TrainFlags();
-  return *std::ranges::find(flags, name, &Flag::name);
-}
-
 void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
-  std::visit([&](auto field) { to.*field = from.*field; }, FlagNamed(name).field);
-}
-
-std::string AsGiven(std::string_view name, const TrainConfig& config) {
-  const auto text = [&](const auto& value) -> std::string {
-    using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (std::is_same_v<Value, bool>)
-      return value ? "" : " false";
-    else
-      return fmt::format(" {}", value);
-  };
-  return fmt::format("--{}{}", name,
-                     std::visit([&](auto field) { return text(config.*field); }, FlagNamed(name).field));
+  std::visit([&](auto field) { to.*field = from.*field; }, FindTrainFlag(name)->field);
 }
 
 // The flags' values that come nearest to the model; exactly those of all that flags can say.
@@ -164,7 +146,7 @@ void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   c.apply_residual_connection_post_layernorm = spec.residual_behind_norm;
 }
 
-// For messages: the facts, and which parameters there are.
+// For messages: the facts, and which parameters the model has.
 json Describe(const ModelSpec& spec) {
   json facts = FunctionOf(FactsOf(spec));
   facts.update(FactsOf(spec));
@@ -187,7 +169,7 @@ Status CheckGroup(const std::vector<std::string_view>& group, std::span<const st
   for (const std::string_view name : group) {
     if (std::ranges::find(given, name) == given.end()) continue;
     CopyFlag(name, asked, tried);
-    said.push_back(AsGiven(name, asked));
+    said.push_back(AsGiven(*FindTrainFlag(name), asked));
   }
   if (said.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(ModelSpec would, SpecOfFlags(tried));
@@ -257,16 +239,14 @@ Status CheckParameters(const CheckpointModel& model, const std::vector<Parameter
   for (const ParameterSpec& spec : of_step) {
     const auto found = wanted.find(spec.name);
     if (found == wanted.end())
-      return NotSupported("{}: cairn train has no place for tensor {} in a model like this", model.step,
-                          spec.name);
+      return NotSupported("{}: cairn train has no tensor {} in a model like this", model.step, spec.name);
     if (!(found->second == spec.shape))
-      return InvalidArgument("{}: tensor {} is {}; after what the manifest says of the model it would be {}",
-                             model.step, spec.name, ToString(spec.shape), ToString(found->second));
+      return InvalidArgument("{}: tensor {} is {}; by the model in the manifest it would be {}", model.step,
+                             spec.name, ToString(spec.shape), ToString(found->second));
     wanted.erase(found);
   }
   if (wanted.empty()) return OkStatus();
-  return InvalidArgument("{}: tensor {} is not there, which a model like this has", model.step,
-                         wanted.begin()->first);
+  return InvalidArgument("{}: tensor {} of a model like this is missing", model.step, wanted.begin()->first);
 }
 
 Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config) {

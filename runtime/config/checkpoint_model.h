@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// What a step says of its model, and what the trainer makes of it.
+// The model of a step as its manifest states it, and as the trainer builds it.
 struct CheckpointModel {
   std::string step;      // its directory, for messages
   nlohmann::json facts;  // the manifest's `model`, whole
@@ -19,20 +19,20 @@ struct CheckpointModel {
   ModelSpec spec;
 };
 
-// Whether a manifest's `model` says enough to build one: its sizes. Where it does not, flags must.
+// True if a manifest's `model` has the sizes that are needed to build one. If not, flags must give them.
 bool DescribesModel(const nlohmann::json& model);
 
-// Errors: NotSupported naming what the trainer does not compute; InvalidArgument naming a fact that is
-// missing or absurd.
+// Errors: NotSupported naming a setting that the trainer does not support; InvalidArgument naming a fact that
+// is missing or absurd.
 Result<CheckpointModel> ReadCheckpointModel(std::string step, nlohmann::json facts,
                                             std::vector<std::string> of_layer);
 
-// The step's parameters are the model's: none is missing, none has no place, and shapes are equal.
+// Checks that the step's parameters are those of the model, with equal shapes.
 // Errors: NotSupported or InvalidArgument naming the tensor.
 Status CheckParameters(const CheckpointModel& model, const std::vector<ParameterSpec>& of_step);
 
 // Sets the model of `config`: every flag of the model that is not among `given` has the checkpoint's value
-// afterwards, and seq_length, where it was not given, is at most the model's positions.
+// afterwards, and seq_length, if it was not given, is at most the model's positions.
 // Errors: InvalidArgument naming a given flag that contradicts the checkpoint, and both values.
 Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config);
 

@@ -1,6 +1,6 @@
 // The file is flattened to paths such as zero_optimization.stage. A path fills a flag, or does nothing, or is
-// unknown. What stands for several flags or depends on others (fp16, offload, optimizer, scheduler) has a
-// function of its own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
+// unknown. Settings that stand for several flags or depend on others (fp16, offload, optimizer, scheduler)
+// have functions of their own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
 // runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19; the
 // values behind "auto" are those of transformers' integrations/deepspeed.py.
 #include "runtime/config/deepspeed_config.h"
@@ -81,7 +81,7 @@ constexpr std::string_view kOwn[] = {
     "scheduler.params.total_num_steps",
 };
 
-// What only tunes DeepSpeed's implementation or its log. A section stands for all below it.
+// Settings that only tune DeepSpeed's implementation or its log. A section stands for all keys below it.
 constexpr std::string_view kHarmless[] = {
     "steps_per_print",
     "wall_clock_breakdown",
@@ -150,7 +150,7 @@ constexpr std::string_view kHarmless[] = {
     "cuda_visible_devices",
 };
 
-// What changes a training and is not done here: only the value that leaves it out is taken.
+// Settings that change a training and are not supported: only the value that switches them off is accepted.
 struct OnlyValue {
   std::string_view path;
   std::string_view value;  // as JSON
@@ -171,7 +171,7 @@ constexpr OnlyValue kOnly[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", "false"},
 };
 
-// Sections that change a training, taken where they are switched off, with whatever they hold.
+// Sections that change a training; accepted only if they are switched off, whatever they hold.
 constexpr std::string_view kSwitchedOff[] = {
     "amp",
     "autotuning",
@@ -187,7 +187,7 @@ constexpr std::string_view kSwitchedOff[] = {
     "compile",
 };
 
-// Sizes that are "auto" as transformers has them, for a model of this width. The model may come from a
+// Sizes for "auto", as transformers computes them, for a model of this width. The model may come from a
 // checkpoint, which is read after the command line.
 constexpr int64_t kAutoSize = std::numeric_limits<int64_t>::min();  // no size of a file or a flag
 struct AutoSize {
@@ -209,7 +209,7 @@ bool IsBelow(std::string_view path, std::string_view section) {
   return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
 }
 
-// Whether some "enabled" in it is not false, or there is none to say so.
+// True if an "enabled" in it is not false, or if a plain value is neither false nor null.
 bool IsOn(const Json& section) {
   if (!section.is_object()) return section != false && !section.is_null();
   if (section.contains("enabled")) return section["enabled"] != false;
@@ -239,15 +239,6 @@ bool ReadJson(const Json& json, std::string& out) {
 template <typename T>
 bool ReadJson(const Json&, std::vector<T>&) {
   return false;
-}
-
-std::string TextOfValue(const auto& value) {
-  if constexpr (requires { value.empty(); })
-    return value.empty() ? "" : fmt::format(" {}", value);
-  else if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
-    return "";
-  else
-    return fmt::format(" {}", value);
 }
 
 class DeepSpeedFile {
@@ -339,31 +330,30 @@ class DeepSpeedFile {
   bool IsGiven(std::string_view flag) const { return std::ranges::find(given_, flag) != given_.end(); }
 
   Status Fill(const JsonSetting& setting, const Json& value) {
-    const auto flags = TrainFlags();
-    const auto flag = std::ranges::find(flags, setting.flag, &Flag::name);
-    return std::visit([&](auto field) { return FillField(setting, value, config_.*field); }, flag->field);
+    const Flag& flag = *FindTrainFlag(setting.flag);
+    return std::visit([&](auto field) { return FillField(setting, value, flag, config_.*field); },
+                      flag.field);
   }
 
   template <typename T>
-  Status FillField(const JsonSetting& setting, const Json& value, T& field) {
+  Status FillField(const JsonSetting& setting, const Json& value, const Flag& flag, T& field) {
     T read{};
     if (!ReadJson(value, read))
       return InvalidArgument("{}: {} is {}, which does not fit --{}", path_, setting.path, value.dump(),
                              setting.flag);
     if (IsGiven(setting.flag) && read != field) {
       if (setting.if_both == IfBoth::kMustAgree)
-        return InvalidArgument("{}: {} is {}, but --{}{} is given; they must agree", path_, setting.path,
-                               value.dump(), setting.flag, TextOfValue(field));
-      config_.notes.push_back(
-          fmt::format("--{}{} has no effect here: as in DeepSpeed, {} counts, where {} is {}", setting.flag,
-                      TextOfValue(field), path_, setting.path, value.dump()));
+        return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
+                               value.dump(), AsGiven(flag, config_));
+      config_.notes.push_back(fmt::format("{} has no effect here: as in DeepSpeed, {} counts, where {} is {}",
+                                          AsGiven(flag, config_), path_, setting.path, value.dump()));
     }
     field = read;
     given_.emplace_back(setting.flag);
     return OkStatus();
   }
 
-  // DeepSpeed's loss scale starts lower than Megatron's where nobody says otherwise.
+  // DeepSpeed's loss scale starts lower than Megatron's by default.
   Status TakeLossScale() {
     if (!config_.fp16) return OkStatus();
     constexpr int kDefaultPower = 16;

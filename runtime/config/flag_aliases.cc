@@ -36,7 +36,7 @@ constexpr FlagAlias kAliases[] = {
     {"deepscale-config", "deepspeed-config", ""},
 };
 
-// Flags whose values mean something else in ours; `words[i]` is the flag, and its value follows.
+// Flags whose values must be translated.
 std::string SecondsOf(std::string_view minutes) {
   double value = 0;
   const auto [end, error] = std::from_chars(minutes.data(), minutes.data() + minutes.size(), value);
@@ -68,7 +68,7 @@ constexpr ValueAlias kValueAliases[] = {
     {"eval-only", "skip-train", TruthOf},
 };
 
-// A flag and, where it stands in the same word, its value behind the equals sign.
+// A flag and, if it is in the same word, its value after the equals sign.
 struct FlagWord {
   std::string name;
   std::string value;  // with the sign

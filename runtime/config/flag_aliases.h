@@ -11,7 +11,7 @@ namespace cairn {
 struct FlagAlias {
   std::string_view old_name;   // with dashes, without the leading two
   std::string_view name;       // of TrainFlags()
-  std::string_view value;      // where the old flag is a switch that stands for a value of ours; else empty
+  std::string_view value;      // of ours, if the old flag is a switch that stands for it; else empty
   std::string_view also = {};  // a switch of ours that the old flag turned on
 };
 std::span<const FlagAlias> FlagAliases();

@@ -28,7 +28,7 @@ constexpr std::string_view kNotLogged = "it changes no training, and is not reco
 constexpr std::string_view kWandb = "nothing is sent to Weights & Biases; --tensorboard-dir has the points";
 constexpr std::string_view kMemoryPool = "libtorch's allocator needs no help for it";
 constexpr std::string_view kGathers = "weights are gathered a layer at a time, or all at once";
-constexpr std::string_view kPinned = "what is offloaded lies in locked memory where the device is a GPU";
+constexpr std::string_view kPinned = "offloaded state lies in locked memory if the device is a GPU";
 constexpr std::string_view kNeutral = "it is a value that changes nothing";
 
 constexpr IgnoredFlag kIgnored[] = {

@@ -1,22 +1,37 @@
 // Flags are read as Megatron-LM reads them (megatron/training/arguments.py, core_transformer_config_from_args
-// and the legacy ParallelMLP); `activation`, `rope-scaling` and `gpt-j-residual` are what Megatron has no
-// flag for. Of GELU: fused with its bias, which is Megatron's default, it is the tanh approximation; without
-// fusion it is exact.
+// and the legacy ParallelMLP); Megatron has no flags `activation`, `rope-scaling` and
+// `gpt-j-residual`. GELU: fused with its bias, which is Megatron's default, it is the tanh approximation;
+// without fusion it is exact.
 
 #include "runtime/config/model_spec.h"
 
-#include <array>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "runtime/config/checkpoint_model.h"
-#include "runtime/config/model_names.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::json;
+
+// In the order of the enumerators.
+constexpr std::string_view kNormalizations[] = {"LayerNorm", "RMSNorm"};
+constexpr std::string_view kPositions[] = {"learned", "rope", "alibi", "none"};
+constexpr std::string_view kActivations[] = {"gelu", "gelu_new", "relu", "relu2", "silu", "linear"};
+
+template <typename Choice>
+Result<Choice> ChoiceNamed(std::span<const std::string_view> names, std::string_view name,
+                           std::string_view where) {
+  const auto found = std::ranges::find(names, name);
+  if (found != names.end()) return static_cast<Choice>(found - names.begin());
+  return NotSupported("{} is '{}', which cannot be trained here; known are {}", where, name,
+                      fmt::join(names, ", "));
+}
 
 ModelShape SizesOf(const TrainConfig& c) {
   return {.layers = c.num_layers,
@@ -63,7 +78,7 @@ Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-// Of the three flags that scale rotary positions.
+// From the three flags that scale rotary positions.
 Result<json> ScalingOfFlags(const TrainConfig& c) {
   const bool interpolates = c.rotary_seq_len_interpolation_factor > 0;
   if (!c.rope_scaling.empty() + c.use_rope_scaling + interpolates > 1)
@@ -98,8 +113,8 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
-// The family of transformers that has these tensors and computes this, so that a release has its form;
-// "megatron" where none does.
+// The family of transformers that has these tensors and computes this function; a release has its form.
+// "megatron" if there is none.
 std::string FamilyOf(const ModelSpec& spec) {
   const GptTensors& has = spec.shape.has;
   const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
@@ -143,6 +158,20 @@ void AddAttention(const ModelSpec& spec, json& facts) {
 
 }  // namespace
 
+std::string_view NameOf(Normalization choice) { return kNormalizations[static_cast<int>(choice)]; }
+std::string_view NameOf(Position choice) { return kPositions[static_cast<int>(choice)]; }
+std::string_view NameOf(Activation choice) { return kActivations[static_cast<int>(choice)]; }
+
+Result<Normalization> NormalizationNamed(std::string_view name, std::string_view where) {
+  return ChoiceNamed<Normalization>(kNormalizations, name, where);
+}
+Result<Position> PositionNamed(std::string_view name, std::string_view where) {
+  return ChoiceNamed<Position>(kPositions, name, where);
+}
+Result<Activation> ActivationNamed(std::string_view name, std::string_view where) {
+  return ChoiceNamed<Activation>(kActivations, name, where);
+}
+
 Result<ModelSpec> SpecOfFlags(const TrainConfig& c) {
   ModelSpec spec{.shape = SizesOf(c),
                  .norm_epsilon = c.layernorm_epsilon,
@@ -185,7 +214,7 @@ json FactsOf(const ModelSpec& spec) {
   if (spec.parallel_residual) facts["parallel_residual"] = true;
   if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
   AddAttention(spec, facts);
-  // The families' tables ask whether these are there.
+  // The families' tables need these fields.
   if (spec.position == Position::kRotary) {
     facts["attention_bias"] = spec.shape.has.attention_output_bias;
     facts["mlp_bias"] = spec.shape.has.mlp_bias;
@@ -194,18 +223,16 @@ json FactsOf(const ModelSpec& spec) {
   return facts;
 }
 
-int64_t VocabularyMultiple(const TrainConfig& c) {
+ModelShape ShapeOf(const TrainConfig& c) {
+  ModelShape shape = SpecOf(c).shape;
+  shape.seq = c.seq_length;
+  shape.vocab_multiple = c.make_vocab_size_divisible_by;
   const int64_t wanted = c.pad_vocab_size_to, tp = c.tensor_model_parallel_size;
-  const int64_t usual = int64_t{c.make_vocab_size_divisible_by};
-  const bool comes_to_it = (c.vocab_size + usual * tp - 1) / (usual * tp) * (usual * tp) == wanted;
-  return wanted == 0 || comes_to_it ? usual : wanted / tp;
+  if (wanted > 0 && shape.PaddedVocab(tp) != wanted) shape.vocab_multiple = wanted / tp;
+  return shape;
 }
 
-std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  ModelShape shape = SpecOf(config).shape;
-  shape.vocab_multiple = VocabularyMultiple(config);
-  return GptSpecs(shape);
-}
+std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) { return GptSpecs(ShapeOf(config)); }
 
 json ModelFacts(const TrainConfig& config) {
   return config.of_checkpoint ? config.of_checkpoint->facts : FactsOf(SpecOf(config));

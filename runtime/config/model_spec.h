@@ -1,12 +1,13 @@
-// What model is trained: the choices of its architecture, from the flags or from a checkpoint.
+// The model that is trained: the choices of its architecture, from the flags or from a checkpoint.
 //
 // The layers (runtime/model) are built from a ModelSpec and know no flags. Its parameters follow from it
-// (ckpt/model/gpt_specs.h), and so does what a checkpoint's manifest says of the model.
+// (ckpt/model/gpt_specs.h), and so does the `model` in a checkpoint's manifest.
 #pragma once
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ckpt/model/gpt_specs.h"
@@ -19,7 +20,16 @@ enum class Normalization { kLayerNorm, kRmsNorm };
 enum class Position { kLearned, kRotary, kAlibi, kNone };
 enum class Activation { kGelu, kGeluTanh, kRelu, kSquaredRelu, kSilu, kLinear };
 
-// Of Position::kRotary.
+// The names of the choices, as a manifest's `model` spells them.
+std::string_view NameOf(Normalization normalization);
+std::string_view NameOf(Position position);
+std::string_view NameOf(Activation activation);
+// `where` it was said: "--activation". Errors: NotSupported naming the known ones.
+Result<Normalization> NormalizationNamed(std::string_view name, std::string_view where);
+Result<Position> PositionNamed(std::string_view name, std::string_view where);
+Result<Activation> ActivationNamed(std::string_view name, std::string_view where);
+
+// For Position::kRotary.
 struct RotarySpec {
   double base = 10000;
   double percent = 1;        // of a head that rotates
@@ -42,7 +52,7 @@ struct ModelSpec {
   double attention_scale = 0;             // of query times key; 0: 1 / sqrt(head)
   bool attention_scale_by_layer = false;  // divided by the layer's number, from 1
   int64_t window = 0;                     // keys that a query sees, its own among them; 0: all
-  std::vector<bool> windowed;             // of each layer; empty: all, where there is a window
+  std::vector<bool> windowed;             // of each layer; empty: all of them
   bool operator==(const ModelSpec&) const = default;
 
   int64_t WindowOf(int layer) const { return windowed.empty() || windowed[layer] ? window : 0; }
@@ -53,21 +63,22 @@ struct ModelSpec {
 // Errors: InvalidArgument or NotSupported naming the flags that do not fit.
 Result<ModelSpec> SpecOfFlags(const TrainConfig& config);
 
-// Of the checkpoint where the model was taken from one (checkpoint_model.h), else of the flags.
+// The model of the checkpoint if it was taken from one (checkpoint_model.h), else that of the flags.
 // Requires a validated config.
 ModelSpec SpecOf(const TrainConfig& config);
 
-// What a manifest's `model` says of `spec`, in the words of ckpt/model/model_function.h.
+// A manifest's `model` for `spec`, in the words of ckpt/model/model_function.h.
 nlohmann::json FactsOf(const ModelSpec& spec);
 
-// ModelShape::vocab_multiple of the flags. Requires that TP divides --pad-vocab-size-to.
-int64_t VocabularyMultiple(const TrainConfig& config);
+// The shape of the trained model, with the sequence length and the padding of the vocabulary that the flags
+// set. Requires a validated config.
+ModelShape ShapeOf(const TrainConfig& config);
 
 // The parameters of the model, in the order of the flat buffer. Requires a validated config.
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config);
 
-// What the manifests of this training say of the model (ckpt/FORMAT.md, "Model"): of a model that was taken
-// from a checkpoint the same as that one.
+// `model` in the manifests of this training (ckpt/FORMAT.md, "Model"); for a model that was taken from a
+// checkpoint, that of the checkpoint.
 nlohmann::json ModelFacts(const TrainConfig& config);
 
 // Parameters of the model, the vocabulary unpadded, tied weights counted once.

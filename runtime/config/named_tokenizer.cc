@@ -3,7 +3,7 @@
 namespace cairn {
 namespace {
 
-// `cairn data` leaves a tokenizer there. Empty: no data, or none beside them.
+// The tokenizer that `cairn data` leaves beside the data. Empty: there is none.
 std::string PlaceBesideData(const TrainConfig& config) {
   const std::string place = config.data_path.empty() ? "" : config.data_path.back() + ".tokenizer";
   return place.empty() || !FileSystem::Posix().Stat(place).ok() ? "" : place;

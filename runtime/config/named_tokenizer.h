@@ -1,4 +1,4 @@
-// The tokenizer that a training's flags name, and what of it the flags leave open.
+// The tokenizer that a training's flags name, and the flags that follow from it.
 #pragma once
 
 #include "runtime/bpe/training_tokenizer.h"
@@ -6,12 +6,13 @@
 
 namespace cairn {
 
-// Opens it, and fills in --vocab-size where it is not given; with --eod-mask-loss also the token that ends a
-// document, of the tokenizer beside the data where no flag names one. Errors: those of OpenTrainingTokenizer;
+// Opens it, and fills in --vocab-size if it is not given; with --eod-mask-loss also the token that ends a
+// document, from the tokenizer beside the data if no flag names one. Errors: those of OpenTrainingTokenizer;
 // InvalidArgument (a vocabulary that is too small; no token that ends a document).
 Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config);
 
-// Errors: InvalidArgument (no size of the vocabulary is known; it has that of the tokenizer beside the data).
+// Errors: InvalidArgument (--vocab-size is missing; the message has the size of the tokenizer beside the
+// data).
 Status CheckVocabulary(const TrainConfig& config);
 
 }  // namespace cairn

@@ -9,12 +9,12 @@ namespace {
 using nlohmann::json;
 using Kind = RopeScaling::Kind;
 
-// Takes fields out of the object one by one, so that what is left is what nobody understood.
+// Takes fields out of the object one by one; the fields that are left are unknown.
 class ScalingFields {
  public:
   explicit ScalingFields(const json& scaling) : left_(scaling) {}
 
-  // Where it is missing or null: `fallback`, or an error where that is below 0.
+  // If it is missing or null: `fallback`, or an error if that is below 0.
   double Number(const char* name, double fallback) {
     const json value = Take(name);
     if (value.is_number() && value.get<double>() > 0) return value.get<double>();

@@ -32,7 +32,7 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Of a manifest's rope_scaling, which may be null. `positions`: the model's max_position_embeddings;
+// Reads a manifest's rope_scaling, which may be null. `positions`: the model's max_position_embeddings;
 // `frequencies`: half the elements of a head that rotate.
 // Errors: NotSupported naming a kind or field that is not known; InvalidArgument naming a missing or
 // ill-typed one.

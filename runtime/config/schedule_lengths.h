@@ -7,7 +7,7 @@ namespace cairn {
 
 struct ScheduleLengths {
   double warmup = 0;
-  double decay = 0;  // from the start of the training, so that the warm-up lies within it
+  double decay = 0;  // from the start of the training, warm-up included
 };
 
 // Requires global_batch_size. `total_samples`: of the whole training, the decay's default length.

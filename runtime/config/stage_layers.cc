@@ -65,8 +65,8 @@ Result<std::vector<double>> WeightsOf(const std::vector<PipelineElement>& elemen
     for (const PipelineElement& element : elements)
       weights.push_back(std::regex_search(element.name, type) ? 1 : 0);
   } catch (const std::regex_error&) {
-    return InvalidArgument("--pp-partition-method is '{}'; what follows 'type:' is no regular expression",
-                           method);
+    return InvalidArgument(
+        "--pp-partition-method is '{}'; the text after 'type:' is not a regular expression", method);
   }
   return weights;
 }
@@ -140,7 +140,7 @@ Result<std::vector<int>> StageLayersOf(const TrainConfig& config) {
   if (sum != config.num_layers)
     return InvalidArgument("--layers-per-stage {}: they add up to {}, the model has {} layers",
                            fmt::join(layers, " "), sum, config.num_layers);
-  // What is even is said so, as checkpoints of earlier trainings have it.
+  // An even cut is stated by an empty list, as in checkpoints of earlier trainings.
   if (layers == LayersPerStage(config.num_layers, parts)) layers.clear();
   return layers;
 }

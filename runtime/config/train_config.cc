@@ -27,9 +27,9 @@ struct Overloaded : Fs... {
 template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang before 17 does not find it by itself
 
-// Declares one row to CLI11. Of a flag that is given twice the last one counts, so that scripts can append.
-// BigScience's scripts part the thousands of a number, as Python does: 300_000_000. Of numbers alone: a path
-// may look the same (--save 2024_05_01).
+// Declares one row to CLI11. If a flag is given twice the last one counts, so scripts can append.
+// BigScience's scripts group the digits of a number, as Python does: 300_000_000. Only numbers: a path may
+// look the same (--save 2024_05_01).
 std::string WithoutUnderscores(std::string text) {
   const bool number = !text.empty() && text.front() != '_' && text.back() != '_' &&
                       text.find("__") == std::string::npos &&
@@ -87,7 +87,7 @@ bool TakeValue(const toml::node& node, std::string& out) {
   return true;
 }
 
-// A flag that has no effect may stand in a file as on the command line; a switch that is off says nothing.
+// A flag without effect may appear in a file as on the command line; a switch that is off is not reported.
 Status NoteKey(const IgnoredFlag& flag, const TomlField& key, std::vector<std::string>& notes) {
   const std::optional<bool> on = key.value.value_exact<bool>();
   if (on == false) return OkStatus();
@@ -101,13 +101,12 @@ Status NoteKey(const IgnoredFlag& flag, const TomlField& key, std::vector<std::s
 
 Status ApplyField(const TomlField& key, const std::vector<std::string_view>& given, TrainConfig& config,
                   std::vector<std::string_view>* filled) {
-  const auto flags = TrainFlags();
-  const auto flag = std::ranges::find(flags, key.name, &Flag::name);
+  const Flag* const flag = FindTrainFlag(key.name);
   const auto ignored = std::ranges::find(IgnoredFlags(), key.name, &IgnoredFlag::name);
   if (ignored != IgnoredFlags().end()) return NoteKey(*ignored, key, config.notes);
-  if (flag == flags.end()) {
+  if (flag == nullptr) {
     std::vector<std::string> names;
-    for (const Flag& known : flags) names.emplace_back(known.name);
+    for (const Flag& known : TrainFlags()) names.emplace_back(known.name);
     return UnknownTomlKey(key, names, "keys are the flags of --help");
   }
   if (std::ranges::find(given, flag->name) != given.end()) return OkStatus();
@@ -124,7 +123,7 @@ Result<std::string> ReadConfigFile(const std::string& path) {
   return text;
 }
 
-// What the caller may have meant by "--num-layer": "--num-layers". Empty: nothing is near.
+// The flag that "--num-layer" was probably meant to be: "--num-layers". Empty: none is near.
 std::string NearestFlag(const std::string& word) {
   std::vector<std::string> names;
   for (const Flag& flag : TrainFlags()) names.emplace_back(flag.name);

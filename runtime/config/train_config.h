@@ -128,7 +128,7 @@ struct TrainConfig {
   int64_t lr_warmup_samples = 0;
   int64_t lr_decay_tokens = 0;
   int64_t lr_warmup_tokens = 0;
-  double lr_warmup_init = 0;               // where it rises from
+  double lr_warmup_init = 0;               // the rate it rises from
   std::string lr_warmup_style = "linear";  // or "log", of the step
   double lr_warmup_fraction = 0;           // of the decay length; excludes the two above
   double weight_decay = 0.01;
@@ -173,7 +173,7 @@ struct TrainConfig {
   bool eod_mask_loss = false;
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
-  int64_t eod = -1;  // no flag: the token that ends a document, where one of these needs it
+  int64_t eod = -1;  // no flag: the token that ends a document, if one of these needs it
   bool mock_data = false;
   int64_t seed = 1234;
   int64_t eval_interval = 0;  // 0: no evaluation
@@ -186,7 +186,7 @@ struct TrainConfig {
   bool no_load_optim = false;       // of `load` all but optimizer and schedule
   bool no_load_rng = false;         // dropout's streams start again from the seed and the iteration
   bool load_unhealthy = false;      // resume from the newest step, healthy or not
-  bool start_anew = false;          // where the steps of `save` are gone
+  bool start_anew = false;          // if the steps of `save` are gone
   bool allow_other_data = false;    // than the checkpoint's
   std::string save_interval = "0";  // steps, or "auto"
   double mtbf = 5000;               // hours between failures of one node
@@ -230,7 +230,7 @@ struct TrainConfig {
   // How the flags are read.
   bool deepspeed = false;  // as Megatron-DeepSpeed did
   std::string deepspeed_config;
-  std::vector<std::string> notes;  // no flag: what the log says once about the flags
+  std::vector<std::string> notes;  // no flag: notes on the flags, logged once
 
   bool resets_by_document() const { return reset_position_ids || reset_attention_mask; }
   // A linear layer's weight and gradient are used in so many tiles. Below ZeRO 2 a rank has all of both.
@@ -258,12 +258,15 @@ struct Flag {
   std::optional<double> least = {};  // smaller values are refused
 };
 std::span<const Flag> TrainFlags();
+const Flag* FindTrainFlag(std::string_view name);  // null if there is none
+// The flag as a command line would have it: "--num-layers 12", "--swiglu".
+std::string AsGiven(const Flag& flag, const TrainConfig& config);
 
 // Declares --config, --version and all flags to CLI11, which writes into `config` and `config_file`: for
 // parsing, and for what is made from the tree of flags (manual pages, shell completion).
 void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_file);
 
-// What a command line asks for: to train, or only to print `text` (help, version) and stop.
+// A parsed command line: train, or only print `text` (help, version) and stop.
 struct ParsedCommandLine {
   TrainConfig config;
   std::vector<std::string_view> given;  // names of flags, of the command line or the file
@@ -279,8 +282,8 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv);
 Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
                  TrainConfig& config, std::vector<std::string_view>* filled = nullptr);
 
-// Everything that can be checked without data: sizes, ranges, and whether `world` ranks fit. Fills what 0
-// leaves to others (global_batch_size). Returns the topology. Errors: InvalidArgument that says which numbers
+// Everything that can be checked without data: sizes, ranges, and whether `world` ranks fit. Fills in
+// global_batch_size if it is 0. Returns the topology. Errors: InvalidArgument that says which numbers
 // do not fit.
 Result<Topology> Validate(TrainConfig& config, int world);
 

@@ -1,4 +1,8 @@
 // The one table of flags. Help of the command, TOML keys and parsing all follow from it.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "runtime/config/train_config.h"
 
 namespace cairn {
@@ -374,5 +378,20 @@ const Flag kFlags[] = {
 }  // namespace
 
 std::span<const Flag> TrainFlags() { return kFlags; }
+
+const Flag* FindTrainFlag(std::string_view name) {
+  const auto flag = std::ranges::find(kFlags, name, &Flag::name);
+  return flag == std::end(kFlags) ? nullptr : flag;
+}
+
+std::string AsGiven(const Flag& flag, const TrainConfig& config) {
+  const auto text = [&](auto field) -> std::string {
+    if constexpr (std::is_same_v<decltype(field), bool TrainConfig::*>)
+      return config.*field ? "" : " false";
+    else
+      return fmt::format(" {}", config.*field);
+  };
+  return fmt::format("--{}{}", flag.name, std::visit(text, flag.field));
+}
 
 }  // namespace cairn

@@ -9,7 +9,6 @@
 
 #include "ckpt/model/placement.h"
 #include "ckpt/step/partial_dir.h"
-#include "runtime/config/arguments_block.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/log/peak_tflops.h"
 
@@ -33,13 +32,10 @@ double RecomputedLayers(const TrainConfig& config, const Topology& topology) {
 }  // namespace
 
 Flops StepFlops(const TrainConfig& config, const Topology& topology, int64_t global_batch) {
-  ModelShape shape = SpecOf(config).shape;
-  shape.seq = config.seq_length;
-  shape.vocab_multiple = VocabularyMultiple(config);
   const Recomputation recomputed = config.recompute()                            ? Recomputation::kFull
                                    : config.recompute_granularity == "selective" ? Recomputation::kSelective
                                                                                  : Recomputation::kNone;
-  return StepFlops(shape, topology.tp, static_cast<double>(global_batch), recomputed, kCausalPairs,
+  return StepFlops(ShapeOf(config), topology.tp, static_cast<double>(global_batch), recomputed, kCausalPairs,
                    RecomputedLayers(config, topology));
 }
 

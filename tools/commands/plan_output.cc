@@ -39,7 +39,7 @@ double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
 
 // Layers of the stages: "12", or of first, middle and last "11/12/11".
 std::string StagesText(const ModelShape& shape, const RunSetup& setup) {
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   const bool even = layers.first == layers.last && (setup.pp <= 2 || layers.first == layers.middle);
   if (even) return fmt::format("{:g}", layers.first);
   if (setup.pp == 2) return fmt::format("{:g}/{:g}", layers.first, layers.last);
@@ -165,7 +165,7 @@ ordered_json ToJson(const StageMemory& m) {
 ordered_json ToJson(const Estimate& e) { return {{"value", e.value}, {"low", e.low}, {"high", e.high}}; }
 
 ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
-  const StageLayers layers = StageLayersOf(shape, s);
+  const StageLayers layers = PlannedStages(shape, s);
   return {{"gpus", s.gpus},
           {"tp", s.tp},
           {"pp", s.pp},

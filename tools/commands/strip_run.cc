@@ -129,7 +129,8 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   if (const auto names = NamesOfTraining(source); !names.empty())
     PrintLine("left out: {} not {} (--to native keeps {}): {}",
               names.size() == 1 ? "1 tensor that is" : fmt::format("{} tensors that are", names.size()),
-              names.size() == 1 ? "a weight" : "weights", names.size() == 1 ? "it" : "them", SomeOf(names));
+              names.size() == 1 ? "a weight" : "weights", names.size() == 1 ? "it" : "them",
+              ShortList(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",

@@ -1,4 +1,4 @@
-// The runs that are compiled in: the tables beside this file, as they are.
+// The runs that are compiled in: the tables in this folder, unchanged.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 namespace cairn {
 
 struct BuiltInTable {
-  std::string_view cluster;  // where they were measured: Cluster::measured
+  std::string_view cluster;  // they were measured on: Cluster::measured
   std::string_view csv;
 };
 

@@ -117,7 +117,7 @@ class Rank {
 
 PipelineMemory CairnMemoryOf(const ModelShape& shape, const RunSetup& setup, double base_gb) {
   const Rank rank(shape, setup, base_gb);
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   if (setup.pp == 1) {
     const StageMemory only = rank.Of(layers.first, true, true, 1);
     return {only, only, only};

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// `base_gb`: what a GPU holds beside tensors. ZeRO 0 and 1, full or no recomputation, one chunk a stage.
+// `base_gb`: memory of a GPU other than tensors. ZeRO 0 and 1, full or no recomputation, one chunk a stage.
 PipelineMemory CairnMemoryOf(const ModelShape& shape, const RunSetup& setup, double base_gb);
 
 }  // namespace cairn

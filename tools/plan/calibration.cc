@@ -116,7 +116,7 @@ std::vector<const RunRow*> With(const std::vector<RunRow>& rows, std::optional<d
   return with;
 }
 
-// Of each micro-batch that the row may have had.
+// One for each micro-batch that the row may have had.
 std::vector<IterationWork> WorksOf(const RunRow& row, const Cluster& cluster) {
   std::vector<IterationWork> works;
   RunSetup setup = row.setup;

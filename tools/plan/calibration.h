@@ -29,12 +29,11 @@ struct Calibration {
   double usable = 1;
 };
 
-// What each row counts for: rows of one configuration, whose model and setup are the same, share the weight
-// of one.
+// The weight of each row: rows of one configuration, with the same model and setup, share the weight of one.
 std::vector<double> RowWeights(const std::vector<const RunRow*>& rows);
 
 // Rows count by RowWeights. Bounds are widened until they hold 9 of 10 rows of each
-// group (RunRow::group) when the others are fitted, where there are three groups or more. Errors:
+// group (RunRow::group) when the others are fitted, if there are three groups or more. Errors:
 // InvalidArgument.
 Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster);
 
@@ -43,7 +42,7 @@ Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cl
 // other in their bounds. Memory depends on the program: that of Megatron-DeepSpeed is fitted on Jean Zay's
 // runs for every cluster, that of Megatron-LM is believed as it is counted.
 Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program = Program::kMegatronDeepSpeed);
-// None where the place has no table.
+// None if the place has no table.
 Result<std::vector<RunRow>> BuiltInRuns(const std::string& place,
                                         Program program = Program::kMegatronDeepSpeed);
 

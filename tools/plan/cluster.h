@@ -13,7 +13,7 @@ struct Cluster {
   std::string name;
   int gpus_per_node = 8;
   double memory_gb = 0;      // of one GPU, as its name says it
-  double half_tflops = 0;    // dense peak in fp16 (and bf16 where it has it)
+  double half_tflops = 0;    // dense peak in fp16 (and bf16 if supported)
   double single_tflops = 0;  // dense peak in fp32
   bool has_bf16 = true;
   int sms = 0;            // streaming multiprocessors
@@ -22,9 +22,10 @@ struct Cluster {
   double nic_gbps = 0;    // GB/s a direction of one node, all its network cards
   double pcie_gbps = 25;  // GB/s a direction between a GPU and its host, for offloading
 
-  bool cpu = false;  // ranks are processes on CPUs: nothing is held beside tensors
-  // Of a node, for its ranks to share: a rank computes on one, and where there are more ranks than cores they
-  // take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one core.
+  bool cpu = false;  // ranks are processes on CPUs: memory holds only tensors
+  // Cores of a node, which its ranks share: a rank computes on one, and if there are more ranks than cores
+  // they take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one
+  // core.
   int cores = 0;
 
   bool has_fp8 = false;  // the layers' products may run in FP8

@@ -1,5 +1,4 @@
-// The few constants of the planner that cannot be had from first principles, and what is believed of each
-// before anything was measured.
+// The few constants of the planner that do not follow from first principles, and the prior of each.
 //
 // All are positive; their logarithms are normally distributed about log(mean) with standard deviation
 // `spread`. They are shares of what the hardware can do or bytes and passes of what a program does, so that

@@ -20,7 +20,7 @@ struct CsvTable {
 
   // -1: there is no such column.
   int Column(std::string_view name) const;
-  // Empty where the table has no such column.
+  // Empty if the table has no such column.
   const std::string& Cell(const Row& row, std::string_view column) const;
 };
 
@@ -32,7 +32,7 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 // The cell as messages may show it: at most 40 characters, '?' for what cannot be printed on one line.
 std::string Shown(std::string_view text);
 
-// The cell, quoted where it must be.
+// The cell, quoted if it must be.
 std::string CsvCell(std::string_view text);
 
 }  // namespace cairn

@@ -47,7 +47,7 @@ class WorkCounter {
   IterationWork Count() const {
     IterationWork work{.setup = setup_};
     work.cores = cluster_.cores * std::ceil(static_cast<double>(setup_.gpus) / cluster_.gpus_per_node);
-    work.layers = StageLayersOf(shape_, setup_);
+    work.layers = PlannedStages(shape_, setup_);
     CountLayer(work);
     CountEnds(work);
     CountStep(work);
@@ -104,12 +104,12 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // Of the stage that holds most. The first and the last hold the embedding beside their layers.
+  // For the stage that holds most. The first and the last hold the embedding beside their layers.
   double StageParams() const {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)
       return (static_cast<double>(shape_.layers) / setup_.pp * layer + embedding) / tp_;
-    const StageLayers layers = StageLayersOf(shape_, setup_);
+    const StageLayers layers = PlannedStages(shape_, setup_);
     return std::max(std::max(layers.first, layers.last) * layer + embedding, layers.middle * layer) / tp_;
   }
 
@@ -152,7 +152,7 @@ class WorkCounter {
     return work;
   }
 
-  // Of the layer's output: two a forward, two a backward. Sequence parallelism gathers and scatters instead:
+  // For the layer's output: two a forward, two a backward. Sequence parallelism gathers and scatters instead:
   // the same bytes, in pieces that hide behind products.
   double AllReduces() const { return setup_.tp == 1 ? 0 : 2 * forwards_ + 2; }
   TransferWork TensorParallel() const {

@@ -39,7 +39,7 @@ struct IterationWork {
   double cores = 0;  // that the ranks share; 0: each has a device of its own
   StageLayers layers;
 
-  // Of one layer and micro-batch, forward and backward (and recomputation).
+  // For one layer and micro-batch, forward and backward (and recomputation).
   ProductWork products;
   AttentionWork attention;
   double input = 0;        // seconds in which the layer's input crosses memory once, in each pass
@@ -49,13 +49,13 @@ struct IterationWork {
   TransferWork tensor_parallel;
   double rounds = 0;  // of collectives that wait for each other
 
-  // Of one micro-batch.
+  // For one micro-batch.
   ProductWork head;
   double loss = 0;       // seconds of the loss's traffic
   double embedding = 0;  // as `parameters`
   TransferWork hand_over;
 
-  // Of the iteration.
+  // For the iteration.
   TransferWork data_parallel;
   double optimizer = 0;  // seconds of its traffic
   double offloaded = 0;  // seconds of an optimizer on the host

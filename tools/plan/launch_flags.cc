@@ -9,10 +9,10 @@ namespace {
 
 std::string CountFlag(std::string_view name, int64_t value) { return fmt::format("--{} {}", name, value); }
 
-// Where each end holds one layer less than the others, or as many, Megatron-LM counts what stands there
-// instead.
+// If each end holds as many layers as the others or one less, Megatron-LM counts the embedding and the loss
+// as layers instead.
 void AddMegatronStages(const ModelShape& shape, const RunSetup& setup, std::vector<std::string>& flags) {
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   const auto less = [&](double end) { return static_cast<int64_t>(layers.Most() - end); };
   const int64_t first = less(layers.first), last = less(layers.last);
   if (setup.pp > 2 && first <= 1 && last <= 1) {
@@ -24,7 +24,7 @@ void AddMegatronStages(const ModelShape& shape, const RunSetup& setup, std::vect
   flags.push_back(CountFlag("decoder-last-pipeline-num-layers", static_cast<int64_t>(layers.last)));
 }
 
-// What is kept of activations, and how attention runs. BigScience's program recomputes all or nothing.
+// Recomputation and attention. BigScience's program recomputes all or nothing.
 void AddActivations(const RunSetup& setup, std::vector<std::string>& flags) {
   const bool full = setup.recompute == Recomputation::kFull;
   if (full && setup.program == Program::kMegatronDeepSpeed)

@@ -38,8 +38,8 @@ struct Problem {
   }
 };
 
-// A constant of which less is believed than this may be so far off that the rows do not feel it (a delay of
-// microseconds where it takes milliseconds), and no slope leads to where they do.
+// A constant with a wider prior than this may be so far off that the rows do not depend on it (a delay of
+// microseconds that really takes milliseconds), and no slope leads to the right value.
 constexpr double kSurelyNear = 1;
 
 using Slopes = Eigen::NumericalDiff<Problem, Eigen::Central>;

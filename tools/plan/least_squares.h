@@ -1,9 +1,9 @@
-// Robust fitting of a few positive constants to many measurements, with what was believed of them before.
+// Robust fitting of a few positive constants to many measurements, with a prior for each.
 //
 // Minimises, over x = log(constants), the sum of pseudo-Huber losses of the residuals plus ((x - mean) /
 // spread)² by Levenberg-Marquardt (Eigen's port of MINPACK). A measurement that contradicts the rest pulls
-// with bounded force; a constant that the measurements say nothing of stays at its prior. Where not even the
-// order of magnitude is believed, the search also starts far to either side.
+// with bounded force; a constant that the measurements do not determine stays at its prior. If the prior does
+// not even fix the order of magnitude, the search also starts far to either side.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,13 @@ struct Prior {
 struct Fit {
   std::vector<double> x;
   std::vector<double> variance;  // of each x, given the data and the priors
-  // What x may be besides: one standard deviation along each principal axis of its covariance, which moves
+  // The uncertainty of x: one standard deviation along each principal axis of its covariance, which moves
   // the constants together that the data cannot tell apart.
   std::vector<std::vector<double>> axes;
 };
 
 // `residuals` fills a vector of the size `count` with (predicted - measured) / noise at x; `weights` counts
-// each. Errors: InvalidArgument where the solver does not get a finite result.
+// each. Errors: InvalidArgument if the solver finds no finite result.
 Result<Fit> FitRobust(
     const std::vector<Prior>& priors, const std::vector<double>& weights,
     const std::function<void(const std::vector<double>& x, std::vector<double>& residuals)>& residuals);

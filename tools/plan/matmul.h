@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// Share of the work of all tiles of all waves that is of use, for the best tile; 0 to 1. Sides may be
+// Useful share of the work of all tiles of all waves, for the best tile; 0 to 1. Sides may be
 // fractions of a layer (hidden / tp of an uneven cut).
 double TileAndWaveEfficiency(double m, double n, int sms);
 

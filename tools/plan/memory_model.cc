@@ -60,7 +60,7 @@ class Stage {
     return static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.hidden * (setup_.mixed() ? 2 : 4);
   }
 
-  // Of one layer and micro-batch, until its backward.
+  // For one layer and micro-batch, until its backward.
   double KeptBytes() const {
     if (setup_.recompute == Recomputation::kFull)
       return constants_.kept * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);
@@ -103,7 +103,7 @@ PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const Me
   if (setup.program == Program::kCairn)
     return CairnMemoryOf(shape, setup, setup.on_cpu ? 0 : constants.base_gb);
   const Stage stage(shape, setup, constants);
-  const StageLayers layers = StageLayersOf(shape, setup);
+  const StageLayers layers = PlannedStages(shape, setup);
   const double untied = shape.tied ? 0 : 1;
   if (setup.pp == 1) {
     const StageMemory only = stage.Of(layers.first, 1 + untied, 1, true);

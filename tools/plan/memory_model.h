@@ -20,8 +20,8 @@ struct StageMemory {
 
 struct PipelineMemory {
   StageMemory first;   // holds the embedding, and the most micro-batches in flight
-  StageMemory middle;  // the second stage; the first where there is no middle
-  StageMemory last;    // holds the output layer; the first where there is one stage
+  StageMemory middle;  // the second stage; the first if there is no middle
+  StageMemory last;    // holds the output layer; the first if there is one stage
   double Peak() const { return std::max({first.Total(), middle.Total(), last.Total()}); }
 };
 

@@ -1,4 +1,4 @@
-// The rules of topology, each with its reason. The list is in the order in which they are asked.
+// The rules of topology, each with its reason, in the order in which they are applied.
 #include "tools/plan/search.h"
 #include "tools/plan/stage_layers.h"
 
@@ -13,11 +13,9 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
   rules.push_back({"tp within a node",
                    fmt::format("all-reduces of every layer need the links of one node of {}", node),
                    [node](const RunSetup& s) { return s.tp <= node && Divides(s.tp, node); }});
-  rules.push_back({"heads % tp == 0", fmt::format("each rank holds whole heads of {}", shape.heads),
-                   [&shape](const RunSetup& s) {
-                     return Divides(s.tp, shape.heads) &&
-                            Divides(s.tp, shape.kv_heads > 0 ? shape.kv_heads : shape.heads);
-                   }});
+  rules.push_back(
+      {"heads % tp == 0", fmt::format("each rank holds whole heads of {}", shape.heads),
+       [&shape](const RunSetup& s) { return Divides(s.tp, shape.heads) && Divides(s.tp, shape.KvHeads()); }});
   rules.push_back({"hidden, ffn % tp == 0", "matrices are cut evenly", [&shape](const RunSetup& s) {
                      return Divides(s.tp, shape.hidden) && Divides(s.tp, shape.Ffn());
                    }});

@@ -27,7 +27,7 @@ constexpr int64_t kMostLayers = 100'000;
 constexpr int64_t kMicroBatches[] = {1, 2, 4, 8, 16};
 constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to settle a row
 
-// Whether a cell says that the run went out of memory.
+// True if a cell says that the run went out of memory.
 bool SaysOom(std::string_view cell) {
   std::string upper(cell);
   std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });

@@ -1,8 +1,8 @@
-// A row of a table of runs: what was run, and what was measured of it.
+// A row of a table of runs: the configuration of a run, and its measurements.
 //
-// Tables that people keep have blanks and contradict themselves. What a row leaves out is derived, what
-// contradicts itself is settled by what cannot be (speeds above the GPU's peak) or by the other columns; each
-// such reading leaves a note.
+// Real tables have blanks and contradictions. Missing values are derived. A contradiction is settled by
+// ruling out the impossible (speeds above the GPU's peak) or by the other columns. Each such reading leaves a
+// note.
 #pragma once
 
 #include <optional>

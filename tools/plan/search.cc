@@ -135,7 +135,7 @@ class Combinations {
     return at->second;
   }
 
-  // Whether each end holds a layer less than the stages between.
+  // True if each end holds one layer less than the stages between.
   bool OneLess(const StageEnds& ends, int64_t pp) const {
     return ends.first == ends.last && (ends.first + 1) * pp == request_.shape.layers + 2;
   }
@@ -221,7 +221,7 @@ Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, co
   const RunSetup& s = candidate.setup;
   const auto real = [](int64_t value) { return static_cast<double>(value); };
   const ModelShape& m = request.shape;
-  const StageLayers stages = StageLayersOf(m, s);
+  const StageLayers stages = PlannedStages(m, s);
   return {{"gpus", real(s.gpus)},
           {"nodes", real(s.gpus) / request.cluster.gpus_per_node},
           {"tp", real(s.tp)},

@@ -5,12 +5,12 @@
 namespace cairn {
 namespace {
 
-// Layers that an end of the pipeline may have less than a middle stage. An embedding computes next to
+// How many fewer layers than a middle stage an end of the pipeline may have. An embedding computes next to
 // nothing, an output layer as much as a few layers.
 constexpr int64_t kMostLessFirst = 2;
 constexpr int64_t kMostLessLast = 8;
 
-// Of stages of which only the layers of one end are given: all others hold as many.
+// Layers of each stage whose number is not given.
 int64_t OtherLayers(const ModelShape& shape, const RunSetup& setup) {
   const int64_t told = (setup.first_layers > 0) + (setup.last_layers > 0);
   const int64_t left = shape.layers - setup.first_layers - setup.last_layers;
@@ -23,7 +23,7 @@ bool IsAccountedFor(int64_t less_first, int64_t less_last) { return less_first <
 
 }  // namespace
 
-StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup) {
+StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup) {
   const double all = static_cast<double>(shape.layers);
   if (setup.pp == 1) return {all, all, all};
   if (setup.first_layers > 0 || setup.last_layers > 0) {

@@ -1,8 +1,8 @@
 // How many layers each stage of a pipeline holds.
 //
-// Stages hold as many each, but for the first and the last, which may hold fewer, for they also have the
-// embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 where nothing was
-// said. What each program makes of it, and by which flags, is in launch_flags.h.
+// All stages hold the same number, except that the first and the last may hold fewer, because they also have
+// the embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 by default.
+// launch_flags.h has the flags of each program.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ struct StageLayers {
   double last = 0;
   double Most() const { return std::max({first, middle, last}); }
 };
-StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup);
+StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup);
 
-// Whether the layers fall to the stages (and to their chunks) without a rest, as the program cuts them.
+// True if the layers divide evenly into the stages (and their chunks), as the program cuts them.
 bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup);
 
 // Layers of the first and of the last stage.

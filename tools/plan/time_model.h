@@ -33,7 +33,7 @@ struct IterationTime {
   double hand_over = 0;      // of one micro-batch between two stages, as far as not hidden
   double steady = 0;         // micro-batches * slowest_stage
   double bubble = 0;         // filling and draining the pipeline
-  double turns = 0;          // waiting for a core, where ranks share them
+  double turns = 0;          // waiting for a core, if ranks share them
   double data_parallel = 0;  // gradients, and weights under ZeRO
   double optimizer = 0;
   double Total() const { return steady + bubble + turns + data_parallel + optimizer; }

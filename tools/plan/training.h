@@ -1,4 +1,4 @@
-// What a whole training costs: time with the batch ramp-up, checkpoints, archive.
+// The cost of a whole training: time with the batch ramp-up, checkpoints, archive.
 #pragma once
 
 #include "ckpt/model/save_interval.h"
@@ -13,12 +13,12 @@ struct TrainingCost {
   double rampup_days = 0;  // of the days, before the full batch is reached
 };
 
-// Of `samples`, the batch growing as Megatron does: `rampup` = start, increment, samples over which it grows
-// evenly.
+// The cost of `samples`, with the batch growing as Megatron's does: `rampup` = start, increment, samples over
+// which it grows evenly.
 TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const TimeConstants& constants,
                     double samples);
 
-// Of one checkpoint as `cairn train` writes it.
+// The cost of one checkpoint as `cairn train` writes it.
 struct CheckpointCost {
   double bytes = 0;         // weights (2), fp32 master (4) and two moments (8) a parameter; 12 in fp32
   double weight_bytes = 0;  // weights alone

@@ -52,13 +52,13 @@ class Mapper {
   }
 
  private:
-  // What a name is of the model, once what the state dict put before it is taken off.
+  // The meaning of a name in the model, without the prefix of the state dict.
   struct Known {
     size_t prefix = 0;              // characters
     std::optional<uint32_t> place;  // else a buffer, or the head of tied embeddings
     bool head = false;
   };
-  // Where the names of a model begin.
+  // The prefix of a model's names.
   struct Begin {
     std::string prefix;
     std::optional<std::string> base;  // of a module's name below the base model; none: the head's
@@ -76,7 +76,7 @@ class Mapper {
 
   static bool IsState(Role role) { return IsOptimizerState(role) && role != Role::kMaster; }
 
-  // Of the whole name, as cairn inspect shows it; or "optimizer".
+  // `name` is the whole name, as cairn inspect shows it; or "optimizer".
   bool IsAllowed(const std::string& name) const { return FitsAnyGlob(name, options_.allow); }
 
   std::optional<Known> Find(const std::string& name) const {
@@ -90,7 +90,7 @@ class Mapper {
     }
   }
 
-  // Its own, and those that it has as a shared parameter.
+  // Its own name, and its names as a shared parameter.
   std::vector<std::string> NamesOf(const std::string& stored) const {
     std::vector<std::string> names = {stored};
     if (const auto second = second_.find(stored); second != second_.end())
@@ -98,7 +98,7 @@ class Mapper {
     return names;
   }
 
-  // A place is better than none.
+  // Prefers a name with a place.
   std::optional<Known> FindAny(const TensorEntry& stored, Begin& begins) const {
     std::optional<Known> known;
     for (const std::string& name : NamesOf(stored.spec.name)) {
@@ -166,14 +166,14 @@ class Mapper {
           "the optimizer's states go by numbers ({}), and nothing says which parameters they are of; save "
           "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which has "
           "names; --allow optimizer takes the weights without them",
-          SomeOf(unknown_));
+          ShortList(unknown_));
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
-                             unknown_.size(), options_.config, SomeOf(unknown_));
+                             unknown_.size(), options_.config, ShortList(unknown_));
     if (!doubles_.empty())
       return InvalidArgument(
           "{} tensors of the model are there twice: {}; --allow GLOB leaves one of each out", doubles_.size(),
-          SomeOf(doubles_));
+          ShortList(doubles_));
     return OkStatus();
   }
 
@@ -208,10 +208,10 @@ class Mapper {
         missing.push_back(expanded_.tensors[place].name);
     if (missing.empty()) return OkStatus();
     return NotFound("{} tensors that {} asks for are missing: {}", missing.size(), options_.config,
-                    SomeOf(missing));
+                    ShortList(missing));
   }
 
-  // A copy of tied embeddings under the output's name: equal to them, or instead of them.
+  // A copy of tied embeddings under the output's name must equal them, or replaces them.
   Status PlaceTwins() {
     for (const uint32_t twin : twins_) {
       const auto [found, added] = found_.try_emplace({EmbeddingPlace(), entry(twin).role}, twin);

@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// Parameters, and where the source has them.
+// Parameters, and their places in the source.
 struct ConfigMapping {
   TensorTable catalog;
   std::vector<ArrayPart> parts;  // array: a tensor of the source. Of one tensor after the other

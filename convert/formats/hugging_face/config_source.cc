@@ -16,8 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-// The members of an optimizer's groups are parameters now. Those that the source has no tensor of were left
-// out (--allow), and so are groups of them alone. Where it has none of any, they have other names.
+// Turns the members of an optimizer's groups into parameters. Members without a tensor in the source were
+// left out (--allow), and so are groups of such members alone. If no member has a tensor, they have other
+// names.
 void RenameMembers(const ConfigMapping& mapped, json& state) {
   const auto groups = state.find("param_groups");
   if (groups == state.end() || !groups->is_array()) return;
@@ -53,7 +54,7 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
   *groups = std::move(kept);
 }
 
-// As Account::Close() tells it: a tensor of the source is a storage.
+// In the form of Account::Close(); a tensor of the source counts as a storage.
 json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
   std::vector<bool> left(source.catalog().tensors.size());
@@ -146,7 +147,7 @@ class ConfigSource final : public ForeignSource {
   }
 
  private:
-  // The parts, each in the file where the tensor that holds it begins.
+  // The parts; the file of each is the one in which its tensor begins.
   class PartRegions final : public Regions {
    public:
     explicit PartRegions(const ConfigSource& source) : source_(source) {}
@@ -189,7 +190,7 @@ class ConfigSource final : public ForeignSource {
     return OkStatus();
   }
 
-  // Columns of a transposed tensor are no contiguous boxes, which alone are announced.
+  // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
     for (size_t i = first_parts_[wanted.tensor]; i < first_parts_[wanted.tensor + 1]; ++i) {
       const ArrayPart& part = parts_[i];

@@ -1,10 +1,10 @@
 // A checkpoint under Hugging Face's names, read as the canonical parameters of the model that a config.json
 // describes.
 //
-// What FSDP, DeepSpeed or cairn.torch saved of a transformers model has the names of its modules, and nothing
-// in it says which model that is. Read by its config.json it reshapes, and converts to every format: weights,
-// masters and the optimizer's states alike. What the training kept beside them under its own names (a state
-// dict's other values, random states) has no place then; the account lists it.
+// A checkpoint that FSDP, DeepSpeed or cairn.torch saved of a transformers model uses the names of its
+// modules and does not state which model it is. With its config.json it can be resharded and converted to
+// every format: weights, masters and the optimizer's states. Other values that the training kept under its
+// own names (of a state dict, random states) are dropped then; the account lists them.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 
 namespace cairn {
 
-// `options.config` is the file, or the directory that it is in. Errors: NotSupported where the family has no
-// table, or a state's shape has no place; InvalidArgument where names are unknown; NotFound naming what is
-// missing; Corrupt naming a tensor of another shape, or copies of tied embeddings that differ; those of
+// `options.config` is the file, or the directory that it is in. Errors: NotSupported if the family has no
+// table, or a state's shape cannot be cut; InvalidArgument if names are unknown; NotFound naming the missing
+// tensors; Corrupt naming a tensor of another shape, or copies of tied embeddings that differ; those of
 // config.json.
 Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
                                                     const OpenOptions& options);

@@ -38,7 +38,7 @@ struct LocalModel {
   const std::vector<LocalTensor>& rank(int pp, int tp, int tp_size) const { return ranks[pp * tp_size + tp]; }
 };
 
-// `zero`: stages 2 and 3 know no pipeline. Errors: NotSupported, InvalidArgument where the model cannot be
+// `zero`: stages 2 and 3 have no pipeline. Errors: NotSupported, InvalidArgument if the model cannot be
 // cut so.
 Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
                                 const Topology& topology);

@@ -32,9 +32,6 @@ constexpr std::string_view kOrder[] = {
     "output_layer.",
 };
 
-constexpr std::pair<std::string_view, Role> kStates[] = {
-    {"param", Role::kMaster}, {"exp_avg", Role::kExpAvg}, {"exp_avg_sq", Role::kExpAvgSq}};
-
 // Takes `text` off the front of `name`.
 bool Take(std::string_view& name, std::string_view text) {
   if (!name.starts_with(text)) return false;
@@ -66,9 +63,9 @@ std::optional<BucketName> ParseBucketName(std::string_view name) {
   if (at == name.npos) return std::nullopt;
   name.remove_prefix(at + kBucket.size());
   if (!TakeNumber(name, found.bucket) || !Take(name, ".")) return std::nullopt;
-  const auto state = std::ranges::find(kStates, name, &std::pair<std::string_view, Role>::first);
-  if (state == std::end(kStates)) return std::nullopt;
-  found.role = state->second;
+  const auto state = std::ranges::find(kBufferStates, name, &std::pair<Role, const char*>::second);
+  if (state == std::end(kBufferStates)) return std::nullopt;
+  found.role = state->first;
   return found;
 }
 
@@ -181,7 +178,7 @@ Result<MegatronBuckets::Buffers> MegatronBuckets::BuffersOf(const DcpIndex& inde
   for (auto& [place, buckets] : buffers)
     for (auto& [number, bucket] : buckets) {
       std::ranges::sort(bucket, {}, [](const auto& state) { return state.first; });
-      if (bucket.size() != std::size(kStates) || bucket[0].first != Role::kMaster)
+      if (bucket.size() != std::size(kBufferStates) || bucket[0].first != Role::kMaster)
         return NotSupported("bucket {} of rank {} has not one master and two moments", number, place.first);
     }
   return buffers;

@@ -1,9 +1,9 @@
 // The state of Megatron's distributed optimizer in its own buckets ("dp_reshardable", Megatron-Core's default
 // since 0.15): flat tensors of each model parallel rank and bucket, cut over data parallel ranks.
 //
-// Which part of a bucket is whose is found as in distrib_optim.pt (megatron_optimizer.h): the weights of the
-// rank, cut out of the model's tensors, are matched by value with the masters that lie there.
-// Source: megatron-core 0.16.1, optimizer/distrib_optimizer.py.
+// The owner of each part of a bucket is found as in distrib_optim.pt (megatron_optimizer.h): the weights of
+// the rank, cut out of the model's tensors, are matched by value with the masters that lie there. Source:
+// megatron-core 0.16.1, optimizer/distrib_optimizer.py.
 #pragma once
 
 #include <deque>
@@ -18,25 +18,25 @@ namespace cairn {
 
 class MegatronBuckets {
  public:
-  // Whether a tensor is part of a bucket.
+  // True if a tensor is part of a bucket.
   static bool IsOne(std::string_view name) { return name.starts_with("optimizer.distributed."); }
 
-  // `args` are the training's arguments; `index` must outlive it. Errors: NotSupported where they cut its
-  // pipeline in a way that is not known here, or the buckets are not those of such a training.
+  // `args` are the training's arguments; `index` must outlive it. Errors: NotSupported if they cut its
+  // pipeline in an unknown way, or the buckets are not those of such a training.
   static Result<MegatronBuckets> Make(const PyValue& args, const MegatronArgs& model, const DcpIndex& index);
 
   // A chunk of a weight: `box` of a tensor of `shape`, without the dimension of the layers.
-  // Errors: NotSupported where it is not what a tensor parallel rank holds.
+  // Errors: NotSupported if it is not a box that one tensor parallel rank holds.
   Status AddWeight(const MegatronName& name, const Dims& shape, const Box& box, const StoredArray& chunk);
 
-  // Once all weights are there: finds out what the buckets hold. `items` and `optimizer` read the directory
+  // After all weights: finds out what the buckets hold. `items` and `optimizer` read the directory
   // whose files `builder` lists. Errors: NotSupported, and Corrupt naming bucket and element.
   Status Read(DcpItems& items, MegatronOptimizer& optimizer, StoredBuilder& builder);
-  // Then: hands the states of every parameter over; what are copies, the builder's account learns.
+  // Then: hands over the states of every parameter; copies go to the builder's account.
   Status Assemble(MegatronAssembler& assembler, StoredBuilder& builder) const;
 
  private:
-  // What a tensor parallel rank holds of a weight. The halves of a gated MLP are two pieces of one.
+  // The part of a weight that a tensor parallel rank holds. The halves of a gated MLP are two pieces of one.
   struct Held {
     MegatronName name;
     Dims shape;

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "convert/formats/megatron/megatron_optimizer.h"
+
 namespace cairn {
 namespace {
 
 constexpr uint64_t kBufferAlignment = 64;  // elements
-
-constexpr std::pair<Role, const char*> kBufferStates[] = {
-    {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
 
 struct BufferLayout {
   std::vector<uint64_t> begins;  // of each tensor of the chunk
@@ -18,7 +17,7 @@ struct BufferLayout {
 BufferLayout LayoutOf(const BufferChunk& chunk) {
   BufferLayout layout{std::vector<uint64_t>(chunk.size()), 0};
   uint64_t bucket = 0,
-           end = 0;  // where the bucket begins in the file, and where it ends so far within itself
+           end = 0;  // the begin of the bucket in the file, and its end so far within itself
   const auto close = [&](uint64_t at) { bucket += at, end = 0; };
   for (size_t i = chunk.size(); i-- > 0;) {
     uint64_t begin = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;

@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// What a rank holds, of which the state's grid is made.
+// The shape of a rank's box, the cell of the state's grid.
 Result<Dims> CellShape(const DcpTensor& state, const Dims& weight) {
   const Dims& grid = state.shape;
   const auto unlike = [&] {
@@ -70,7 +70,7 @@ Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& we
     CAIRN_ASSIGN_OR_RETURN(cell.array, JoinChunks(state, std::move(of_cell), shape, items, builder));
     cells.push_back(std::move(cell));
   }
-  return cells;  // that all of the weight is there is for StoredSource to say
+  return cells;  // StoredSource checks that the whole weight is there
 }
 
 }  // namespace cairn

@@ -17,14 +17,14 @@ struct MegatronCell {
   StoredArray array;  // the same elements, of the box's shape
 };
 
-// What `state` holds of a weight of shape `weight`. Adds files to `builder`.
-// Errors: NotSupported where it is not this grid; Corrupt naming a cell and element that is missing or there
+// The cells of a weight of shape `weight` in `state`. Adds files to `builder`.
+// Errors: NotSupported if it is not this grid; Corrupt naming a cell and element that is missing or there
 // twice; those of DcpItems::Array.
 Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& weight, DcpItems& items,
                                           StoredBuilder& builder);
 
 // Chunks of `tensor` that follow each other in its last dimension, as one array of `shape`.
-// Errors: Corrupt where they leave a hole or overlap; those of DcpItems::Array.
+// Errors: Corrupt if they leave a hole or overlap; those of DcpItems::Array.
 Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChunk*> chunks,
                                const Dims& shape, DcpItems& items, StoredBuilder& builder);
 

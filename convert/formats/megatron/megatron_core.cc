@@ -1,6 +1,6 @@
 // Two tables name the modules, inside the layers and beside them; the order of the first is the order in
-// which the layers register them. What follows is what both forms of Megatron's checkpoints say beside
-// tensors: arguments, schedule, groups of the optimizer, the loss scale, and notes on what a user must start
+// which the layers register them. Then come the other contents of both forms of Megatron's checkpoints:
+// arguments, schedule, groups of the optimizer, the loss scale, and notes on what a user must start
 // the training with.
 
 #include "convert/formats/megatron/megatron_core.h"
@@ -128,7 +128,7 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
   return own;
 }
 
-// Megatron's loader wants a scale. Where no file says one it is that which Megatron begins with.
+// Megatron's loader needs a scale. If no file states one, it is the scale that Megatron begins with.
 void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder) {
   const bool known = state.dynamic_loss_scale && state.loss_scale > 0;
   PickleEmitter& p = builder.pickle(zip);
@@ -161,7 +161,7 @@ void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, 
         "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
   if (fp16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
-    state.notes.push_back("no file says the loss scale; Megatron's first one, 2^32, stands there");
+    state.notes.push_back("no file states the loss scale; Megatron's first one, 2^32, was written");
 }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// What Megatron-Core calls the modules of its GPT, and what both forms of its checkpoints say beside tensors.
+// The names of Megatron-Core's modules, and the contents other than tensors of both forms of its checkpoints.
 //
 // Source: megatron-core 0.16.1, models/gpt, optimizer/__init__.py, optimizer_param_scheduler.py; Megatron-LM,
 // training/checkpointing.py.
@@ -28,29 +28,29 @@ inline bool InLayer(const MegatronTensor& tensor) {
   return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
 }
 
-// Megatron cuts its pipeline evenly, but for the first and the last stage. `layers`: of each pipeline chunk.
-// Errors: NotSupported, for a cut that its arguments cannot say.
+// Megatron cuts its pipeline evenly, except for the first and the last stage. `layers`: of each pipeline
+// chunk. Errors: NotSupported, for a cut that its arguments cannot express.
 Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages);
 
 // The arguments of the training, as its argparse.Namespace has them. `layers`: of each pipeline chunk.
 nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
                              const std::vector<int>& layers, const TrainingState& state);
-// As OptimizerParamScheduler asks for it; what is not known is a constant rate.
+// As OptimizerParamScheduler reads it; a constant rate if the schedule is unknown.
 nlohmann::json CoreSchedule(const TrainingState& state);
 
-// Sets the groups of `state`. Groups of Megatron's own stay as they are; those of another program become
-// matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported where vectors have
-// another weight decay than Megatron can give them. `allowed`: that is a note.
+// Sets the groups of `state`. Groups of Megatron's own stay unchanged; those of another program become
+// matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported if vectors have a
+// weight decay that Megatron cannot give them; with `allowed` that is a note.
 Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state);
-// Of an optimizer. Errors: NotSupported naming a parameter that it has no moments of.
+// Checks that the optimizer has moments of every parameter. Errors: NotSupported naming one without.
 Status CheckCoreMoments(const TrainingTensors& tensors);
-// What it adds to the hyper-parameters of group `group`.
+// The values that it adds to the hyper-parameters of group `group`.
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 
 // Emits the entry grad_scaler of a dict that is open.
 void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder);
 
-// What a user must know of the optimizer's state. `optimizer`: there is one; `distributed`: as the
+// Notes for the user about the optimizer's state. `optimizer`: there is one; `distributed`: as the
 // distributed optimizer takes it; `local_spec`: the step as torch's AdamW does; `fp16`: it scales losses.
 void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state);
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
-// What cairn.megatron saved (python/cairn/megatron.py): a run of Cairn with one step lies beside
+// A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step lies beside
 // metadata.json.
 constexpr const char* kCairnBackend = "cairn";
 
@@ -37,7 +37,7 @@ constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_av
 constexpr std::string_view kStateItems[] = {"rng_state",           "common_state",        "optimizer.",
                                             "opt_param_scheduler", "rerun_state_machine", "args"};
 
-// What a name says: a role, a module, and whether all layers are stacked under it.
+// A parsed name: a role, a module, and whether all layers are stacked under it.
 struct DistName {
   MegatronName place;
   Role role = Role::kWeight;
@@ -195,7 +195,7 @@ class MegatronDistOpener {
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     const PyValue* args = Find(root, "args");
-    if (!args) return NotSupported("there are no args in it, which say what the model is");
+    if (!args) return NotSupported("it has no args, which describe the model");
     const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
     CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied, options_));
     if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
@@ -272,7 +272,7 @@ class MegatronDistOpener {
   Manifest manifest_;
 };
 
-// That metadata.json names; null where there is none.
+// The backend in metadata.json; null if there is none.
 nlohmann::json BackendOf(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, "metadata.json");
   if (!fs.Stat(path).ok()) return {};

@@ -7,10 +7,10 @@
 
 namespace cairn {
 
-// Whether the directory's metadata.json says so: it names a backend, and not cairn's.
+// True if the directory's metadata.json names a backend other than cairn's.
 bool IsMegatronDist(FileSystem& fs, const std::string& directory);
 
-// Whether it says that cairn.megatron saved there (python/cairn/megatron.py): the directory is a run of
+// True if it says that cairn.megatron saved there (python/cairn/megatron.py): the directory is a run of
 // Cairn, too, and its one step holds the tensors.
 bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory);
 

@@ -1,5 +1,5 @@
 // Reading fills the fields from the arguments, then looks at each argument that was not read. Writing is
-// checked by reading: what comes back from the arguments that were written must be the function that was to
+// checked by reading: the function read from the written arguments must be the function that was to
 // be written.
 //
 // Sources: megatron-core 0.16.1, transformer/mlp.py, transformer/utils.py, models/common/embeddings;
@@ -28,7 +28,7 @@ constexpr size_t kMaxListItems = 1 << 16;  // of one list
 constexpr std::pair<std::string_view, std::string_view> kGlu[] = {
     {"swiglu", "silu"}, {"geglu", "gelu"}, {"reglu", "relu"}, {"liglu", "linear"}};
 
-// Of Megatron-Core's rotary scaling, which takes the factor alone.
+// Megatron-Core's rotary scaling, which takes the factor alone.
 json Llama3Scaling(const json& factor) {
   return {{"rope_type", "llama3"},
           {"factor", factor},
@@ -37,7 +37,7 @@ json Llama3Scaling(const json& factor) {
           {"original_max_position_embeddings", 8192}};
 }
 
-// They change the function, and only this value of theirs is understood (or none, which all may have).
+// Arguments that change the function; only this value (or none) is supported.
 const std::map<std::string, json>& Changing() {
   static const std::map<std::string, json> kChanging = {
       {"activation_func", nullptr},
@@ -314,8 +314,8 @@ bool Computes(const Architecture& family, const json& facts) {
   return back.ok() && SameFunction(facts, *back, family.name).ok();
 }
 
-// The family that was written, or that stands first in the list; one that has these tensors and is of another
-// function where there is none, whose writer then says what it has no place for.
+// The family that was written, or the first of the list that fits. If none computes this function, one that
+// has these tensors: its writer then reports the difference.
 std::string FamilyOf(const json& args, const json& facts) {
   std::vector<const Architecture*> families;
   if (const json written = Get(args, "cairn_architecture"); written.is_string())

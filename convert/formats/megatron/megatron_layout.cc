@@ -1,6 +1,6 @@
 // The builder goes through the table of modules in the order in which the programs register them: before the
 // layers, in each layer, behind them. It fuses what the table fuses, and notes for each rank's tensor which
-// box of which parameter fills which rows. A parameter that no module took is an error in the end, so
+// box of which parameter fills which rows. A parameter that no module took is an error at the end, so
 // nothing is lost silently. The rest of the file derives the model's sizes, and the arguments of a training,
 // from the manifest.
 
@@ -201,10 +201,10 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
     if (wanted.erase(parameter.spec.name) == 0) ignored.push_back(parameter.spec.name);
   if (wanted.empty() && ignored.empty()) return OkStatus();
   std::string differences;
-  if (!ignored.empty()) differences = "ignore " + SomeOf(ignored);
+  if (!ignored.empty()) differences = "ignore " + ShortList(ignored);
   if (!wanted.empty())
-    differences +=
-        fmt::format("{}ask for {}", ignored.empty() ? "" : ", and ", SomeOf({wanted.begin(), wanted.end()}));
+    differences += fmt::format("{}ask for {}", ignored.empty() ? "" : ", and ",
+                               ShortList({wanted.begin(), wanted.end()}));
   return NotSupported(
       "no arguments of {} describe this model: it would {}; --to dcp and --to native keep every tensor",
       NameOf(shape.program), differences);

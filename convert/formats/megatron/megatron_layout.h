@@ -41,7 +41,7 @@ struct MegatronShape : ModelShape {
   MegatronProgram program = MegatronProgram::kCore;
 };
 
-// Errors: NotSupported where the manifest's model has not what a GPT is made of.
+// Errors: NotSupported if the manifest's model lacks a size of a GPT.
 Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors);
 
 // The tensors of one rank, embeddings first, in the order in which Megatron-LM and Megatron-DeepSpeed
@@ -50,13 +50,13 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
                                                     const MegatronShape& shape, int tp, int tp_rank);
 
-// With the arguments that are written, the program computes the model's function and has these tensors and no
+// Checks that a program with the written arguments computes the model's function and has these tensors and no
 // others. Errors: NotSupported naming the fields or the tensors in which it differs.
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
                           const MegatronShape& shape);
 
-// The arguments of a training of it, as argparse.Namespace has them; what depends on a topology and on the
-// rank of a file is the caller's.
+// The arguments of a training of it, as argparse.Namespace has them. The caller adds those that depend on the
+// rank of a file.
 nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
                                  const Topology& topology);
 

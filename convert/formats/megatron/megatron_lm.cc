@@ -104,7 +104,7 @@ class MegatronOpener {
 
   Status ReadArgs(const PyValue& root) {
     const PyValue* args = Find(root, "args");
-    if (!args) return NotSupported("there are no args in it, which say what the model is");
+    if (!args) return NotSupported("it has no args, which describe the model");
     const auto size = [&](const char* name, const char* old) {
       const int64_t value = AsInt(Find(*args, name)).value_or(AsInt(Find(*args, old)).value_or(1));
       return static_cast<int>(std::clamp<int64_t>(value, 1, kMaxWorld));
@@ -140,7 +140,7 @@ class MegatronOpener {
     const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
     CAIRN_RETURN_IF_ERROR(
         builder_.account.LeaveRest(rank.file, file, taken, allowed).WithContext(directory_));
-    if (chunks_.size() == first) return NotFound("{}: there is no model in it", path);
+    if (chunks_.size() == first) return NotFound("{}: it has no model", path);
     return ReadOptimizer(rank, file, first);
   }
 
@@ -152,7 +152,7 @@ class MegatronOpener {
     std::vector<MegatronChunkWeights> chunks;
     for (size_t c = first; c < chunks_.size(); ++c) {
       MegatronChunkWeights& chunk = chunks.emplace_back();
-      for (auto& [name, weight] : chunks_[c].tensors) chunk.weights.push_back(&weight);
+      for (auto& [name, weight] : chunks_[c].tensors) chunk.push_back(&weight);
     }
     MegatronOptimizer reader(fs_, directory_, builder_);
     const std::string distributed = DistributedOf(rank);

@@ -10,8 +10,8 @@ namespace cairn {
 
 // `path` is an iter_* directory, or one with latest_checkpointed_iteration.txt.
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path);
-// Where `path` is a run whose tracker names an iteration that cairn.megatron saved: that iteration, which
-// holds a step of Cairn. Otherwise `path`.
+// If `path` is a run whose tracker names an iteration that cairn.megatron saved: that iteration, which holds
+// a step of Cairn. Otherwise `path`.
 std::string IterationSavedByCairn(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
                                                       const OpenOptions& options);

@@ -1,8 +1,8 @@
 // Megatron's GPT: what its modules are called in each of its forks, and which box of which canonical
 // parameter a rank's slice of one is.
 //
-// Names and cuts are data. What is proven rather than believed is proven elsewhere: the slices must cover
-// every parameter once (StoredSource), and masters round to weights (master_proof.h).
+// Names and cuts are data. Other code verifies the result: the slices must cover every parameter once
+// (StoredSource), and masters must round to weights (master_proof.h).
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace cairn {
 
-// What its arguments say of a model.
+// A model as its arguments describe it.
 struct MegatronArgs {
   ModelShape shape;
   uint64_t vocab = 0;      // the true size if it is known, else the padded one
@@ -27,7 +27,7 @@ struct MegatronArgs {
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
 // show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
-// InvalidArgument where they contradict each other; NotSupported. What is not understood of the arguments
+// InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
 // may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
                                       const OpenOptions& options,
@@ -41,10 +41,10 @@ struct MegatronSlice {
   Role role = Role::kWeight;
   StoredArray tensor;
   Dims shape;  // of the slice
-  Box box;     // of the slice: what `tensor` is
+  Box box;     // of the slice: the part that `tensor` holds
 };
 
-// What is said of an optimizer's state that is one number for a whole parameter.
+// The error for an optimizer's state that is one number for a whole parameter.
 Status NumberHasNoPlace(const std::string& name, Role role);
 
 // Puts the slices of all ranks together.
@@ -53,11 +53,11 @@ class MegatronAssembler {
   MegatronAssembler(const MegatronArgs& args, int tp_size, StoredBuilder& builder)
       : args_(args), tp_size_(tp_size), builder_(builder) {}
 
-  // Whether a name is one of Megatron's, and so has a place.
+  // True if a name is one of Megatron's.
   static bool Knows(std::string_view name);
 
-  // Errors: NotSupported naming a tensor without a place; Corrupt where its shape is not what the arguments
-  // say.
+  // Errors: NotSupported naming a tensor that Megatron's GPT does not have; Corrupt if its shape contradicts
+  // the arguments.
   Status Add(const MegatronSlice& slice);
 
  private:

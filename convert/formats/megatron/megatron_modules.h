@@ -21,7 +21,7 @@ struct MegatronModule {
   std::vector<std::string_view>
       canonical;  // one; query, key and value; or gate and up, of which up may be alone
 
-  // Of a fused matrix, all are cut alike.
+  // All modules of a fused matrix are cut alike.
   const CanonicalModule& cut_as() const { return *FindCanonicalModule(canonical[0]); }
   bool is_qkv() const { return canonical.size() == 3; }
   bool is_gate_up() const { return canonical.size() == 2; }

@@ -1,4 +1,4 @@
-// What a name in a Megatron checkpoint says: which layer, and which module of it.
+// Parses a name in a Megatron checkpoint: which layer, and which module of it.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ struct MegatronName {
   std::string name;  // "self_attention.dense.weight"
 };
 
-// Of "language_model.encoder.layers.3.self_attention.dense.weight", "decoder.final_layernorm.bias" and the
-// like, inside of any wrappers; nothing for other names.
+// Parses "language_model.encoder.layers.3.self_attention.dense.weight", "decoder.final_layernorm.bias" and
+// the like, inside any wrappers; nullopt for other names.
 std::optional<MegatronName> ParseMegatronName(std::string_view name);
 
 // Buffers and opaque states of modules that hold no parameters.

@@ -26,7 +26,8 @@ Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const
   return array;
 }
 
-// The number of updates is read with the groups. Errors: NotSupported naming a state beside it and Adam's.
+// The number of updates is read with the groups. Errors: NotSupported naming a state other than it and
+// Adam's.
 Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, const std::string& name,
                  Account& account) {
   for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
@@ -55,7 +56,6 @@ Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& arra
   return bytes;
 }
 
-// Whether the first elements of a master, and the last ones, round to those of a weight.
 Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight) {
   const uint64_t volume = weight.shape.Volume(), count = std::min(volume, kSampleElements);
   if (begin > master.shape.Volume() || volume > master.shape.Volume() - begin) return false;
@@ -79,8 +79,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
   if (!groups || !groups->is(PyKind::kList) || !states)
     return NotSupported("it has no fp32_from_fp16_params");
   std::vector<MegatronWeight*> left;
-  for (const MegatronChunkWeights& chunk : chunks)
-    left.insert(left.end(), chunk.weights.begin(), chunk.weights.end());
+  for (const MegatronChunkWeights& chunk : chunks) left.insert(left.end(), chunk.begin(), chunk.end());
   for (size_t g = 0; g < groups->items.size(); ++g) {
     const PyValue* ids = Find(*ItemOf(Find(*inner, "param_groups"), g), "params");
     for (size_t i = 0; i < groups->items[g]->items.size(); ++i) {
@@ -134,15 +133,14 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
       return NotSupported("it does not have one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];
     MegatronBuffer buffer;
-    for (const auto& [role, key] : {std::pair(Role::kMaster, "param"), std::pair(Role::kExpAvg, "exp_avg"),
-                                    std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
+    for (const auto& [role, key] : kBufferStates) {
       CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, file_index, Find(stored, key), key));
       if (vector.shape.rank() != 1 ||
           (!buffer.vectors.empty() && !(vector.shape == buffer.vectors[0].second.shape)))
         return Corrupt("{} has shape {}", key, ToString(vector.shape));
       buffer.vectors.emplace_back(role, std::move(vector));
     }
-    CAIRN_RETURN_IF_ERROR(Walk(buffer, chunks[c].weights));
+    CAIRN_RETURN_IF_ERROR(Walk(buffer, chunks[c]));
   }
   return OkStatus();
 }
@@ -170,7 +168,7 @@ Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& 
 
 // From the end of one parameter the next begins at the next multiple of 64 elements in its bucket, or at once
 // where it is the first of another: the padding between buckets is not in the file.
-Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights) {
+Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights) {
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   uint64_t bucket = 0, end = 0;
   while (!left.empty()) {
@@ -192,7 +190,7 @@ Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<M
 }
 
 Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets,
-                                      const std::vector<MegatronWeight*>& weights) {
+                                      const MegatronChunkWeights& weights) {
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   for (size_t b = 0; b < buckets.size(); ++b) {
     const uint64_t size = buckets[b].vectors[0].second.shape.Volume();

@@ -1,9 +1,8 @@
 // The optimizer's state in Megatron-LM's own files, which name none of its tensors.
 //
-// Which master belongs to which weight is found by value: rounded, it is that weight. Where several would do,
-// the order of the model decides, which then does not matter for the masters. Moments lie as their masters
-// do. Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py,
-// distributed/param_and_grad_buffer.py.
+// The master of a weight is found by value: rounded, it is that weight. If several fit, the order of the
+// model decides; their masters are then equal. Moments lie as their masters do. Source:
+// megatron/core/optimizer/optimizer.py, distrib_optimizer.py, distributed/param_and_grad_buffer.py.
 #pragma once
 
 #include <vector>
@@ -12,16 +11,18 @@
 
 namespace cairn {
 
-// A weight of a rank, and what the optimizer keeps for it.
+// A weight of a rank, and the optimizer's state of it.
 struct MegatronWeight {
   StoredArray weight;
   std::vector<std::pair<Role, StoredArray>> states;
-  std::optional<size_t> group;  // of the optimizer's parameters, where the file says it
+  std::optional<size_t> group;  // of the optimizer's parameters, if the file states it
 };
 
-struct MegatronChunkWeights {
-  std::vector<MegatronWeight*> weights;  // trainable, in the order of the model's state dict
-};
+using MegatronChunkWeights = std::vector<MegatronWeight*>;  // trainable, in the order of the state dict
+
+// The keys of the distributed optimizer's vectors.
+inline constexpr std::pair<Role, const char*> kBufferStates[] = {
+    {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
 
 // The flat vectors of a buffer of the distributed optimizer, or of a bucket of it; the masters first.
 struct MegatronBuffer {
@@ -31,27 +32,27 @@ struct MegatronBuffer {
 // Fills in `states` of weights. After an error some of them may have states and others not.
 class MegatronOptimizer {
  public:
-  // `directory` is what the builder's files are relative to; its account learns what is alignment.
+  // The builder's files are relative to `directory`; alignment goes to its account.
   MegatronOptimizer(FileSystem& fs, const std::string& directory, StoredBuilder& builder)
       : files_(fs, directory), catalog_(builder.catalog), account_(builder.account) {}
 
   // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
-  // Errors: NotSupported where it is in no known form, naming a state that has no place, or where parameters
-  // differ in their number of updates; Corrupt where a master rounds to no weight.
+  // Errors: NotSupported if its form is unknown, naming a state that is not supported, or if parameters
+  // differ in their number of updates; Corrupt if a master rounds to no weight.
   Status ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
 
-  // Then: the updates of each parameter, where their states say it.
+  // Then: the updates of each parameter, if their states have them.
   const std::optional<double>& step() const { return step_; }
 
   // distrib_optim.pt: a flat buffer a chunk, parameters in reverse, from multiples of 64 elements.
   Status ReadDistributed(const TorchFile& file, uint32_t file_index,
                          const std::vector<MegatronChunkWeights>& chunks);
 
-  // The same where each bucket is known: parameters in reverse go through the buckets of a chunk.
-  Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const std::vector<MegatronWeight*>& weights);
+  // The same if each bucket is known: parameters in reverse go through the buckets of a chunk.
+  Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const MegatronChunkWeights& weights);
 
-  // Whether the first elements of a master from `begin` on, and the last ones, round to those of a weight.
+  // True if the first elements of a master from `begin` on, and the last ones, round to those of a weight.
   Result<bool> Rounds(const StoredArray& master, uint64_t begin, const StoredArray& weight);
 
  private:
@@ -60,7 +61,7 @@ class MegatronOptimizer {
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
   Status TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state, const std::string& name);
-  Status Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights);
+  Status Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights);
 
   OpenFiles files_;
   const StoredCatalog& catalog_;

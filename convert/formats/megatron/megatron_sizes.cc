@@ -21,7 +21,7 @@ bool SaysAny(const PyValue& args, std::initializer_list<const char*> names) {
   });
 }
 
-// Of a fused query_key_value: its heads, and two for each group of them.
+// A fused query_key_value has the query heads, and two heads for each group of them.
 uint64_t GroupsShown(const PyValue& args, uint64_t rows, uint64_t hidden) {
   const auto heads = AsInt(Find(args, "num_attention_heads")), given = AsInt(Find(args, "kv_channels"));
   if (!heads || *heads <= 0 || hidden % static_cast<uint64_t>(*heads) != 0) return 0;

@@ -1,4 +1,4 @@
-// Sizes of a Megatron model that its tensors show, for checkpoints whose args lack them.
+// Sizes of a Megatron model derived from its tensors, for checkpoints whose args lack them.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace cairn {
 using MegatronShapes = std::map<std::pair<int, std::string>, Dims>;
 
 // Arguments by name, of `tp_size` ranks: num_layers, hidden_size, padded_vocab_size, max_position_embeddings,
-// ffn_hidden_size, and where the heads are known num_key_value_heads. Errors: NotFound naming an argument
+// ffn_hidden_size, and, if the heads are known, num_key_value_heads. Errors: NotFound naming an argument
 // that `args` lacks, that changes the function and that no tensor shows: the kind of positions of a model
 // without position embeddings, the activation of a gated MLP.
 Result<std::map<std::string, uint64_t>> SizesShown(const PyValue& args, const MegatronShapes& shapes,

@@ -31,7 +31,7 @@ void AddSharedParams(const PyValue& shared, nlohmann::json& state) {
       state["shared_params"][KeyText(*shared.items[i])] = std::string(*first);
 }
 
-// Of ZeRO-3 and universal checkpoints nothing else says it: they hold the fp32 masters alone.
+// ZeRO-3 and universal checkpoints state it nowhere else: they hold the fp32 masters alone.
 void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
   for (const auto& [key, dtype] :
        {std::pair("bf16", Dtype::kBF16), std::pair("bfloat16", Dtype::kBF16), std::pair("fp16", Dtype::kF16)})
@@ -39,7 +39,7 @@ void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
       if (AsInt(Find(*section, "enabled")).value_or(0) != 0) state["params_dtype"] = Name(dtype);
 }
 
-// It decides in which order DeepSpeed takes its own optimizer files.
+// It decides the order in which DeepSpeed reads its own optimizer files.
 void AddRoundRobin(const PyValue& config, nlohmann::json& state) {
   const PyValue* zero = FindKind(config, "zero_optimization", PyKind::kDict);
   if (zero && AsInt(Find(*zero, "round_robin_gradients")).value_or(0) != 0)

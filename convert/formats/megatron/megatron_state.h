@@ -1,4 +1,4 @@
-// What Megatron and its forks say beside tensors: how far a training was.
+// The progress of a training in checkpoints of Megatron and its forks.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace cairn {
 // their memory, out of a checkpoint's top level and its args.
 nlohmann::json MegatronState(const PyValue& root);
 
-// Adds hyper-parameters and step of what torch's optimizers call their state dict.
+// Adds hyper-parameters and step from the state dict of a torch optimizer.
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
 
 // Adds the loss scale of Megatron's `optimizer.grad_scaler` in `file` at `path`, with what its growth counts.

@@ -64,7 +64,7 @@ class MegatronPlanner {
       if (!parameter.master)
         return NotSupported(
             "{} has no fp32 master: Megatron's mixed precision optimizer needs all of them; choose --dtype "
-            "bf16 where the weights are fp32",
+            "bf16 if the weights are fp32",
             parameter.spec.name);
     return OkStatus();
   }
@@ -78,8 +78,8 @@ class MegatronPlanner {
     return fmt::format("{}{}{}", prefix, options_.local_spec ? module.local : module.fused, tensor.Kind());
   }
 
-  // Where a tensor stands among those of its layer: the norm before attention is the first of all where it
-  // stands by itself.
+  // The place of a tensor in its layer. The norm before attention is the first of all if it is a module of
+  // its own.
   int OrderOf(const MegatronTensor& tensor) const {
     if (options_.local_spec && tensor.module == "input_layernorm") return -1;
     const auto modules = CoreLayerModules();
@@ -96,7 +96,7 @@ class MegatronPlanner {
     Chunk chunk;
     for (const MegatronTensor& tensor : tensors) {
       const bool here = StageOf(tensor.layer, layers_) == index;
-      // The last stage of several has the tied embedding again, as its head.
+      // The last of several stages holds the tied embedding again, as its head.
       const bool head =
           shape_.tied && tensor.module == "word_embeddings" && chunks > 1 && index + 1 == chunks;
       if (!here && !head) continue;
@@ -192,7 +192,7 @@ class MegatronPlanner {
     p.EndDict();
   }
 
-  // torch's AdamW looks for its step in each state; Transformer Engine's Adam fails where it is there.
+  // torch's AdamW looks for its step in each state; Transformer Engine's Adam fails if it is there.
   void EmitStates(uint32_t zip, const std::vector<std::vector<const LocalTensor*>>& groups) {
     PickleEmitter& p = builder_.pickle(zip);
     p.Text("state");
@@ -264,7 +264,7 @@ class MegatronPlanner {
   void AddNotes() {
     state_.notes.push_back("random states are not carried; start with --no-load-rng");
     if (!fits_all_buckets_)
-      state_.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
+      state_.notes.push_back("some sizes are not multiples of 64; start without --overlap-grad-reduce");
     if (distributed() && tensors_.weight_type() == Dtype::kF16)
       state_.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
     AddCoreNotes(tensors_.optimizer, distributed(), options_.local_spec,

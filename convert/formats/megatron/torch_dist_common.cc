@@ -17,12 +17,12 @@ nlohmann::json Arguments(const TorchDistCommon& common) {
   arguments["use_distributed_optimizer"] = distributed;
   arguments["dist_ckpt_optim_fully_reshardable"] = distributed;
   arguments["transformer_impl"] = common.local_spec ? "local" : "transformer_engine";
-  arguments["no_save_rng"] = true;  // so that its loader asks for none
+  arguments["no_save_rng"] = true;  // its loader then asks for none
   arguments["no_save_optim"] = common.optimizer == CoreOptimizer::kNone;
   return arguments;
 }
 
-// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails where it is there.
+// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails if it is there.
 void EmitState(const TorchDistCommon& common, uint32_t zip, TargetBuilder& builder) {
   PickleEmitter& p = builder.pickle(zip);
   p.Text("state");
@@ -66,7 +66,7 @@ void EmitOptimizer(const TorchDistCommon& common, uint32_t zip, TargetBuilder& b
   p.EndDict();
 }
 
-// With it the loader asks for names and shapes as they were saved.
+// It makes the loader ask for names and shapes as they were saved.
 nlohmann::json ContentMetadata(const TorchDistCommon& common) {
   nlohmann::json content = {{"singleton_local_shards", false}, {"chained_optim_avoid_prefix", true}};
   if (common.optimizer == CoreOptimizer::kDistributed) {

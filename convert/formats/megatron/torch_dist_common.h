@@ -1,12 +1,12 @@
-// What a distributed checkpoint of Megatron-Core says once for all ranks, in common.pt: arguments, how far
-// the training was, the optimizer's hyper-parameters, the schedule, and how the content is to be asked for.
+// common.pt, the part of a distributed checkpoint of Megatron-Core that all ranks share: arguments, progress,
+// the optimizer's hyper-parameters, the schedule, and how a loader asks for the content.
 #pragma once
 
 #include "convert/formats/megatron/megatron_core.h"
 
 namespace cairn {
 
-// Which of Megatron's optimizers takes the state.
+// The optimizer of Megatron that the state is for.
 enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };
 
 struct TorchDistCommon {

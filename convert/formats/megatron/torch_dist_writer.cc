@@ -89,7 +89,7 @@ class TorchDistPlanner {
   }
 
  private:
-  // Weights that no training of Megatron's has left are a release to it.
+  // Megatron treats weights from outside a training as a release.
   std::string DirectoryName() const {
     if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return "release";
     return fmt::format("iter_{:07}", state_.iteration);
@@ -199,7 +199,7 @@ class TorchDistPlanner {
     return static_cast<uint32_t>(best);
   }
 
-  // ---- Opaque states of modules: nothing, which each takes for a state of its own making.
+  // ---- Opaque states of modules: None, from which each module makes its own.
 
   void AddExtraStates() {
     std::vector<std::string> modules;
@@ -225,7 +225,7 @@ class TorchDistPlanner {
   }
 
   void AddNotes() {
-    state_.notes.push_back("random states are not carried; the training seeds them anew");
+    state_.notes.push_back("random states are not carried over; the training seeds them anew");
     AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec,
                  tensors_.weight_type() == Dtype::kF16, state_);
   }

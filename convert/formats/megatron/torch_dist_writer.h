@@ -2,8 +2,8 @@
 // and metadata.json, from which a training of any TP and PP continues.
 //
 // Names are Transformer Engine's whichever layers the model has; layers are stacked along a first dimension,
-// a chunk each; halves of a gated MLP are cut one by one; the tied head is not there. What data parallel
-// ranks hold alike lies in the file of the one with least so far, as --ckpt-fully-parallel-save spreads it.
+// a chunk each; halves of a gated MLP are cut one by one; the tied head is omitted. A tensor that data
+// parallel ranks share goes to the rank with the least so far, as --ckpt-fully-parallel-save spreads it.
 // ZeRO 0 gives the state of the optimizer that is not distributed, ZeRO 1 that of the distributed one in its
 // form "fully_reshardable". Source: megatron-core 0.16.1, dist_checkpointing/, optimizer/, transformer/; the
 // training's own entries after Megatron-LM, training/checkpointing.py.

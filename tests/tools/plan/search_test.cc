@@ -58,7 +58,7 @@ TEST_F(SearchTest, EveryPlanKeepsEveryRule) {
   for (const Candidate& c : found.best) {
     const RunSetup& s = c.setup;
     EXPECT_LE(s.tp, 8);
-    const StageLayers layers = StageLayersOf(request_.shape, s);
+    const StageLayers layers = PlannedStages(request_.shape, s);
     EXPECT_EQ(s.pp == 1 ? layers.first : layers.first + (s.pp - 2) * layers.middle + layers.last, 72);
     EXPECT_EQ(2048 % (s.micro_batch * s.dp), 0);
     EXPECT_EQ(192 % (s.micro_batch * s.dp), 0);
@@ -134,7 +134,7 @@ TEST_F(SearchTest, CairnTrainCutsAsEvenlyAsCanBe) {
   request_.program = Program::kCairn;
   request_.pp = {12};
   const Candidate best = Found(1).best.at(0);
-  const StageLayers layers = StageLayersOf(request_.shape, best.setup);  // ten of 6, two of 5
+  const StageLayers layers = PlannedStages(request_.shape, best.setup);  // ten of 6, two of 5
   EXPECT_EQ(layers.first, 6);
   EXPECT_EQ(layers.last, 5);
   for (const std::string& flag : LaunchFlags(request_.shape, best.setup))

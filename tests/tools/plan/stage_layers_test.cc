@@ -81,7 +81,7 @@ TEST(StageLayersTest, MemoryIsThatOfEachStage) {
 
 TEST(StageLayersTest, CairnTrainGivesTheRestToTheFirstStages) {
   const auto of = [](int64_t layers) {
-    return StageLayersOf({.layers = layers, .hidden = 64, .heads = 4}, OnEight(0, 0, Program::kCairn));
+    return PlannedStages({.layers = layers, .hidden = 64, .heads = 4}, OnEight(0, 0, Program::kCairn));
   };
   EXPECT_EQ(of(17).first, 3);
   EXPECT_EQ(of(17).middle, 2);
