@@ -10,22 +10,22 @@
 namespace cairn {
 
 struct BundleSizes {
-  uint64_t least = 0;   // a bundle below it is filled up again; 0: no bundle at all
-  uint64_t target = 0;  // as soon as so much waits, a bundle is made of it
+  uint64_t least = 0;   // below it, full copies and weights share a bundle
+  uint64_t target = 0;  // as soon as so much waits, it becomes a bundle; 0: no bundles
   uint64_t most = 0;
 };
 
 struct BundleDraft {
   std::string name;
   std::vector<ArchiveRecord> members;  // where they lie now, in the order that the bundle will have
-  std::vector<std::string> files;  // that it replaces: tars of one member, and bundles that were too small
+  std::vector<std::string> files;      // the tars that it replaces
   uint64_t bytes = 0;
   std::string why;
 };
 
 struct BundlePlan {
   std::vector<BundleDraft> bundles;
-  uint64_t waiting_members = 0;  // proven, small enough, and in no bundle of the least size yet
+  uint64_t waiting_members = 0;  // proven, small enough, and in no bundle yet
   uint64_t waiting_bytes = 0;
 };
 

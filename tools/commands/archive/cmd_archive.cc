@@ -10,7 +10,6 @@
 #include <set>
 
 #include "ckpt/model/layout.h"
-#include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/store/claims.h"
