@@ -89,7 +89,7 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   record.saved_unix_seconds = whole.saved_unix_seconds;
   if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
     record.saved_unix_seconds = manifest->modified_unix_seconds;
-  return StoreStepAs(store, *weights, std::move(record), progress, options);
+  return StoreStep(store, *weights, progress, options, std::move(record));
 }
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {

@@ -11,8 +11,8 @@
 //
 // The numbers are the first and the last step, the digits a digest of the members' names and places before;
 // RUN is "runs" where the members are of several. No two members of a bundle have the same directory, so that
-// tar -xf overwrites nothing. A member keeps the name that its own tar had, which is what the ledger calls it
-// by. Where a member is there twice, its own tar counts (store.h): a killed run left it, or the one in the
+// tar -xf overwrites nothing. A member keeps the name that its own tar had; the sidecar and the ledger use
+// it. If a member is there twice, its own tar counts (store.h): a killed run left it, or the copy in the
 // bundle was damaged and is stored again.
 #pragma once
 

@@ -53,9 +53,9 @@ struct MemberRef {
 };
 
 enum class MemberState {
-  kStored,    // the tar is there, no ledger entry: nobody proved it
+  kStored,    // the tar has no sidecar: nobody proved it
   kVerified,  // proven after it was written
-  kDamaged,   // the ledger and the tar contradict each other
+  kDamaged,   // the sidecar and the tar contradict each other
 };
 std::string_view Name(MemberState state);
 
@@ -67,7 +67,7 @@ struct ArchiveMember {
   uint64_t bytes = 0;
   MemberState state = MemberState::kStored;
   std::string trouble;                  // what is damaged
-  std::optional<ArchiveRecord> record;  // where the ledger has a readable one
+  std::optional<ArchiveRecord> record;  // if the sidecar can be read
 
   // The order of its commit among those of its run; without a readable record, by the number alone.
   BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
-#include "tools/archive/tar/file_facts.h"
+#include "ckpt/io/file_facts.h"
 
 namespace cairn {
 
