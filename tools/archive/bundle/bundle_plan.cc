@@ -44,8 +44,8 @@ class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
-  // Forms keep to themselves, so that weights alone are recalled without the rest, unless that makes a bundle
-  // too small.
+  // Forms have bundles of their own, so that weights can be recalled alone, unless a bundle would be too
+  // small.
   bool Fits(const Unit& unit) {
     return HasRoom(unit) &&
            (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.record->form);

@@ -29,9 +29,9 @@ struct BundlePlan {
   uint64_t waiting_bytes = 0;
 };
 
-// Of proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
-// target size and above, and those in pieces, stay as they are. `all`: what waits need not reach the target,
-// since nothing more is to come. `pass_over`: true for a file that is not to be touched now.
+// Bundles proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
+// target size and above, and those in pieces, stay as they are. `all`: a bundle need not reach the target,
+// because no more members will come. `pass_over`: true for a file that is not to be touched now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,
                        const std::function<bool(const std::string& file)>& pass_over);
 

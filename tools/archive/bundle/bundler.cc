@@ -62,7 +62,7 @@ class BundleWriter {
   }
 
  private:
-  // The headers are read rather than believed: the entries must be those that the record tells of.
+  // Reads the headers of the tar: its entries must be those of the record.
   Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
     const TarPlace place = store_.Place(member);
     CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(store_.fs(), place));
@@ -191,7 +191,7 @@ Result<Troubles> FinishKilledRun(const Store& store) {
   return troubles;
 }
 
-// Which of the draft's members are damaged where they lie.
+// Finds the damaged members of the draft: one line each, and their files into `files`.
 std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
@@ -216,7 +216,7 @@ Status ReplaceByBundle(const Store& store, BundleDraft draft, const BundleJob& j
       MakeBundle(store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
   if (!bundle.ok()) {
     const std::vector<std::string> lines = DamagedOf(store, draft, troubles.files);
-    if (!store.List().ok()) return bundle.status();  // a disk that fails altogether is no damage
+    if (!store.List().ok()) return bundle.status();  // the disk failed, the members are not damaged
     troubles.problems.insert(troubles.problems.end(), lines.begin(), lines.end());
     return lines.empty() ? bundle.status() : OkStatus();
   }

@@ -116,7 +116,7 @@ Result<std::string> WeightsAgain(const Store& store, const ArchiveRecord& record
   return StripAgain(store, *step, TarName(*full), *full, record);
 }
 
-// The source anew, where its content is what was archived. Returns what it was taken from.
+// Stores the source again if its content is still what was archived. Returns the path that it was read from.
 Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) {
   FileSystem& fs = store.fs();
   if (record.form == Form::kWeights) return WeightsAgain(store, record);

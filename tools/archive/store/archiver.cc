@@ -59,7 +59,7 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
   return StoreTree(store, request.source.path, progress, options, request.source.links);
 }
 
-// The ledger forgets that a member was damaged, where it knows of it.
+// The ledger forgets that a member was damaged, if it knows of it.
 void NoteProven(const Store& store, const ArchiveRecord& record) {
   if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return;
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())

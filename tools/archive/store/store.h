@@ -77,7 +77,7 @@ struct ArchiveMember {
 
 // All members, by run, then step. Reads no tar, so that nothing is recalled from tape. A bundle without a
 // readable sidecar stands for the members that nobody knows of.
-// Errors: NotFound where the store is no directory.
+// Errors: NotFound if the store is not a directory.
 Result<std::vector<ArchiveMember>> ListStore(const Store& store);
 
 // The names of all tars of one member, those included of which only the sidecar is left.
@@ -108,7 +108,7 @@ ArchiveMember DescribeTar(const MemberRef& member);
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
 Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 
-// Writes README.txt and unpack.py where they are missing or of another version.
+// Writes README.txt and unpack.py if they are missing or of another version.
 Status WriteStoreReadme(const Store& store);
 
 // Held while something is written into the store. Errors: StoreIsBusy where another process does.

@@ -188,7 +188,7 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
   return code;
 }
 
-// Errors: NotFound where there is none.
+// Errors: NotFound if there is none.
 Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   if (!name.selector.empty()) {
     CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember(name.store, name.selector));
@@ -219,7 +219,7 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
         fmt::format("{}: could not be read to the end: {}", MemberText(member), report.trouble.message()));
   if (report.good())
     PrintLine("{}: whole, {} read back{}", MemberText(member), HumanBytes(report.bytes_checked),
-              member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
+              member.record ? "" : "; it has no sidecar, cairn archive run of its source writes one");
 }
 
 // On a budget: those that were looked at longest ago.
