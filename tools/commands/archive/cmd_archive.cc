@@ -267,7 +267,7 @@ Result<VerifyPlan> PlanVerify(const ArchiveOptions& options, const MemberName& n
 }
 
 // Repairs a member; the report becomes that of the repaired one.
-Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
+Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& report) {
   CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
   member = DescribeMember({store, member.tar});
@@ -277,7 +277,7 @@ Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
 }
 
 // What a recall did not bring back is not read, which might wait for ever.
-VerifyReport LookAtMember(const Store& store, const ArchiveMember& member, bool quiet) {
+VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
     if (IsStub(path))
       return {
@@ -317,9 +317,10 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
   int code = kExitDone;
   ordered_json list = ordered_json::array();
   for (ArchiveMember& m : plan.members) {
-    VerifyReport report = LookAtMember(name.store, m, options.json);
+    VerifyReport report = VerifyUnlessOnTape(name.store, m, options.json);
     if (!report.problems.empty() && options.repair)
-      if (const Status mended = Mend(name.store, m, report); !mended.ok()) PrintProblem(mended.message());
+      if (const Status mended = RepairAndVerify(name.store, m, report); !mended.ok())
+        PrintProblem(mended.message());
     if (!report.problems.empty())
       code = kExitCheckFailed;
     else if (!report.good() && code == kExitDone)

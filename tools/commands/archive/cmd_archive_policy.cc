@@ -152,7 +152,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(FileLock taken, LockStore(store));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(store));
+    CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
   }
   if (!options.dry_run && !options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
