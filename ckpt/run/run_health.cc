@@ -29,24 +29,23 @@ std::optional<double> ValidationLossOf(const nlohmann::json& state, int64_t step
 
 }  // namespace
 
-Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  std::vector<StepFacts> facts;
+StepFacts StepFactsOf(const Manifest& manifest) {
+  return {.step = manifest.step,
+          .tokens = IntField(manifest.state, "consumed_tokens"),
+          .unhealthy = {},
+          .health = HealthOf(manifest.state),
+          .run = manifest.run,
+          .epoch = IntField(manifest.state, "epoch"),
+          .validation_loss = ValidationLossOf(manifest.state, manifest.step),
+          .branches = manifest.branches};
+}
+
+void JudgeSteps(FileSystem& fs, const std::string& run_dir, std::vector<StepFacts>& facts) {
   std::vector<JudgedStep> judged;
   std::vector<BranchedStep> commits;
-  for (const int64_t step : steps) {
-    const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
-    if (!manifest.ok()) continue;
-    facts.push_back({.step = step,
-                     .tokens = IntField(manifest->state, "consumed_tokens"),
-                     .unhealthy = {},
-                     .health = HealthOf(manifest->state),
-                     .run = manifest->run,
-                     .epoch = IntField(manifest->state, "epoch"),
-                     .validation_loss = ValidationLossOf(manifest->state, step),
-                     .branches = manifest->branches});
-    judged.push_back({step, facts.back().health, manifest->run});
-    commits.push_back({step, manifest->branches});
+  for (const StepFacts& step : facts) {
+    judged.push_back({step.step, step.health, step.run});
+    commits.push_back({step.step, step.branches});
   }
   std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
   const std::vector<bool> superseded = Superseded(commits);
@@ -54,6 +53,18 @@ Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& 
     facts[i].unhealthy = std::move(verdicts[i]);
     facts[i].superseded = superseded[i];
   }
+}
+
+Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  std::vector<StepFacts> facts;
+  for (const int64_t step : steps)
+    if (const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
+        manifest.ok()) {
+      facts.push_back(StepFactsOf(*manifest));
+      facts.back().step = step;
+    }
+  JudgeSteps(fs, run_dir, facts);
   return facts;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/branch.h"
 #include "ckpt/run/health.h"
 
@@ -23,6 +24,11 @@ struct StepFacts {
   std::vector<int64_t> branches = {};     // branch.h
   bool superseded = false;                // by the newest step of the directory
 };
+
+// The facts of one step by its own manifest alone.
+StepFacts StepFactsOf(const Manifest& manifest);
+// Adds what later steps and the run directory say of each: `unhealthy` and `superseded`. Ascending by number.
+void JudgeSteps(FileSystem& fs, const std::string& run_dir, std::vector<StepFacts>& facts);
 
 // The facts of all steps whose manifest can be read, ascending by number. Errors: those of listing the
 // directory.

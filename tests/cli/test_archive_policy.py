@@ -475,7 +475,7 @@ class IdentityTest(CliTest):
         self.assertIn("} 0\n", [line + "\n" for line in (self.dir / "m.prom").read_text().splitlines()
                                 if line.startswith("cairn_archive_success{")][0])
         self.assertFalse(json.loads((self.store / "status.json").read_text())["ok"])
-        self.archive("run", "--policy", self.write("p.toml", 'runs = ["not*"]', *head), code=1, says="notes: the policy takes it for a run")
+        self.archive("run", "--policy", self.write("p.toml", 'runs = ["not*"]', *head), code=1, says="notes: matches `runs` but contains no step")
         self.step("gpt", 4, "a")
         policy = self.write("p.toml", 'runs = ["gp*"]', *head)
         self.archive("run", "--policy", policy)

@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "ckpt/io/file_facts.h"
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/tar/file_facts.h"
 
 namespace cairn {
 namespace {

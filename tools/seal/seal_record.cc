@@ -127,7 +127,7 @@ Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory) {
   return seal;
 }
 
-Status WriteSeal(FileSystem& fs, const std::string& directory, const Seal& seal) {
+Status WriteSealFile(FileSystem& fs, const std::string& directory, const Seal& seal) {
   return ReplaceSmallFile(fs, JoinPath(directory, kSealName), EncodeSeal(seal));
 }
 

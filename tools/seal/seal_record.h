@@ -50,6 +50,6 @@ Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory);
 // Whether there is a seal, sound or not.
 bool HasSeal(FileSystem& fs, const std::string& directory);
 // Puts the seal in place as a whole, and durably.
-Status WriteSeal(FileSystem& fs, const std::string& directory, const Seal& seal);
+Status WriteSealFile(FileSystem& fs, const std::string& directory, const Seal& seal);
 
 }  // namespace cairn

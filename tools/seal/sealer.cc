@@ -69,7 +69,7 @@ class StepSealer {
     if (!result_.unfinished.empty()) return Ended(SealOutcome::kUnfinished);
     CAIRN_RETURN_IF_ERROR(SyncFolders(fs_, step_.path, files_));
     for (const Problem& problem : result_.problems) result_.seal.problems.push_back(ToString(problem));
-    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, step_.path, result_.seal));
+    CAIRN_RETURN_IF_ERROR(WriteSealFile(fs_, step_.path, result_.seal));
     return Ended(SealOutcome::kSealed);
   }
 

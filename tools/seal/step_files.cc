@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ckpt/io/file_facts.h"
 #include "ckpt/io/replace_file.h"
-#include "tools/archive/tar/file_facts.h"
 #include "tools/seal/seal_record.h"
 
 namespace cairn {

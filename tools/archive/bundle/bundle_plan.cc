@@ -1,14 +1,12 @@
-// A unit is a tar, or a bundle that is too small; its members stay together. Units are sorted by run, form
-// and step and fill one bundle after another until each reaches the target. A unit that does not fit is
-// passed over and is the first candidate of the next bundle. Forms share a bundle only below the least
-// size, and two members of one directory never do. What is too little for a bundle waits; with `all` it
-// goes where there is room, or two units and more become a bundle as they are.
+// Units (tars) are sorted by run, form and step, and fill one bundle after another until each reaches the
+// target. A unit that does not fit is passed over and is the first candidate of the next bundle. Forms share
+// a bundle only below the least size, and two members of one directory never do. If the rest is too little
+// for a bundle, it waits; with `all` it goes where there is room, or two units or more become a bundle.
 
 #include "tools/archive/bundle/bundle_plan.h"
 
 #include <algorithm>
 #include <list>
-#include <map>
 #include <set>
 #include <tuple>
 
@@ -19,71 +17,50 @@ namespace {
 
 constexpr uint64_t kMaxIndexBytes = kMaxRecordBytes / 2;  // of the records of a bundle
 
-// A file whose members go into a bundle together, or not at all.
+// A tar that could go into a bundle.
 struct Unit {
-  std::string file;
-  std::vector<const ArchiveRecord*> members;
+  const ArchiveRecord* record = nullptr;
   uint64_t bytes = 0;
   uint64_t index_bytes = 0;
 };
 
-auto OrderOf(const Unit& unit) {
-  const ArchiveRecord& first = *unit.members.front();
-  return std::tie(first.name, first.form, first.step);
-}
+auto OrderOf(const Unit& unit) { return std::tie(unit.record->name, unit.record->form, unit.record->step); }
 
-// What could be in a bundle and is in none of the least size, in order.
+// The tars that could go into a bundle, in order.
 std::list<Unit> UnitsOf(const std::vector<ArchiveMember>& members, const BundleSizes& sizes,
                         const std::function<bool(const std::string& file)>& pass_over) {
-  std::map<std::string, Unit> units;
-  std::set<std::string> unfit;
+  std::list<Unit> units;
   for (const ArchiveMember& m : members) {
-    Unit& unit = units[m.file()];
-    unit.file = m.file();
-    if (m.state != MemberState::kVerified || !m.record->pieces.empty()) {
-      unfit.insert(m.file());
-      continue;
-    }
-    unit.members.push_back(&*m.record);
-    unit.bytes += m.bytes;
-    unit.index_bytes += EncodeRecord(*m.record).size();
+    if (m.state != MemberState::kVerified || m.file() != m.tar || !m.record->pieces.empty()) continue;
+    const Unit unit{&*m.record, m.bytes, EncodeRecord(*m.record).size()};
+    if (unit.bytes < sizes.target && unit.index_bytes <= kMaxIndexBytes && !pass_over(m.tar))
+      units.push_back(unit);
   }
-  std::list<Unit> fit;
-  for (auto& [file, unit] : units) {
-    const uint64_t limit = ParseBundleName(file) ? sizes.least : sizes.target;
-    if (unit.bytes < limit && unit.index_bytes <= kMaxIndexBytes && !unfit.contains(file) && !pass_over(file))
-      fit.push_back(std::move(unit));
-  }
-  fit.sort([](const Unit& a, const Unit& b) { return OrderOf(a) < OrderOf(b); });
-  return fit;
+  units.sort([](const Unit& a, const Unit& b) { return OrderOf(a) < OrderOf(b); });
+  return units;
 }
 
 class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
-  // Forms keep to themselves, so that weights alone are recalled without the rest, unless that makes a bundle
-  // too small.
+  // Forms have bundles of their own, so that weights can be recalled alone, unless a bundle would be too
+  // small.
   bool Fits(const Unit& unit) {
     return HasRoom(unit) &&
-           (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.members.front()->form);
+           (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.record->form);
   }
 
   bool HasRoom(const Unit& unit) {
     const bool room =
         bytes_ + unit.bytes <= sizes_->most && index_bytes_ + unit.index_bytes <= kMaxIndexBytes;
     crowded_ = crowded_ || !room;
-    return room && std::ranges::none_of(unit.members, [this](const ArchiveRecord* record) {
-             return directories_.contains(record->directory);
-           });
+    return room && !directories_.contains(unit.record->directory);
   }
 
   void Take(const Unit& unit) {
-    files_.push_back(unit.file);
-    for (const ArchiveRecord* record : unit.members) {
-      members_.push_back(*record);
-      directories_.insert(record->directory);
-    }
+    members_.push_back(*unit.record);
+    directories_.insert(unit.record->directory);
     bytes_ += unit.bytes;
     index_bytes_ += unit.index_bytes;
   }
@@ -99,7 +76,7 @@ class Filler {
     return true;
   }
 
-  size_t units() const { return files_.size(); }
+  size_t units() const { return members_.size(); }
   uint64_t bytes() const { return bytes_; }
   bool full() const { return bytes_ >= sizes_->target; }
   bool crowded() const { return crowded_ && bytes_ >= sizes_->least; }
@@ -109,13 +86,14 @@ class Filler {
                             : crowded() ? "nothing else that waits has room beside them"
                                         : "nothing is left to add";
     std::string name = BundleName(members_);
-    return {std::move(name), std::move(members_), std::move(files_), bytes_, why};
+    std::vector<std::string> files;
+    for (const ArchiveRecord& member : members_) files.push_back(TarName(member));
+    return {std::move(name), std::move(members_), std::move(files), bytes_, why};
   }
 
  private:
   const BundleSizes* sizes_;
   std::vector<ArchiveRecord> members_;
-  std::vector<std::string> files_;
   std::set<std::string> directories_;
   uint64_t bytes_ = 0, index_bytes_ = 0;
   bool crowded_ = false;  // something had no room
@@ -148,7 +126,7 @@ BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSi
       continue;
     }
     for (const Unit& unit : taken) {
-      plan.waiting_members += unit.members.size();
+      ++plan.waiting_members;
       plan.waiting_bytes += unit.bytes;
     }
   }

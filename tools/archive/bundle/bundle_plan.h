@@ -10,28 +10,28 @@
 namespace cairn {
 
 struct BundleSizes {
-  uint64_t least = 0;   // a bundle below it is filled up again; 0: no bundle at all
-  uint64_t target = 0;  // as soon as so much waits, a bundle is made of it
+  uint64_t least = 0;   // below it, full copies and weights share a bundle
+  uint64_t target = 0;  // as soon as so much waits, it becomes a bundle; 0: no bundles
   uint64_t most = 0;
 };
 
 struct BundleDraft {
   std::string name;
   std::vector<ArchiveRecord> members;  // where they lie now, in the order that the bundle will have
-  std::vector<std::string> files;  // that it replaces: tars of one member, and bundles that were too small
+  std::vector<std::string> files;      // the tars that it replaces
   uint64_t bytes = 0;
   std::string why;
 };
 
 struct BundlePlan {
   std::vector<BundleDraft> bundles;
-  uint64_t waiting_members = 0;  // proven, small enough, and in no bundle of the least size yet
+  uint64_t waiting_members = 0;  // proven, small enough, and in no bundle yet
   uint64_t waiting_bytes = 0;
 };
 
-// Of proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
-// target size and above, and those in pieces, stay as they are. `all`: what waits need not reach the target,
-// since nothing more is to come. `pass_over`: true for a file that is not to be touched now.
+// Bundles proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
+// target size and above, and those in pieces, stay as they are. `all`: a bundle need not reach the target,
+// because no more members will come. `pass_over`: true for a file that is not to be touched now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,
                        const std::function<bool(const std::string& file)>& pass_over);
 

@@ -12,9 +12,10 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/removal.h"
 #include "tools/archive/store/store_member.h"
+#include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
 
@@ -61,7 +62,7 @@ class BundleWriter {
   }
 
  private:
-  // The headers are read rather than believed: the entries must be those that the record tells of.
+  // Reads the headers of the tar: its entries must be those of the record.
   Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
     const TarPlace place = store_.Place(member);
     CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(store_.fs(), place));
@@ -135,7 +136,62 @@ Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double p
   return bundle;
 }
 
-// Which of the draft's members are damaged where they lie.
+struct Troubles {
+  std::vector<std::string> problems;  // one line each
+  std::set<std::string> files;        // not to be bundled in this run
+};
+
+// Removes sidecars and parity of bundles that never got their tar, if every member is proven elsewhere.
+Status RemoveUnfinishedBundles(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
+  std::set<std::string> unfinished;
+  for (const std::string& name : names) {
+    const std::string tar = name.substr(0, name.rfind('.'));
+    if ((name.ends_with(kRecordSuffix) || name.ends_with(kParitySuffix)) && ParseBundleName(tar) &&
+        store.fs().Stat(store.Path(tar)).status().kind() == StatusKind::kNotFound)
+      unfinished.insert(tar);
+  }
+  if (unfinished.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
+  for (const ArchiveMember& m : members)
+    if (m.state != MemberState::kVerified) unfinished.erase(m.file());
+  for (const std::string& name : unfinished)
+    for (const std::string& path : {store.Sidecar(name), store.Parity(name)})
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(store.fs(), path));
+  return store.Sync();
+}
+
+// Decides between a tar and the copy of its member that `bundled` describes, by proof.
+Status SettleTwice(const Store& store, const ArchiveMember& bundled, Troubles& troubles) {
+  const std::string bundle = bundled.file();
+  if (IsStub(store.Path(bundle))) {  // proves nothing until it is back from tape
+    troubles.files.insert(bundled.tar);
+    return OkStatus();
+  }
+  const Status proof = ProveMember(store, *bundled.record, {}).status();
+  if (proof.ok()) return RemoveMember(store, bundled.tar);
+  troubles.problems.push_back(proof.message());
+  const ArchiveMember alone = DescribeTar({store, bundled.tar});
+  if (ProveMember(store, *alone.record, {}).ok()) return DropFromBundle(store, bundle, bundled.tar);
+  troubles.files.insert(bundled.tar);
+  return OkStatus();
+}
+
+// Ends the work of a killed run, which leaves tars beside the bundle that holds their members.
+Result<Troubles> FinishKilledRun(const Store& store) {
+  Troubles troubles;
+  CAIRN_RETURN_IF_ERROR(RemoveUnfinishedBundles(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(store));
+  for (const std::string& bundle : bundles)
+    for (const ArchiveMember& member : DescribeBundle(store, bundle))
+      if (member.state == MemberState::kVerified && std::ranges::find(tars, member.tar) != tars.end() &&
+          DescribeTar({store, member.tar}).state == MemberState::kVerified)
+        CAIRN_RETURN_IF_ERROR(SettleTwice(store, member, troubles));
+  return troubles;
+}
+
+// Finds the damaged members of the draft: one line each, and their files into `files`.
 std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
@@ -149,9 +205,8 @@ std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
   return lines;
 }
 
-// Makes a bundle and takes away what it replaces. Damaged members are in the way of that; `settled` gets to
-// know them.
-Status MakeOne(const Store& store, BundleDraft draft, const BundleJob& job, SettledBundles& settled) {
+// Makes a bundle and removes the tars that it replaces. Damaged members prevent that and become `troubles`.
+Status ReplaceByBundle(const Store& store, BundleDraft draft, const BundleJob& job, Troubles& troubles) {
   // Never over what is there, least of all over what it is made of.
   for (int attempt = 1;
        store.fs().Stat(store.Path(draft.name)).ok() || store.fs().Stat(store.Sidecar(draft.name)).ok();
@@ -160,9 +215,9 @@ Status MakeOne(const Store& store, BundleDraft draft, const BundleJob& job, Sett
   const Result<Bundle> bundle =
       MakeBundle(store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
   if (!bundle.ok()) {
-    const std::vector<std::string> lines = DamagedOf(store, draft, settled.files);
-    if (!store.List().ok()) return bundle.status();  // a disk that fails altogether is no damage
-    settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
+    const std::vector<std::string> lines = DamagedOf(store, draft, troubles.files);
+    if (!store.List().ok()) return bundle.status();  // the disk failed, the members are not damaged
+    troubles.problems.insert(troubles.problems.end(), lines.begin(), lines.end());
     return lines.empty() ? bundle.status() : OkStatus();
   }
   for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(store, file));
@@ -173,15 +228,15 @@ Status MakeOne(const Store& store, BundleDraft draft, const BundleJob& job, Sett
 }  // namespace
 
 Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob& job) {
-  CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(store));
+  CAIRN_ASSIGN_OR_RETURN(Troubles troubles, FinishKilledRun(store));
   const auto pass_over = [&](const std::string& file) {
-    return settled.files.contains(file) || (job.pass_over && job.pass_over(file));
+    return troubles.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
   for (;;) {  // one after the other, so that each starts from what there is
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
-    if (plan.bundles.empty()) return std::move(settled.problems);
-    CAIRN_RETURN_IF_ERROR(MakeOne(store, plan.bundles.front(), job, settled));
+    if (plan.bundles.empty()) return std::move(troubles.problems);
+    CAIRN_RETURN_IF_ERROR(ReplaceByBundle(store, plan.bundles.front(), job, troubles));
   }
 }
 

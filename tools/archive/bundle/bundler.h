@@ -3,8 +3,7 @@
 // Order of what becomes durable: the bundle under a name that does not count (written, synced, closed); then
 // it is read back past the page cache, every member of it against its own digests; then its parity, its
 // sidecar, its name; then what it replaces is removed. A run that is killed anywhere leaves each member
-// proven in at least one place, and SettleBundles (bundle_settle.h) ends its work. All of these require the
-// store's lock.
+// proven in at least one place, and the next one ends its work. Requires the store's lock.
 #pragma once
 
 #include <functional>

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/archive/store/bundle.h"
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/store/verify.h"
 
@@ -14,9 +15,17 @@ namespace cairn {
 // store's bytes and `bytes`, whichever is less; 0: no limit. Pure.
 std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes);
 
-// Makes a damaged member whole: from its parity, else from its source where that is still the same step.
-// What is put in its place was proven first. Requires the lock. Says how. Errors: Corrupt where nothing
-// helps.
+// Makes a damaged member whole: from its parity, else from its source if that is still the same step. The
+// replacement is proven first. Requires the lock. Says how. Errors: Corrupt if nothing helps.
 Result<std::string> RepairMember(const Store& store, const ArchiveMember& member);
+
+// Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as
+// damaged until a later proof (their records say no verification); returns one line for each. Requires the
+// lock. Errors: Corrupt if none is whole.
+Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name);
+
+// Takes a member out of the bundle's sidecar: it is damaged there and stored elsewhere. A bundle without any
+// member goes. Requires the lock.
+Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar);
 
 }  // namespace cairn

@@ -139,7 +139,7 @@ const std::vector<Row>& Rows() {
        [](T t) { return Percent(t.policy.parity); }},
       {{"", "bundle", "\"100GB\"", "put smaller members together once they make so much; left out: never"},
        [](T t) { return Size(t.policy.bundle); }},
-      {{"", "bundle_min", "\"512MB\"", "a smaller bundle is filled up again when more comes (default 512MB)"},
+      {{"", "bundle_min", "\"512MB\"", "below it, full copies and weights share a bundle (default 512MB)"},
        [](T t) { return Size(t.policy.bundle_min); }},
       {{"", "bundle_max", "\"500GB\"",
         "no file is larger: more goes into another (default 500GB with bundle, else no limit)"},

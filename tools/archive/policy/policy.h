@@ -73,7 +73,7 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin,
                            const std::string& directory = "");
 Result<Policy> ReadPolicy(const std::string& path);
 
-// "400MB", "2.5 GiB", "100000", "1TB/s". Nothing where it is no size.
+// "400MB", "2.5 GiB", "100000", "1TB/s". nullopt if it is not a size.
 std::optional<double> ParseSize(std::string_view text);
 // "3%" -> 0.03
 std::optional<double> ParsePercent(std::string_view text);

@@ -15,7 +15,7 @@ namespace cairn {
 
 struct PlanEntry {
   std::string run;  // its name
-  std::string id;   // its identity; empty where it cannot be read
+  std::string id;   // its identity; empty if it cannot be read
   int64_t step = 0;
   std::string title;  // RUN@STEP, or RUN~ID@STEP (member_title.h)
   ArchiveSource source;
@@ -51,7 +51,7 @@ struct Plan {
   double nearest_purge_days = 0;       // of what is not stored yet; infinite where all is
 };
 
-// `measured`: bytes a second of the last run, 0 where there was none. What the policy names and is not there,
+// `measured`: bytes a second of the last run, 0 if there was none. Paths of the policy that do not exist,
 // or cannot be read, is one of the plan's failures.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
 

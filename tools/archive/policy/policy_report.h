@@ -35,7 +35,7 @@ RunReport ReadLastReport(FileSystem& fs, const Policy& policy);
 std::string MetricsText(const RunReport& report, const std::string& store);
 
 // Runs the policy's on_failure command with CAIRN_STATUS (the status file) and CAIRN_FAILURE (the first
-// failure) in its environment. Returns its exit status; 0 where there is none.
+// failure) in its environment. Returns its exit status; 0 if there is none.
 int RunFailureHook(const Policy& policy, const RunReport& report);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // Which members of a store a policy takes out of it; restic's forget.
 //
-// A member goes only where this policy alone claims it (claims.h), its run is one of the policy's on scratch,
+// A member goes only if this policy alone claims it (claims.h), its run is one of the policy's on scratch,
 // by its identity, and no class asks for it there. What another policy, or a person, asked for stays; the
 // policy drops its own claim on it.
 #pragma once

@@ -19,7 +19,7 @@ enum class AccessTimes {
 Result<AccessTimes> AccessTimesAt(const std::string& path);
 
 std::string_view Name(AccessTimes times);  // "strictatime", "relatime", "noatime"
-// One sentence for people; empty where there is nothing to warn of.
+// One sentence for people; empty if there is nothing to warn of.
 std::string_view Caveat(AccessTimes times);
 
 // Days until a file last accessed at `accessed` is `purge_days` old; negative when that is past.

@@ -24,19 +24,18 @@
 namespace cairn {
 namespace {
 
-// Reads what the manifest says, which is all that names the content, before anything else of the step.
-Status TakeManifest(FileSystem& fs, ScratchStep& step) {
-  CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs, step.path));
+void TakeManifest(const Manifest& manifest, ScratchStep& step) {
   const ArchiveRecord record = RecordOf(manifest, "run");
   step.run = record.run;
   step.digest = record.manifest_digest;
   step.tokens = record.tokens;
   step.healthy = record.healthy;
   step.entries = TarEntries(manifest);
-  return OkStatus();
 }
 
-ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
+// The manifest names the content, so it counts even if the rest of the step cannot be read. `facts` gets what
+// it says.
+ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std::vector<StepFacts>& facts) {
   ScratchStep step{.path = path, .step = number};
   step.accessed = std::numeric_limits<int64_t>::max();
   const auto names = fs.List(path);
@@ -46,11 +45,16 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
       step.bytes += info->bytes;
       if ((*names)[i] == kManifestName) step.saved = info->modified_unix_seconds;
     }
-  if (const Status manifest = TakeManifest(fs, step); !manifest.ok()) {
-    step.trouble = names.ok() ? manifest.message() : names.status().message();
+  const auto reader = StepReader::Open(fs, path);
+  const Result<Manifest> manifest =
+      reader.ok() ? Result<Manifest>((*reader)->manifest()) : ReadManifest(fs, path);
+  if (!manifest.ok()) {
+    step.trouble = names.ok() ? manifest.status().message() : names.status().message();
     return step;
   }
-  const auto reader = StepReader::Open(fs, path);
+  TakeManifest(*manifest, step);
+  facts.push_back(StepFactsOf(*manifest));
+  facts.back().step = number;
   if (!reader.ok()) {
     step.trouble = reader.status().message();
     return step;
@@ -97,22 +101,20 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   }
   if (numbers->empty()) {
     if (!LooksLikeRun(fs, path))
-      runs.failures.push_back(
-          fmt::format("{}: the policy takes it for a run, but it is none: no step lies in it", path));
+      runs.failures.push_back(fmt::format("{}: matches `runs` but contains no step", path));
     return;
   }
   ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .origin = {}, .steps = {}};
+  std::vector<StepFacts> facts;
   for (const int64_t number : *numbers)
-    run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number));
-  // What came after a step says more of it than it knew itself.
-  if (const auto facts = ReadStepFacts(fs, path); facts.ok())
-    for (const StepFacts& fact : *facts)
-      for (ScratchStep& step : run.steps)
-        if (step.step == fact.step) {
-          step.healthy = fact.unhealthy.empty();
-          step.branches = fact.branches;
-          step.superseded = fact.superseded;
-        }
+    run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));
+  JudgeSteps(fs, path, facts);
+  for (const StepFacts& fact : facts) {
+    ScratchStep& step = *std::ranges::find(run.steps, fact.step, &ScratchStep::step);
+    step.healthy = fact.unhealthy.empty();
+    step.branches = fact.branches;
+    step.superseded = fact.superseded;
+  }
   std::ranges::stable_partition(run.steps, &ScratchStep::superseded);
   if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
   runs.runs.push_back(std::move(run));

@@ -3,7 +3,7 @@
 //
 // A run is its identity (run_identity.h), never its name: two directories of one name are two runs, a run
 // that was removed and started anew under its old name is another one, and a copied directory that nobody has
-// written into yet is no run of its own. Whether a step is stored is a question of its content alone.
+// written into yet is not a run of its own. Content alone decides whether a step is stored.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace cairn {
 struct ScratchStep {
   std::string path;
   int64_t step = 0;
-  std::string run;     // identity, as in its manifest; empty where that cannot be read
-  std::string digest;  // of its manifest; empty where that cannot be read
+  std::string run;     // identity, as in its manifest; empty if that cannot be read
+  std::string digest;  // of its manifest; empty if that cannot be read
   int64_t tokens = 0;
   int64_t saved = 0;
   int64_t accessed = 0;  // of the file that was accessed longest ago
@@ -40,19 +40,19 @@ struct ScratchStep {
 struct ScratchRun {
   std::string path;
   std::string name;     // that it has in the store
-  std::string id;       // the identity that is this directory's own; empty where it has none
+  std::string id;       // the identity that is this directory's own; empty if it has none
   std::string origin;   // of a copy that nobody has written into: the identity that it was copied with
   bool shared = false;  // other directories of the policy have the same: copies by older versions
   std::vector<ScratchStep> steps;  // superseded ones first, then ascending; not empty
 
-  // The identity of what lies or lay under this number; empty where that cannot be told.
+  // The identity of what lies or lay under this number; empty if that cannot be told.
   std::string IdOf(const ScratchStep& step) const;
   int64_t NewestHealthy() const;  // that can be read; -1: none
 };
 
 struct PolicyRuns {
   std::vector<ScratchRun> runs;
-  std::vector<std::string> failures;  // one line each: what the policy names and is not as it should be
+  std::vector<std::string> failures;  // one line each: paths of the policy that are missing or wrong
   std::vector<std::string> notes;
 };
 

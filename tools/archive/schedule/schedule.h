@@ -31,7 +31,7 @@ struct ScheduleOptions {
 };
 
 std::string ChainName(const ScheduleOptions& options);
-// True where `name` (of a job, a unit, ...) is that of the policy's chain, whatever its label.
+// True if `name` (of a job, a unit, ...) is that of the policy's chain, whatever its label.
 bool IsOfChain(std::string_view name, const std::string& policy);
 
 // What this scheduler cannot say: an interval, or a path whose characters it would change.
@@ -44,7 +44,7 @@ std::string SystemdService(const ScheduleOptions& options);
 std::string SystemdTimer(const ScheduleOptions& options);
 std::string CrontabLine(const ScheduleOptions& options);
 
-// True where the text is a script or unit that this file has made, of any policy.
+// True if the text is a script or unit that this file has made, of any policy.
 bool IsScheduleText(std::string_view text);
 // The crontab without the lines of the policy's chain; every other byte as it was.
 std::string CrontabWithout(std::string_view crontab, const std::string& policy);

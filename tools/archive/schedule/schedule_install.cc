@@ -35,7 +35,7 @@ ScheduleStep CommandStep(const std::string& would, const std::string& done, cons
   });
 }
 
-// Errors: AlreadyExists where a file is there that Cairn did not make.
+// Errors: AlreadyExists if a file is there that Cairn did not make.
 Result<bool> IsThereAndOurs(const std::string& path) {
   FileSystem& fs = FileSystem::Posix();
   const Result<FileInfo> info = fs.Stat(path);

@@ -21,8 +21,8 @@
 
 namespace cairn {
 
-// Of SLURM_ARRAY_* and of RankTeam's variables. Errors: InvalidArgument for an array that is no plain range,
-// or a launcher that does not name its job.
+// Of SLURM_ARRAY_* and of RankTeam's variables. Errors: InvalidArgument for an array that is not a plain
+// range, or a launcher that does not name its job.
 Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env);
 
 // How one source went.
@@ -37,7 +37,7 @@ struct ShareResult {
 class TeamStore {
  public:
   // Takes the store's lock together with the others; `prepare` runs first where nobody else holds it. A team
-  // of one holds it alone. Errors: AlreadyExists where another launch, or a verb that works alone, holds it;
+  // of one holds it alone. Errors: AlreadyExists if another launch, or a verb that works alone, holds it;
   // those of `prepare`.
   static Result<TeamStore> Join(const Store& store, const RankTeam& team,
                                 const std::function<Status()>& prepare);
@@ -49,7 +49,7 @@ class TeamStore {
   // whether it was done here. Errors: those of the disk, not those of the work.
   Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
 
-  // Does `work` while no other process of the launch does such: what changes a file of all.
+  // Does `work`, which changes a file that all share, while no other process of the launch does such work.
   Status Alone(const std::function<Status()>& work);
 
   // Does `work`, which takes room in the store: at the same time as others of the launch where `all_fit` says
@@ -57,7 +57,7 @@ class TeamStore {
   Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
   size_t size() const { return static_cast<size_t>(team_.size); }
 
-  // True where all others have left: then this process holds the lock alone until the end.
+  // True if all others have left: then this process holds the lock alone until the end.
   Result<bool> IsLast();
   // Of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still to come.
   Result<std::vector<ShareResult>> Collect();

@@ -59,7 +59,7 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
   return StoreTree(store, request.source.path, progress, options, request.source.links);
 }
 
-// The ledger forgets that a member was damaged, where it knows of it.
+// The ledger forgets that a member was damaged, if it knows of it.
 void NoteProven(const Store& store, const ArchiveRecord& record) {
   if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return;
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
@@ -89,7 +89,7 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   record.saved_unix_seconds = whole.saved_unix_seconds;
   if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
     record.saved_unix_seconds = manifest->modified_unix_seconds;
-  return StoreStepAs(store, *weights, std::move(record), progress, options);
+  return StoreStep(store, *weights, progress, options, std::move(record));
 }
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {

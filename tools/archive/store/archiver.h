@@ -38,13 +38,13 @@ struct ArchiveOutcome {
 // the coming one.
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request);
 
-// Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt where weights do not fit fp16;
-// InvalidArgument where weights are asked of a tree.
+// Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt if weights do not fit fp16;
+// InvalidArgument if weights are asked of a tree.
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress);
 
 // Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
-// from. Errors: Corrupt where they do not fit fp16; those of StoreStep.
+// from. Errors: Corrupt if they do not fit fp16; those of StoreStep.
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options);
 

@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 using Claims = std::vector<std::string>;
-// True where the record was changed.
+// True if the record was changed.
 using Change = std::function<bool(ArchiveRecord&)>;
 
 bool Set(ArchiveRecord& record, Claims claims) {

@@ -1,7 +1,7 @@
 // Who asked for a member of a store: the claims in its sidecar.
 //
 // Several policies and people put their copies into one store, and each member lies there once. A claim is
-// the label of somebody who asked for it: a policy's `tag`, "policy:" and the path of its file where it has
+// the label of somebody who asked for it: a policy's `tag`, "policy:" and the path of its file if it has
 // none, or "by hand". A policy that no longer asks for a member drops its own claim; only a member without
 // any other is removed. A member that nobody is known to have asked for, as stores of older versions have
 // them, counts as claimed by "unknown", which no policy is.

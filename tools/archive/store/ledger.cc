@@ -47,7 +47,7 @@ class Query {
                                    SQLITE_TRANSIENT));
   }
   Query& Bind(int64_t value) { return Check(sqlite3_bind_int64(statement_.get(), ++bound_, value)); }
-  // True where there is a row.
+  // True if there is a row.
   bool Step() {
     if (result_ != SQLITE_OK && result_ != SQLITE_ROW) return false;
     result_ = sqlite3_step(statement_.get());

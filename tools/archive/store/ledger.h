@@ -1,7 +1,7 @@
 // The ledger: what a store holds and what is known of the sources, in SQLite, so that listing recalls nothing
 // from tape.
 //
-// It is a cache. The truth lies in the sidecars (record.h); the ledger is made from them where it is missing,
+// It is a cache. The truth lies in the sidecars (record.h); the ledger is made from them if it is missing,
 // damaged or of another version, and follows them by names, sizes and times. Only what no sidecar tells is
 // its own: when a member was last scrubbed and with what result, and which sources were seen that are not
 // stored yet. WAL mode, so that a listing never waits for a run.
@@ -76,17 +76,17 @@ class Ledger {
   std::unique_ptr<sqlite3, Close> db_;
 };
 
-// What `archive ls` calls the state of a member: that of the store, or "scratch gone" where the copy is
+// What `archive ls` calls the state of a member: that of the store, or "scratch gone" if the copy is
 // proven and its source is no longer there.
 std::string StateText(FileSystem& fs, const LedgerMember& member);
 
 // ListStore without the members that a later look found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
-// The first proven one of those that fits; nothing where there is none, or no store.
+// The first proven one of those that fits; nothing if there is none, or no store.
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
                                                const std::function<bool(const ArchiveRecord&)>& fits);
 
-// The members by the ledger, or by the store itself where it cannot be written to.
+// The members by the ledger, or by the store itself if it cannot be written to.
 Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild);
 
 }  // namespace cairn

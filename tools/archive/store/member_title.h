@@ -19,7 +19,7 @@ class MemberTitles {
   MemberTitles() = default;
   explicit MemberTitles(const std::vector<ArchiveMember>& members);
 
-  // `id`: empty where it is not known; such a member takes nobody's name.
+  // `id`: empty if it is not known; such a member takes nobody's name.
   void Add(const std::string& run, const std::string& id, int64_t step, bool tree);
   std::string Of(const std::string& run, const std::string& id, int64_t step, bool tree) const;
   std::string Of(const ArchiveMember& member) const;

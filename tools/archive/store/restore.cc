@@ -225,7 +225,7 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& rec
   return partial.Publish();
 }
 
-// The whole member, by its headers: they must say what its record does. `record`: null where it has none.
+// The whole member, by its headers: they must say what its record does. `record`: null if it has none.
 Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member, const ArchiveRecord* record) {
   CAIRN_ASSIGN_OR_RETURN(const TarPlace place, member.Place(record));
   CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(member.store.fs(), place, /*past_cache=*/false));
@@ -259,7 +259,7 @@ Status RestoreTar(const MemberRef& member, const std::string& destination, const
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   if (record.ok() && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
-    return Corrupt("{}: holds another manifest than the ledger says", view->root());
+    return Corrupt("{}: holds another manifest than the sidecar says", view->root());
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));

@@ -34,7 +34,7 @@ ArchiveRecord DescribeSource(const StepReader& step);
 // The name, step and place in the store that a tree of this path gets; nothing of its content.
 ArchiveRecord NameTree(const std::string& directory);
 
-// Errors: Corrupt where the manifest in `step_dir` is another than the one of this digest (hex).
+// Errors: Corrupt if the manifest in `step_dir` is another than the one of this digest (hex).
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);
 
 }  // namespace cairn

@@ -74,7 +74,7 @@ Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
   Result<ArchiveRecord> record = DecodeRecord(text);
   if (!record.ok()) return record.status().WithContext(member.tar + ".json");
   if (TarName(*record) != member.tar || !record->bundle.empty())
-    return Corrupt("its ledger entry belongs to another tar");
+    return Corrupt("its sidecar belongs to another tar");
   return record;
 }
 
@@ -85,7 +85,7 @@ void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes)
     member.trouble =
         there.status().kind() == StatusKind::kNotFound ? "the tar is missing" : there.status().message();
   else if (*there != bytes)
-    member.trouble = fmt::format("the tar has {} bytes, the ledger says {}", *there, bytes);
+    member.trouble = fmt::format("the tar has {} bytes, the sidecar says {}", *there, bytes);
   else
     member.state = MemberState::kVerified;
 }
@@ -99,7 +99,7 @@ ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
   return member;
 }
 
-// Of a member that is there twice, its own tar counts where it was proven.
+// If a member is there twice, its own tar counts, provided that it was proven.
 void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
@@ -191,7 +191,7 @@ std::string_view Name(MemberState state) {
 
 Result<std::vector<std::string>> ListTars(const Store& store) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
-  std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left, or its other pieces
+  std::set<std::string> tars;  // of a tar that is missing, its sidecar or its other pieces may be left
   for (std::string name : names) {
     if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
     if (const auto piece = ParseTarPieceName(name)) name = piece->tar;

@@ -53,9 +53,9 @@ struct MemberRef {
 };
 
 enum class MemberState {
-  kStored,    // the tar is there, no ledger entry: nobody proved it
+  kStored,    // the tar has no sidecar: nobody proved it
   kVerified,  // proven after it was written
-  kDamaged,   // the ledger and the tar contradict each other
+  kDamaged,   // the sidecar and the tar contradict each other
 };
 std::string_view Name(MemberState state);
 
@@ -67,7 +67,7 @@ struct ArchiveMember {
   uint64_t bytes = 0;
   MemberState state = MemberState::kStored;
   std::string trouble;                  // what is damaged
-  std::optional<ArchiveRecord> record;  // where the ledger has a readable one
+  std::optional<ArchiveRecord> record;  // if the sidecar can be read
 
   // The order of its commit among those of its run; without a readable record, by the number alone.
   BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }
@@ -77,7 +77,7 @@ struct ArchiveMember {
 
 // All members, by run, then step. Reads no tar, so that nothing is recalled from tape. A bundle without a
 // readable sidecar stands for the members that nobody knows of.
-// Errors: NotFound where the store is no directory.
+// Errors: NotFound if the store is not a directory.
 Result<std::vector<ArchiveMember>> ListStore(const Store& store);
 
 // The names of all tars of one member, those included of which only the sidecar is left.
@@ -108,7 +108,7 @@ ArchiveMember DescribeTar(const MemberRef& member);
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
 Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 
-// Writes README.txt and unpack.py where they are missing or of another version.
+// Writes README.txt and unpack.py if they are missing or of another version.
 Status WriteStoreReadme(const Store& store);
 
 // Held while something is written into the store. Errors: StoreIsBusy where another process does.

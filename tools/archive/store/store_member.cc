@@ -1,5 +1,5 @@
 // One path serves steps and trees. A Feed lists the files of a member and hands over their bytes,
-// MemberPacker makes tar entries of them, and StoreFeed keeps the order: tar, proof, parity, sidecar. The
+// MemberWriter makes tar entries of them, and StoreMember keeps the order: tar, proof, parity, sidecar. The
 // sidecar is last, because its presence says that the tar was proven. Nobody locks a source. So sizes and
 // times of its files are compared around each copy and around the whole tar, and its manifest or its
 // listing is read again at the end; after any change nothing is stored. RebuildRecord goes the other way:
@@ -15,6 +15,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/sha256.h"
+#include "ckpt/io/file_facts.h"
 #include "ckpt/io/open_files.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
@@ -23,7 +24,6 @@
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/store/removal.h"
 #include "tools/archive/store/source.h"
-#include "tools/archive/tar/file_facts.h"
 #include "tools/archive/tar/file_packer.h"
 #include "tools/archive/tar/tar_file_system.h"
 #include "tools/archive/tar/tar_parity.h"
@@ -91,11 +91,12 @@ class Feed {
     std::optional<EntryFacts> facts = {};  // of a tree's
   };
   virtual std::string directory() const = 0;
-  // What comes first, as text that is at hand; empty name: nothing.
+  // The name and text of the file that comes first; empty name: none.
   virtual std::pair<std::string, std::string> Preface() const { return {}; }
   virtual std::vector<Item> Items(bool pack) const = 0;
   virtual Status Copy(const Item& item, const ByteSink& sink) = 0;
-  // Once all was read; enters the digest that only the bytes tell. Errors: Corrupt.
+  // After all files were read: checks that the source did not change, and enters a tree's digest. Errors:
+  // Corrupt.
   virtual Status Conclude(ArchiveRecord& record) = 0;
 };
 
@@ -175,8 +176,8 @@ class TreeFeed final : public Feed {
   const std::map<std::string, Digest> sealed_;
 };
 
-// Of the files of a sealed tree; none of any other. Errors: Corrupt where the tree is not what was sealed, as
-// far as that is seen without reading it.
+// The digests of a sealed tree's files; empty for any other tree. Errors: Corrupt if the tree changed since
+// it was sealed, as far as sizes and times show.
 Result<std::map<std::string, Digest>> SealedDigests(FileSystem& fs, const std::string& directory) {
   std::map<std::string, Digest> digests;
   if (!HasSeal(fs, directory)) return digests;
@@ -193,9 +194,9 @@ constexpr uint64_t kRecordRoom = 160;           // for a file's SHA-256 and plac
 constexpr uint64_t kMinPackedBytes = 64 << 10;  // of a file; smaller ones are left as they are
 
 // Writes the entries of one member.
-class MemberPacker {
+class MemberWriter {
  public:
-  MemberPacker(FileSystem& fs, Feed& feed, TarWriter& tar, ArchiveRecord& record, PackPool* pool,
+  MemberWriter(FileSystem& fs, Feed& feed, TarWriter& tar, ArchiveRecord& record, PackPool* pool,
                const ByteProgress& progress)
       : fs_(fs),
         feed_(feed),
@@ -205,17 +206,17 @@ class MemberPacker {
         pool_(pool),
         progress_(progress) {}
 
-  Status Pack() {
-    CAIRN_RETURN_IF_ERROR(Text(feed_.Preface()));
+  Status Write() {
+    CAIRN_RETURN_IF_ERROR(WritePreface(feed_.Preface()));
     for (const Feed::Item& item : feed_.Items(pool_ != nullptr)) CAIRN_RETURN_IF_ERROR(Copy(item));
     const std::string sums = Sha256Sums(record_);
     CAIRN_RETURN_IF_ERROR(tar_.Begin(JoinPath(record_.directory, SumsName(record_)), sums.size(), newest_));
     CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(sums))));
-    return record_.tree ? Others(record_.tree->entries) : OkStatus();
+    return record_.tree ? WriteDirectoriesAndLinks(record_.tree->entries) : OkStatus();
   }
 
  private:
-  Status Text(const std::pair<std::string, std::string>& file) {
+  Status WritePreface(const std::pair<std::string, std::string>& file) {
     const auto& [name, text] = file;
     if (name.empty()) return OkStatus();
     const auto bytes = std::as_bytes(std::span(text));
@@ -233,7 +234,7 @@ class MemberPacker {
 
   // Directories behind all that lies in them, so that what extracts a tar, or its pieces one by one, sets
   // their times and modes last.
-  Status Others(std::vector<ArchivedEntry> entries) {
+  Status WriteDirectoriesAndLinks(std::vector<ArchivedEntry> entries) {
     std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
     for (const ArchivedEntry& entry : entries) {
       std::string path = JoinPath(record_.directory, entry.name);
@@ -332,7 +333,7 @@ Result<std::vector<Seen>> SeenOfAll(FileSystem& fs, const Feed& feed) {
 // One a processor; each works with some 30 MB.
 int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 12); }
 
-// The tar under its final name; the record gets its digests and size.
+// Writes the tar under its final name and enters digests and size into the record.
 Status WriteTar(const Store& store, Feed& feed, ArchiveRecord& record, const ByteProgress& progress,
                 const StoreOptions& options) {
   FileSystem& fs = store.fs();
@@ -343,7 +344,7 @@ Status WriteTar(const Store& store, Feed& feed, ArchiveRecord& record, const Byt
   std::optional<PackPool> pool;
   if (options.pack) pool.emplace(options.threads > 0 ? options.threads : PackThreads());
   CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path(), options.max_tar_bytes));
-  CAIRN_RETURN_IF_ERROR(MemberPacker(fs, feed, *tar, record, pool ? &*pool : nullptr, progress).Pack());
+  CAIRN_RETURN_IF_ERROR(MemberWriter(fs, feed, *tar, record, pool ? &*pool : nullptr, progress).Write());
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, tar->Finish());
   if (tar->pieces().size() > 1) record.pieces = tar->pieces();
   CAIRN_ASSIGN_OR_RETURN(const auto after, SeenOfAll(fs, feed));
@@ -359,13 +360,13 @@ Status WriteRecord(const Store& store, const ArchiveRecord& record) {
   return ReplaceSmallFile(store.fs(), store.Sidecar(TarName(record)), EncodeRecord(record));
 }
 
-// Errors: NoSpace where the tar and its parity have no room.
+// Errors: NoSpace if the tar and its parity do not fit.
 Status CheckRoom(const Store& store, uint64_t tar_bytes, const StoreOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t parity_bytes, ParityFileBytes(tar_bytes, options.parity));
   return CheckFreeSpace(store.fs(), store.directory(), tar_bytes + parity_bytes);
 }
 
-// Proves the tar, and only then says so: its parity and its sidecar.
+// Proves the tar, and only then writes its parity and its sidecar.
 Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& record,
                                   const ByteProgress& progress, double parity) {
   const auto proof = ProveMember(store, record, progress);
@@ -380,9 +381,9 @@ Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& recor
   return proof;
 }
 
-// Writes the tar and what lies beside it; all of that goes again where any of it fails.
-Result<ProvenCopy> StoreFeed(const Store& store, Feed& feed, ArchiveRecord record, uint64_t bytes,
-                             const ByteProgress& progress, const StoreOptions& options) {
+// Writes the tar, proves it, and writes the files beside it. After a failure none of them stays.
+Result<ProvenCopy> StoreMember(const Store& store, Feed& feed, ArchiveRecord record, uint64_t bytes,
+                               const ByteProgress& progress, const StoreOptions& options) {
   record.claims = options.claims;
   CAIRN_RETURN_IF_ERROR(WriteTar(store, feed, record, progress, options));
   const auto told = [&](uint64_t read) {
@@ -414,12 +415,7 @@ Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const Archiv
 }
 
 Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
-                             const StoreOptions& options) {
-  return StoreStepAs(store, step, DescribeSource(step), progress, options);
-}
-
-Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, ArchiveRecord record,
-                               const ByteProgress& progress, const StoreOptions& options) {
+                             const StoreOptions& options, std::optional<ArchiveRecord> record) {
   if (!step.manifest().shards.empty())
     return NotSupported(
         "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
@@ -427,7 +423,8 @@ Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, Archi
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, TarBytesAtMost(step.manifest()), options));
   StepFeed feed(store.fs(), step);
-  return StoreFeed(store, feed, std::move(record), step.manifest().bytes(), progress, options);
+  if (!record) record = DescribeSource(step);
+  return StoreMember(store, feed, *std::move(record), step.manifest().bytes(), progress, options);
 }
 
 Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
@@ -450,7 +447,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
     return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written
   TreeFeed feed(fs, directory, std::move(files), links, std::move(sealed));
-  return StoreFeed(store, feed, std::move(record), bytes, progress, options);
+  return StoreMember(store, feed, std::move(record), bytes, progress, options);
 }
 
 Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record,
@@ -463,7 +460,7 @@ Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record,
 
 namespace {
 
-// That of a tree whose tar has its files alone, as programs before record version 4 wrote it.
+// The digest of a tree whose tar holds only its files, as programs before record version 4 wrote it.
 std::string OldTreeDigest(const TarIndex& index, const ArchiveRecord& record) {
   std::string text = "cairn tree\n";
   for (size_t i = 0; i < record.files.size(); ++i)
@@ -472,7 +469,7 @@ std::string OldTreeDigest(const TarIndex& index, const ArchiveRecord& record) {
   return ToHex(DigestOf(text));
 }
 
-// What the headers tell of a tree or step, without what the sums do.
+// Enters what the headers say; the digests come from the list of sums.
 void TakeHeaders(const TarFileSystem& view, ArchiveRecord& record) {
   const TarIndex& index = view.index();
   record.directory = index.directory;

@@ -3,9 +3,9 @@
 // Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
 // the store's entries; of one in pieces (tar_pieces.h) all files are closed before the first is renamed, and
 // that is durable before the others are; then the tar is read back past the page cache and every byte of it
-// compared with the digests that the step was committed with; then the ledger entry; then, only where asked
-// for, the source steps aside and is removed. A run that is killed anywhere leaves the source, or a proven
-// copy of it, or both.
+// compared with the digests that the step was committed with; then its parity and its sidecar; then, only if
+// asked for, the source steps aside and is removed. A run that is killed anywhere leaves the source, or a
+// proven copy of it, or both.
 #pragma once
 
 #include <optional>
@@ -39,17 +39,16 @@ class ProvenCopy {
 std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
-// The member of the store with the same manifest, where it was proven and not found damaged since.
+// The member of the store with the same manifest, if it was proven and not found damaged since.
 Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted);
 
 // Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
 // Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
 // store).
+// `record`: for weights that were taken from another step; nullopt: DescribeSource(step).
 Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
-                             const StoreOptions& options = {});
-// The same with a record that differs from DescribeSource(): of weights that were taken from another step.
-Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, ArchiveRecord record,
-                               const ByteProgress& progress, const StoreOptions& options);
+                             const StoreOptions& options = {},
+                             std::optional<ArchiveRecord> record = std::nullopt);
 // The same for any tree of files. Those of a sealed tree are compared with its seal (tools/seal) while they
 // are read. Of others nobody made digests when they were written: what is proven is that the store holds what
 // was read, and that nothing changed from before it was read to after. Errors: those of ListTree too.

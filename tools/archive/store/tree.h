@@ -1,5 +1,5 @@
 // A tree of files as an archive sees it: what is in it, which tree it is, and whether it is still the one
-// that a record tells of.
+// that a record describes.
 //
 // A tree is known by its canonical path and its content: of every entry below it the name, the kind and the
 // permission bits, of a file the SHA-256 of its bytes, of a link its target. Sizes and times are never taken
@@ -43,8 +43,8 @@ struct TreeFile {
   bool operator==(const TreeFile& other) const;
 };
 
-// All entries below `directory`, sorted by name. Errors: NotFound where there is none; NotSupported for what
-// is no file, directory or link, for links that leave the tree under kRefuse, for directories that contain
+// All entries below `directory`, sorted by name. Errors: NotFound if there is none; NotSupported for what
+// is not a file, directory or link, for links that leave the tree under kRefuse, for directories that contain
 // themselves, and for more files or longer paths than an archive takes.
 Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory,
                                        Links links = Links::kRefuse);
@@ -66,8 +66,8 @@ Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored);
 // every file has its SHA-256, and nothing changed while it was read. Errors: Corrupt naming the entry.
 Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRecord& record);
 
-// The member of a store that holds this tree as it is now, compared by SHA-256; nothing where there is none.
-// The tree is read only where the names and sizes of a member of the same path agree.
+// The member of a store that holds this tree as it is now, compared by SHA-256; nothing if there is none.
+// The tree is read only if the names and sizes of a member of the same path agree.
 Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
                                               const std::string& directory, Links links);
 

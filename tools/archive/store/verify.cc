@@ -31,9 +31,9 @@ Status CheckOthers(const TarIndex& index, const ArchiveRecord& record) {
   const auto there = ByName(index.others), told = ByName(record.tree ? record.tree->entries : none);
   for (const auto& [name, entry] : told)
     if (const auto found = there.find(name); found == there.end() || *found->second != *entry)
-      return Corrupt("its entry '{}' is not what the ledger says", name);
+      return Corrupt("its entry '{}' is not what the sidecar says", name);
   if (there.size() != told.size())
-    return Corrupt("has {} directories and links, the ledger says {}", there.size(), told.size());
+    return Corrupt("has {} directories and links, the sidecar says {}", there.size(), told.size());
   return OkStatus();
 }
 
@@ -74,27 +74,27 @@ VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const Arch
 Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
   const TarIndex& index = view.index();
   if (index.directory != record.directory)
-    return Corrupt("holds '{}', the ledger says '{}'", index.directory, record.directory);
+    return Corrupt("holds '{}', the sidecar says '{}'", index.directory, record.directory);
   if (index.entries.size() != record.files.size() + 1)
-    return Corrupt("has {} files, the ledger says {}", index.entries.size(), record.files.size() + 1);
+    return Corrupt("has {} files, the sidecar says {}", index.entries.size(), record.files.size() + 1);
   std::map<std::string_view, const TarEntry*> named;
   for (const TarEntry& entry : index.entries) named[entry.name] = &entry;
   for (const ArchivedFile& file : record.files) {
     const auto found = named.find(file.name);
     if (found == named.end() || found->second->offset != file.offset ||
         found->second->bytes != file.stored_bytes || found->second->packed != file.packed)
-      return Corrupt("its entry {} is not where the ledger says{}", file.name,
+      return Corrupt("its entry {} is not where the sidecar says{}", file.name,
                      record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
     if (view.BytesOf(*found->second) != file.bytes)
-      return Corrupt("its entry {} has {} bytes, the ledger says {}", file.name, view.BytesOf(*found->second),
-                     file.bytes);
+      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name,
+                     view.BytesOf(*found->second), file.bytes);
     if (record.tree && found->second->facts != file.facts)
-      return Corrupt("its entry {} has another mode, owner or time than the ledger says", file.name);
+      return Corrupt("its entry {} has another mode, owner or time than the sidecar says", file.name);
   }
   CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
   CAIRN_ASSIGN_OR_RETURN(const std::string sums,
                          ReadSmallFile(view, JoinPath(view.root(), SumsName(record)), kMaxRecordBytes));
-  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
+  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the sidecar's", SumsName(record));
   return OkStatus();
 }
 
@@ -133,7 +133,7 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
     report = VerifyHash(**view, **step, progress, kVerifyJobs);
     report.Join(VerifyStructure(**step));
     if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
-      problem(Corrupt("holds another manifest than the ledger says"));
+      problem(Corrupt("holds another manifest than the sidecar says"));
   }
   if (record != nullptr)
     if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);

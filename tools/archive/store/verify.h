@@ -15,8 +15,8 @@ namespace cairn {
 
 using ByteProgress = std::function<void(uint64_t bytes_done)>;
 
-// Everything that is wrong with what lies at a place, whatever the file's name. `record`, where the ledger
-// has one, must agree with what is in the tar.
+// Reads the tar at `place` and reports everything that is wrong with it. `record`: what its sidecar says,
+// which must agree with the tar; null if it has none.
 VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                        const ByteProgress& progress = {});
 
@@ -27,7 +27,7 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record);
 // All bytes of a file, in order. Errors: those of the disk, and the sink's own.
 Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
 
-// The same for a member as ListStore found it; what is damaged in the ledger is a problem too.
+// The same for a member as ListStore found it; damage of its sidecar is a problem too.
 VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress = {});
 
 }  // namespace cairn

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tools/archive/tar/file_facts.h"
+#include "ckpt/io/file_facts.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
-#include "tools/archive/tar/file_facts.h"
+#include "ckpt/io/file_facts.h"
 
 namespace cairn {
 
@@ -18,12 +18,12 @@ struct RecallCommands {
 // Far fewer blocks on the disk than bytes in the file, and not a small file: it lies on tape. A file that was
 // cut to a hole by a crash looks the same; only a recall that does not bring it back tells them apart. Pure.
 bool LooksLikeStub(const FileFacts& facts);
-bool IsStub(const std::string& path);  // false where there is no such file
+bool IsStub(const std::string& path);  // false if there is no such file
 
 // "FILE: on tape, needs recall …"
 Status NeedsRecall(const std::string& path);
 
-// The files that are stubs, in the order of the tape; as given where there is no stat command.
+// The files that are stubs, in the order of the tape; as given if there is no stat command.
 // Errors: IoError where the command fails.
 Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
                                                   const RecallCommands& commands);
@@ -34,7 +34,7 @@ Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths
                                            const RecallCommands& commands);
 
 // The same where all are needed. Returns how many there were. Errors: IoError too where one is a stub still;
-// NeedsRecall's where there is no command.
+// NeedsRecall's if there is no command.
 Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands);
 
 }  // namespace cairn

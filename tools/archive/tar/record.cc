@@ -404,7 +404,7 @@ std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText
 Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const Result<json> parsed = ParseStrictJson(text);  // copying and printing recurse: nothing that nests deep
   if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-archive")
-    return Corrupt("not an archive's ledger entry; it was damaged or cut short");
+    return Corrupt("not the sidecar of an archived member; it was damaged or cut short");
   const json& root = *parsed;
   const json version = root.value("version", json());
   if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&

@@ -2,7 +2,7 @@
 //
 //   STORE/RUN-step-00000040.9f8e7d6c.tar        RUN/step-00000040/{manifest.json, shards, index.h5,
 //                                               SHA256SUMS}
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: what is in it and where, so that nothing is recalled to
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: what is in it and if, so that nothing is recalled to
 //                                               list it, and one tensor is read without the rest
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, where one file is too small (tar_pieces.h)
 //   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone

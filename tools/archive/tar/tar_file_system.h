@@ -19,7 +19,7 @@ namespace cairn {
 class TarFileSystem final : public ReadOnlyFileSystem {
  public:
   // The place's root becomes the one directory. `past_cache`: bytes come from the disk, see
-  // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
+  // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt if a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
 
   // The same where the sidecar says what lies where: nothing is read before it is asked for.

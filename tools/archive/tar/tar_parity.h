@@ -47,12 +47,12 @@ Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction);
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, double fraction,
                                       const TarPlace& source);
 
-// The share that makes parity of the same shape as the file at `path`, by its header. Errors: Corrupt where
+// The share that makes parity of the same shape as the file at `path`, by its header. Errors: Corrupt if
 // that is damaged.
 Result<double> ReadParityShare(FileSystem& fs, const std::string& path);
 
 // Writes the files of the tar at `place` anew as those of `target`, damaged blocks computed from the others;
-// a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt where too
+// a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt if too
 // much of a stripe is lost, or the parity itself is; what was written is removed then. Returns how many
 // blocks were computed.
 Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);

@@ -33,12 +33,12 @@ class TarWriter {
     bool of_tree = false;  // its owner and the fraction of its time are told
   };
 
-  // Starts an entry; the one before it must be whole. Errors: InvalidArgument where bytes of it are missing.
+  // Starts an entry; the one before it must be whole. Errors: InvalidArgument if bytes of it are missing.
   Status Begin(Header header, uint64_t bytes);
   Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
   // The same for an entry of at most `bytes`, which ends with what comes next.
   Status BeginUpTo(Header header, uint64_t bytes);
-  // The next bytes of the entry. Errors: those of the disk; InvalidArgument where they are too many.
+  // The next bytes of the entry. Errors: those of the disk; InvalidArgument if they are too many.
   Status Write(std::span<const std::byte> bytes);
   // Whole entries of another tar, as they are there.
   Status Append(std::span<const std::byte> blocks);

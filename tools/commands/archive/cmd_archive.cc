@@ -10,7 +10,6 @@
 #include <set>
 
 #include "ckpt/model/layout.h"
-#include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/store/claims.h"
@@ -189,7 +188,7 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
   return code;
 }
 
-// Errors: NotFound where there is none.
+// Errors: NotFound if there is none.
 Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   if (!name.selector.empty()) {
     CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember(name.store, name.selector));
@@ -220,7 +219,7 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
         fmt::format("{}: could not be read to the end: {}", MemberText(member), report.trouble.message()));
   if (report.good())
     PrintLine("{}: whole, {} read back{}", MemberText(member), HumanBytes(report.bytes_checked),
-              member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
+              member.record ? "" : "; it has no sidecar, cairn archive run of its source writes one");
 }
 
 // On a budget: those that were looked at longest ago.
@@ -268,7 +267,7 @@ Result<VerifyPlan> PlanVerify(const ArchiveOptions& options, const MemberName& n
 }
 
 // Repairs a member; the report becomes that of the repaired one.
-Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
+Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& report) {
   CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
   member = DescribeMember({store, member.tar});
@@ -278,7 +277,7 @@ Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
 }
 
 // What a recall did not bring back is not read, which might wait for ever.
-VerifyReport LookAtMember(const Store& store, const ArchiveMember& member, bool quiet) {
+VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
     if (IsStub(path))
       return {
@@ -318,9 +317,10 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
   int code = kExitDone;
   ordered_json list = ordered_json::array();
   for (ArchiveMember& m : plan.members) {
-    VerifyReport report = LookAtMember(name.store, m, options.json);
+    VerifyReport report = VerifyUnlessOnTape(name.store, m, options.json);
     if (!report.problems.empty() && options.repair)
-      if (const Status mended = Mend(name.store, m, report); !mended.ok()) PrintProblem(mended.message());
+      if (const Status mended = RepairAndVerify(name.store, m, report); !mended.ok())
+        PrintProblem(mended.message());
     if (!report.problems.empty())
       code = kExitCheckFailed;
     else if (!report.good() && code == kExitDone)

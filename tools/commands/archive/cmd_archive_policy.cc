@@ -1,12 +1,8 @@
-// plan, prune, and a run by policy. A run has three phases: Prepare, where nobody else holds the store,
-// cleans it and claims what is stored; Store takes one source after another, in every process of the
-// launch; Conclude, in the last process, prunes, bundles, plans again and reports. The second plan is the
-// check: what it still asks for was not done. Of a source, the form whose proof lets the source go comes
-// last, and only if the one before it succeeded.
+// The verbs plan and prune, and `run --policy`. PolicyRun (policy_run.h) does the work; here its events are
+// printed, and its report goes to those who watch the job.
 
 #include "tools/commands/archive/cmd_archive_policy.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,13 +12,8 @@
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
 #include "tools/archive/policy/prune.h"
-#include "tools/archive/policy/store_usage.h"
 #include "tools/archive/schedule/team.h"
-#include "tools/archive/store/archiver.h"
 #include "tools/archive/store/claims.h"
-#include "tools/archive/store/ledger.h"
-#include "tools/archive/tar/recall.h"
-#include "tools/archive/tar/tar_pieces.h"
 #include "tools/check/verified_successor.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -161,7 +152,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(FileLock taken, LockStore(store));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(store));
+    CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
   }
   if (!options.dry_run && !options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
@@ -197,8 +188,8 @@ Result<int> RunPrune(const PolicyOptions& options) {
   return kExitDone;
 }
 
-// One of several processes, that others outlast.
-Result<int> TellShare(const RunReport& report, const Status& status, bool json) {
+// Prints what this process stored while others are still at work.
+Result<int> PrintShare(const RunReport& report, const Status& status, bool json) {
   CAIRN_RETURN_IF_ERROR(status);
   if (json)
     PrintJson({{"stored_members", report.stored_members},
@@ -206,9 +197,9 @@ Result<int> TellShare(const RunReport& report, const Status& status, bool json) 
                {"failures", report.failures},
                {"reported_by", "the process that ends last"}});
   else
-    fmt::print("stored {}, {} of sources; others are still at work, the last of them reports\n",
+    fmt::print("stored {}, {} of sources; others are still at work; the last one reports\n",
                Counted(report.stored_members, "member"), HumanBytesOrDash(report.stored_bytes));
-  return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+  return kExitDone;  // mpirun ends all others if one fails; the last one reports every failure
 }
 
 void CallFailureHook(const Policy& policy, const RunReport& report) {
@@ -216,10 +207,10 @@ void CallFailureHook(const Policy& policy, const RunReport& report) {
     PrintProblem(fmt::format("on_failure ended with status {}", hook));
 }
 
-// A run that could not even begin, or whose lock failed: those who watch the job hear of it too. The first
-// process speaks for its launch. Returns `why`.
-Status TellStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, PolicyRun& run,
-                   const Status& why) {
+// Reports a run that could not begin or whose lock failed. The first process reports for its launch. Returns
+// `why`.
+Status ReportStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, PolicyRun& run,
+                     const Status& why) {
   if (!team.leads()) return why;
   const RunReport& report = run.Finish(why);
   if (const Status written = WriteReport(fs, policy, report); !written.ok()) PrintProblem(written.message());
@@ -227,7 +218,7 @@ Status TellStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, P
   return why;
 }
 
-Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
+Result<int> PrintReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
   for (const std::string& failure : report.failures) PrintProblem(failure);
   CallFailureHook(policy, report);
   if (json) {
@@ -257,11 +248,11 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
     const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
     PolicyRun run(fs, policy, successor, PrintedEvents(json));
     Result<TeamStore> store = run.Join(team);
-    if (!store.ok()) return TellStopped(fs, policy, team, run, store.status());
+    if (!store.ok()) return ReportStopped(fs, policy, team, run, store.status());
     Status status = run.StoreShare(*store);
     const Result<bool> last = store->IsLast();
-    if (!last.ok()) return TellStopped(fs, policy, team, run, last.status());
-    if (!*last) return TellShare(run.Finish(), status, json);
+    if (!last.ok()) return ReportStopped(fs, policy, team, run, last.status());
+    if (!*last) return PrintShare(run.Finish(), status, json);
     if (const Status end = run.Conclude(*store); status.ok()) status = end;
     report = run.Finish(status);
     if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
@@ -269,7 +260,7 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
       report.failures.push_back(written.message());
     }
   }
-  return TellReport(fs, policy, report, json);
+  return PrintReport(fs, policy, report, json);
 }
 
 void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {

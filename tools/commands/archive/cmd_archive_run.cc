@@ -52,7 +52,7 @@ class Runner {
 
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
-    const Result<ArchiveOutcome> outcome = Try(source, team);
+    const Result<ArchiveOutcome> outcome = StoreSource(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
     // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
     const Status failure = !outcome.ok()                      ? outcome.status()
@@ -73,7 +73,7 @@ class Runner {
   }
 
  private:
-  Result<ArchiveOutcome> Try(const ArchiveSource& source, TeamStore* team) {
+  Result<ArchiveOutcome> StoreSource(const ArchiveSource& source, TeamStore* team) {
     ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
     if (team == nullptr) return DryRun(request);
     request.successor = [&](const std::string& step) {
@@ -189,7 +189,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
   CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
                            CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-                           return CleanAndTell(store);
+                           return CleanAndReport(store);
                          }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
@@ -206,7 +206,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 
 }  // namespace
 
-Status CleanAndTell(const Store& store) {
+Status CleanAndReport(const Store& store) {
   std::vector<std::string> left_alone;
   CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
   for (const std::string& name : left_alone) PrintProblem("note: " + LeftAloneText(store, name));

@@ -17,7 +17,7 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb);
 std::string FilesText(const ArchiveRecord& record);
 
 // CleanStore; says which files look like Cairn's leftovers and are not.
-Status CleanAndTell(const Store& store);
+Status CleanAndReport(const Store& store);
 
 // Damage is what archive's verbs look for (exit status 1); everything else is trouble.
 ExitCode ArchiveExitCode(const Status& status);

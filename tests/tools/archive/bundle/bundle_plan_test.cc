@@ -71,15 +71,13 @@ TEST(BundlePlanTest, WhatIsLeftIsBundledOnDemandAndJoinsABundleWithRoomIfItIsSma
   EXPECT_TRUE(PlanFor({Member(1, 10)}, true).bundles.empty());  // one file for one is no gain
 }
 
-TEST(BundlePlanTest, SmallBundlesAreFilledUpAndOthersLeftAlone) {
+TEST(BundlePlanTest, BundlesAreLeftAlone) {
   const std::string small = "gpt-bundle-00000001-00000002.aaaaaaaa.tar";
-  const std::string large = "gpt-bundle-00000003-00000004.aaaaaaaa.tar";
-  const auto plan = PlanFor(
-      {Member(1, 20, small), Member(2, 20, small), Member(3, 30, large), Member(4, 30, large), Member(5, 70)},
-      false);
-  EXPECT_EQ(StepsOf(plan), (Steps{{1, 2, 5}}));
-  EXPECT_EQ(plan.bundles[0].files, (std::vector<std::string>{small, Member(5, 70).tar}));
-  EXPECT_TRUE(PlanFor({Member(1, 20, small), Member(2, 20, small)}, true).bundles.empty());
+  const auto plan =
+      PlanFor({Member(1, 20, small), Member(2, 20, small), Member(3, 40), Member(4, 70)}, false);
+  EXPECT_EQ(StepsOf(plan), (Steps{{3, 4}}));
+  EXPECT_EQ(plan.bundles[0].files, (std::vector<std::string>{Member(3, 40).tar, Member(4, 70).tar}));
+  EXPECT_EQ(PlanFor({Member(1, 20, small), Member(2, 20, small)}, true).waiting_members, 0u);
 }
 
 TEST(BundlePlanTest, NoTwoMembersOfABundleShareADirectory) {

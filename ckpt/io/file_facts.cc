@@ -1,4 +1,4 @@
-#include "tools/archive/tar/file_facts.h"
+#include "ckpt/io/file_facts.h"
 
 #include <sys/stat.h>
 
