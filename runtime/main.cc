@@ -5,7 +5,6 @@
 #include <chrono>
 
 #include "ckpt/base/threads.h"
-#include "runtime/bpe/training_tokenizer.h"
 #include "runtime/comm/launch.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/config/named_tokenizer.h"
@@ -19,6 +18,7 @@
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
+#include "runtime/tokenizer/training_tokenizer.h"
 #include "runtime/train/cpu_settings.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/gpu_settings.h"

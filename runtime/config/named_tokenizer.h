@@ -1,8 +1,8 @@
 // The tokenizer that a training's flags name, and what of it the flags leave open.
 #pragma once
 
-#include "runtime/bpe/training_tokenizer.h"
 #include "runtime/config/train_config.h"
+#include "runtime/tokenizer/training_tokenizer.h"
 
 namespace cairn {
 

@@ -6,7 +6,7 @@
 // it either. The place is one at which both have a token's border, with the same tokens around it.
 #pragma once
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 

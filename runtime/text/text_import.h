@@ -7,7 +7,7 @@
 #include "ckpt/base/status.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "runtime/text/text_source.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 

@@ -1,5 +1,6 @@
 #include "runtime/text/text_import.h"
 
+#include "runtime/text/load_tokenizer.h"
 #include "runtime/text/sentencepiece_trainer.h"
 #include "tests/runtime/data/dataset_fixture.h"
 

@@ -2,10 +2,10 @@
 
 #include <fstream>
 
-#include "runtime/bpe/hf_tokenizer.h"
-#include "runtime/bpe/mapped_text.h"
-#include "runtime/bpe/training_tokenizer.h"
-#include "runtime/bpe/word_splitter.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
+#include "runtime/tokenizer/mapped_text.h"
+#include "runtime/tokenizer/training_tokenizer.h"
+#include "runtime/tokenizer/word_splitter.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {

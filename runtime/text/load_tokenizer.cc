@@ -1,13 +1,13 @@
 // Bytes are their own tokens. SentencePiece gets a text line by line if a trial at the start shows that lines
 // do not depend on each other; offsets are those of the whole text, so that callers do not see the cuts.
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/load_tokenizer.h"
 
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
 
-#include "runtime/bpe/hf_tokenizer.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
 
 namespace cairn {
 namespace {

@@ -2,12 +2,12 @@
 // a heap; one that has changed meanwhile is dropped when its turn comes, unless what is there now makes the
 // same token, as in the library (merge_all of word.rs).
 
-#include "runtime/bpe/byte_bpe.h"
+#include "runtime/tokenizer/byte_bpe.h"
 
 #include <algorithm>
 #include <queue>
 
-#include "runtime/bpe/byte_characters.h"
+#include "runtime/tokenizer/byte_characters.h"
 
 namespace cairn {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bpe/byte_bpe.h"
-#include "runtime/bpe/word_splitter.h"
+#include "runtime/tokenizer/byte_bpe.h"
+#include "runtime/tokenizer/word_splitter.h"
 
 namespace cairn {
 
