@@ -125,7 +125,7 @@ void Complain(const Status& status) {
   Say(line);
 }
 
-// Agree's status, but without the rank where rank 0 has the same to say: what it met, all did as a rule.
+// The status of Agree, without the rank if rank 0 has the same error: then all ranks have it as a rule.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
   const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
@@ -140,7 +140,7 @@ struct Outcome {
   TrainingEnd end = TrainingEnd::kDone;
 };
 
-// What the user can have got wrong shows before the first step, or in the data. Every rank comes to the same
+// The user's mistakes show before the first step, or in the data. Every rank comes to the same
 // agreements, whatever it met before them.
 Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, const Topology& topology,
               Transport& transport, std::chrono::steady_clock::time_point start) {

@@ -25,7 +25,7 @@ class DocumentEncoder {
   Status TakeSome(std::vector<int32_t>* tokens);
 
   const Tokenizer& tokenizer_;
-  std::string text_;                       // of the document, from some bytes before what has no tokens yet
+  std::string text_;                       // of the document, from some bytes before the first without tokens
   uint64_t done_ = 0;                      // so many of them
   uint64_t wanted_ = kEncoderWindowBytes;  // new ones before they are looked at
 };

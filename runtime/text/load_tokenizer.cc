@@ -30,7 +30,7 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Encodes line by line where the model allows it. A unigram model adds up log-probabilities in a float along
+// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along
 // the whole text, so that after some hundred kilobytes the rounding, not the model, chooses the pieces.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -77,7 +77,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return OkStatus();
   }
 
-  // Whether two lines together have the tokens of each alone. Not so, for example, where the model puts a
+  // True if two lines together have the tokens of each alone. They do not, for example, if the model puts a
   // space before a text but not before a line.
   Result<bool> NewlinesSeparate() const {
     std::vector<Token> together, apart;

@@ -46,7 +46,7 @@ ordered_json UnigramOf(const SentencePieceModel& model, size_t unknown, bool byt
   float least = 0;
   for (const SentencePiece& piece : model.pieces)
     if (piece.type == SentencePiece::kNormal) least = std::min(least, piece.score);
-  // What no text is cut into stays out of reach of its characters.
+  // Control and unused pieces get a score so low that no text is cut into them.
   ordered_json vocabulary = ordered_json::array();
   for (const SentencePiece& piece : model.pieces)
     vocabulary.push_back(

@@ -1,4 +1,4 @@
-// tokenizer.json and its companions, parsed: what a byte-level BPE consists of.
+// A byte-level BPE, parsed from tokenizer.json and its companions.
 #pragma once
 
 #include <map>

@@ -5,19 +5,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
+
+#include "runtime/control/launchers.h"
 
 namespace cairn {
 namespace {
-
-// Ranks on this host, by the variables of mpirun, torchrun and srun; 1 where none is set.
-int RanksOnThisHost() {
-  for (const char* name :
-       {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"})
-    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
-  return 1;
-}
 
 int DefaultThreads() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -1,4 +1,4 @@
-// What a rank asks of the operating system and of libtorch on a CPU: threads and memory.
+// Settings of the operating system and of libtorch on a CPU: threads and memory.
 #pragma once
 
 namespace cairn {

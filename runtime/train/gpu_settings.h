@@ -1,4 +1,4 @@
-// What a rank asks of libtorch on a GPU.
+// Settings of libtorch on a GPU.
 #pragma once
 
 namespace cairn {

@@ -1,4 +1,4 @@
-// What one watches of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
+// The outputs of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
 // all ranks, the file for Prometheus.
 #pragma once
 
@@ -40,7 +40,7 @@ class StepWatch {
   const ParallelDims& dims_;
   const at::Device device_;
   std::unique_ptr<TrainLog> log_;
-  std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, where it is asked for
+  std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, if it is asked for
   TrainMetrics metrics_;
   // Since the last log line.
   struct Interval {
