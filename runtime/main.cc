@@ -19,9 +19,8 @@
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
 #include "runtime/tokenizer/training_tokenizer.h"
-#include "runtime/train/cpu_settings.h"
+#include "runtime/train/device_settings.h"
 #include "runtime/train/evaluation.h"
-#include "runtime/train/gpu_settings.h"
 #include "runtime/train/starting_model.h"
 #include "runtime/train/trainer.h"
 

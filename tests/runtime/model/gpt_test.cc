@@ -14,7 +14,7 @@
 #include "runtime/model/gemm.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/norm.h"
-#include "runtime/train/gpu_settings.h"
+#include "runtime/train/device_settings.h"
 #include "runtime/train/optimizer.h"
 #include "tests/support/gpu.h"
 #include "tests/support/reference_gpt.h"

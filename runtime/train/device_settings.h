@@ -1,4 +1,4 @@
-// Settings of the operating system and of libtorch on a CPU: threads and memory.
+// Settings of the operating system and of libtorch for a training: threads, memory, determinism.
 #pragma once
 
 namespace cairn {
@@ -10,5 +10,10 @@ void SetThreads(int threads);
 // Keeps freed memory for the next step. By default glibc returns each large activation to the kernel and pays
 // for its page faults again (measured: bf16 logits of a 50 k vocabulary at a third of the speed).
 void KeepFreedMemory();
+
+// The same step computes the same bits each time, on a GPU as on a CPU, so that a resumed training is the
+// unbroken one. By default libtorch adds up some gradients (of the embedding, of flash attention) in whatever
+// order its threads come. Call it before the first use of the GPU.
+void ComputeAlikeEachTime();
 
 }  // namespace cairn

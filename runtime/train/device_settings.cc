@@ -1,10 +1,12 @@
-#include "runtime/train/cpu_settings.h"
+#include "runtime/train/device_settings.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "runtime/control/launchers.h"
@@ -27,6 +29,14 @@ void SetThreads(int threads) { at::set_num_threads(threads > 0 ? threads : Defau
 void KeepFreedMemory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+void ComputeAlikeEachTime() {
+  // cuBLAS promises it for a workspace of fixed size alone; libtorch insists that the user has chosen one.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(
+      false);  // everything is written before it is read
 }
 
 }  // namespace cairn
