@@ -207,7 +207,7 @@ int Main(int argc, char** argv) {
   HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
-  if (config.device == "cuda") ComputeAlikeEachTime();
+  if (config.device == "cuda") UseDeterministicKernels();
   std::unique_ptr<Transport> transport;
   const Status launched = Guard([&] {
     transport = Launch({.device = config.device, .timeout_seconds = config.distributed_timeout_seconds});

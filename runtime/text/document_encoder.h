@@ -22,7 +22,7 @@ class DocumentEncoder {
 
  private:
   Status Encode(std::vector<Token>* tokens) const;
-  Status TakeSome(std::vector<int32_t>* tokens);
+  Status TakeCertainTokens(std::vector<int32_t>* tokens);
 
   const Tokenizer& tokenizer_;
   std::string text_;                       // of the document, from some bytes before the first without tokens

@@ -31,7 +31,7 @@ void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, -1);
 }
 
-void ComputeAlikeEachTime() {
+void UseDeterministicKernels() {
   // cuBLAS promises it for a workspace of fixed size alone; libtorch insists that the user has chosen one.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);

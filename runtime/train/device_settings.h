@@ -3,8 +3,8 @@
 
 namespace cairn {
 
-// `threads` of intra-op parallelism; 0: what this process may use of the node's cores, shared with the other
-// ranks on it as the launcher's variables tell.
+// `threads` of intra-op parallelism; 0: the cores of the node that this process may use, shared with the
+// other ranks on it as the launcher's variables tell.
 void SetThreads(int threads);
 
 // Keeps freed memory for the next step. By default glibc returns each large activation to the kernel and pays
@@ -14,6 +14,6 @@ void KeepFreedMemory();
 // The same step computes the same bits each time, on a GPU as on a CPU, so that a resumed training is the
 // unbroken one. By default libtorch adds up some gradients (of the embedding, of flash attention) in whatever
 // order its threads come. Call it before the first use of the GPU.
-void ComputeAlikeEachTime();
+void UseDeterministicKernels();
 
 }  // namespace cairn

@@ -122,7 +122,7 @@ Pipeline::Channel Pipeline::ChannelOf(const StageAction& action) const {
   return {pp_gradients_, up, down, fmt::format("gradient of micro-batch {}", action.micro_batch)};
 }
 
-Tensor Pipeline::WhatTravels(const Tensor& t) const {
+Tensor Pipeline::SentShare(const Tensor& t) const {
   return sends_shares_ ? t.view({tp_.size(), -1})[tp_.rank()] : t;
 }
 
@@ -131,7 +131,7 @@ void Pipeline::Post(const StageAction& action) {
   if (IsForward(action) ? chunk.is_first() : chunk.is_last()) return;
   const Channel channel = ChannelOf(action);
   const Tensor t = at::empty(activation_shape_, activation_options_);
-  Tensor sent = WhatTravels(t);
+  Tensor sent = SentShare(t);
   awaited_.push_back({t, sent, channel.group.RecvAsync(sent, channel.from, channel.what), channel.what});
 }
 
@@ -146,7 +146,7 @@ Tensor Pipeline::TakeReceived(Timer timer) {
 
 void Pipeline::Send(const StageAction& action, const Tensor& t) {
   const Channel channel = ChannelOf(action);
-  sent_.push_back(channel.group.SendAsync(WhatTravels(t), channel.to, channel.what));
+  sent_.push_back(channel.group.SendAsync(SentShare(t), channel.to, channel.what));
 }
 
 // Drops the messages that have arrived, and all others but the newest `keep`.

@@ -31,8 +31,8 @@ class StepWatch {
 
  private:
   StepWatch(const TrainConfig& config, const ParallelDims& dims, at::Device device);
-  void TellMemory(int64_t iteration);
-  void TellTimes(int64_t iteration);
+  void LogMemory(int64_t iteration);
+  void LogTimes(int64_t iteration);
   void NoteMetrics(const StepReport& report);
   void WriteMetrics(const SaveStats& saves);
 
@@ -49,7 +49,7 @@ class StepWatch {
     double seconds = 0;
     double model_flops = 0;
   } interval_;
-  bool memory_told_ = false;
+  bool memory_logged_ = false;
 };
 
 }  // namespace cairn

@@ -352,7 +352,7 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
 // In few tests, because each is a process of its own under ctest, which loads libtorch's CUDA libraries.
 TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
-  ComputeAlikeEachTime();
+  UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   TrainConfig config = Small();
   ExpectEqualToReference(config, kTolerance, gpu);
@@ -387,7 +387,7 @@ TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
 
 TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
-  ComputeAlikeEachTime();
+  UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   const ParallelDims dims;
   for (const bool bf16 : {false, true}) {
