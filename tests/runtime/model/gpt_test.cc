@@ -178,7 +178,7 @@ TrainConfig OddOne() {
   return config;
 }
 
-TEST(GptTest, FamiliesComputeWhatTheReferenceDoes) {
+TEST(GptTest, FamiliesEqualTheReference) {
   for (const auto& [name, config] :
        {std::pair("llama", LlamaLike()), std::pair("qwen3", Qwen3Like()), std::pair("bloom", BloomLike()),
         std::pair("gpt_neox", NeoXLike()), std::pair("odd", OddOne())}) {

@@ -93,7 +93,7 @@ class EnclosingTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> bytes_ = MakeByteTokenizer();
 };
 
-TEST_F(TextImportTest, AnEmptyTextIsADocumentOfWhatStandsAroundATextAlone) {
+TEST_F(TextImportTest, AnEmptyTextHasTheTokensAroundAText) {
   const std::string lines = "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"b\"}\n";
   const TextSourceOptions json{.format = TextFormat::kJsonLines};
   const auto dataset = Import("p", lines, EnclosingTokenizer(), true, json);
