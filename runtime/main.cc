@@ -5,7 +5,6 @@
 #include <chrono>
 
 #include "ckpt/base/threads.h"
-#include "runtime/bpe/training_tokenizer.h"
 #include "runtime/comm/launch.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/config/named_tokenizer.h"
@@ -19,9 +18,9 @@
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
-#include "runtime/train/cpu_settings.h"
+#include "runtime/tokenizer/training_tokenizer.h"
+#include "runtime/train/device_settings.h"
 #include "runtime/train/evaluation.h"
-#include "runtime/train/gpu_settings.h"
 #include "runtime/train/starting_model.h"
 #include "runtime/train/trainer.h"
 
@@ -125,7 +124,7 @@ void Complain(const Status& status) {
   Say(line);
 }
 
-// Agree's status, but without the rank where rank 0 has the same to say: what it met, all did as a rule.
+// The status of Agree, without the rank if rank 0 has the same error: then all ranks have it as a rule.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
   const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
@@ -140,7 +139,7 @@ struct Outcome {
   TrainingEnd end = TrainingEnd::kDone;
 };
 
-// What the user can have got wrong shows before the first step, or in the data. Every rank comes to the same
+// The user's mistakes show before the first step, or in the data. Every rank comes to the same
 // agreements, whatever it met before them.
 Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, const Topology& topology,
               Transport& transport, std::chrono::steady_clock::time_point start) {
@@ -208,7 +207,7 @@ int Main(int argc, char** argv) {
   HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
-  if (config.device == "cuda") ComputeAlikeEachTime();
+  if (config.device == "cuda") UseDeterministicKernels();
   std::unique_ptr<Transport> transport;
   const Status launched = Guard([&] {
     transport = Launch({.device = config.device, .timeout_seconds = config.distributed_timeout_seconds});

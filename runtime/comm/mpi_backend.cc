@@ -25,13 +25,13 @@ class Requests : public Pollable {
   // Only before they are watched.
   MPI_Request* New() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
-  // By the progress thread. An error is left to the waiting one.
+  // Called by the progress thread. An error is left to the waiting one.
   bool Poll() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     return lock.owns_lock() && Test();
   }
 
-  // By the owner. Throws MPI's errors.
+  // Called by the owner. Throws MPI's errors.
   bool Done() {
     const std::lock_guard lock(mutex_);
     const bool ended = Test();

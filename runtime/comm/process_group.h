@@ -40,7 +40,7 @@ class Work {
   // Returns once the result may be used (on a GPU: once the current stream is ordered after it).
   void Wait();
 
-  // Whether Wait() would return at once (on a GPU: whether the operation is complete there).
+  // True if Wait() would return at once (on a GPU: whether the operation is complete there).
   bool IsComplete() const;
 
  private:

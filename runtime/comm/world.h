@@ -1,4 +1,4 @@
-// The ranks that were started together, by whichever launcher: what Transport needs of it.
+// The ranks that a launcher started together, as Transport uses them.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -30,7 +30,7 @@ class World {
   virtual c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name,
                                                        const std::vector<int>& members) = 0;
   virtual std::shared_ptr<Mailbox> NewMailbox(const std::string& name) = 0;
-  // A store that all ranks reach, for NCCL's rendezvous; null where the launcher has none.
+  // A store that all ranks reach, for NCCL's rendezvous; null if the launcher has none.
   virtual c10::intrusive_ptr<c10d::Store> store() const;
 
   // Asks the launcher to stop all ranks. May be called at any time from any thread, and may hang; may be

@@ -1,8 +1,8 @@
 // The tokenizer that a training's flags name, and the flags that follow from it.
 #pragma once
 
-#include "runtime/bpe/training_tokenizer.h"
 #include "runtime/config/train_config.h"
+#include "runtime/tokenizer/training_tokenizer.h"
 
 namespace cairn {
 

@@ -1,4 +1,4 @@
-// What a training prints. A closed pipe or a full disk behind stdout or stderr is never an error of the
+// The output of a training. A closed pipe or a full disk behind stdout or stderr is never an error of the
 // training: no function here throws or fails.
 #pragma once
 
@@ -16,14 +16,14 @@ void Print(std::string_view text);
 // A line on stderr under the program's name.
 void Say(const std::string& line);
 
-// Whether an output that a training can do without works. Thread-safe.
+// Reports when an optional output of a training fails and when it works again. Thread-safe.
 class OutputHealth {
  public:
   // `name`: what the user called it, "--log-json FILE".
   explicit OutputHealth(std::string name) : name_(std::move(name)) {}
 
   // How a write went. Says when the output begins to fail and when it works again, not each time. `lost`:
-  // records so far that were given up, 0 where all were kept for later.
+  // records so far that were given up, 0 if all were kept for later.
   void Note(const Status& status, int64_t lost = 0);
   bool failing() const;
 

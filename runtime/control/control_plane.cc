@@ -135,7 +135,7 @@ Result<std::string> ControlPlane::BroadcastFromRoot(std::string blob, std::strin
   return Broadcast(Result<std::string>(std::move(blob)), ++sequence_, what);
 }
 
-// What the root has, or its failure, on every rank.
+// Gives every rank the root's value, or its failure.
 Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64_t sequence,
                                             std::string_view what) {
   const double deadline = Now() + timeout_seconds_;

@@ -72,6 +72,13 @@ bool HasTorchrunVariables() {
                              [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
+int RanksOnThisHost() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"})
+    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
+  return 1;
+}
+
 std::string WhyNotAlone() {
   std::vector<std::string_view> variables;  // all that say so, to unset
   const Launcher* launcher = nullptr;

@@ -1,4 +1,4 @@
-// Messages of bytes between the ranks of a world: what the control plane needs of MPI or of the TCP store.
+// Messages of bytes between the ranks of a world, over MPI or the TCP store, for the control plane.
 //
 // Messages of a pair of ranks arrive in order. No call blocks for long; one thread at a time.
 #pragma once

@@ -14,7 +14,7 @@ namespace cairn {
 class ControlPlane;
 
 std::string EncodeOutcome(const Status& status, std::string_view payload = {});
-// The payload, or the status that was sent. Errors: Corrupt where it is neither.
+// The payload, or the status that was sent. Errors: Corrupt if it is neither.
 Result<std::string> DecodeOutcome(std::string_view blob);
 
 // True for failures that another step, or a rebuilt one, may not have: damage, not a request that no step can

@@ -11,7 +11,7 @@ class SaveNowFile {
   // An empty path never asks.
   explicit SaveNowFile(std::string path) : path_(std::move(path)) {}
 
-  // Whether the file is there and was not served yet.
+  // True if the file is there and was not served yet.
   bool Asks();
   // Removes the file. One that cannot be removed is reported, and asks again only after it was gone.
   void Served();

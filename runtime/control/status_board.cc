@@ -30,7 +30,7 @@ int64_t NowNs() {
       .count();
 }
 
-// What keeps a process from going on, as far as the kernel knows.
+// The reason why a process does not run, as far as the kernel knows.
 const char* Ailment(int pid, uint64_t process_start) {
   if (ProcessStart(pid) != process_start) return ", its process is gone";
   switch (ProcessState(pid)) {

@@ -1,4 +1,4 @@
-// What each rank on this host is doing, in memory that they share.
+// The current work of each rank on this host, in memory that they share.
 //
 // Every rank publishes its step, its operations in progress and the number of the last collective it started
 // in each group, with a few stores. Nothing here waits: the board is read only to say who is

@@ -11,7 +11,7 @@ std::atomic<bool> deferred = false;
 std::atomic<bool> requested = false;
 
 // nohup has the program ignore SIGHUP; waiting for it would undo that.
-bool IsHeeded(int signal) {
+bool IsNotIgnored(int signal) {
   struct sigaction action;
   return sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN;
 }
@@ -21,11 +21,11 @@ sigset_t StopSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGUSR1);
-  if (IsHeeded(SIGHUP)) sigaddset(&signals, SIGHUP);
+  if (IsNotIgnored(SIGHUP)) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
-void DieOf(int signal, const sigset_t& signals) {
+void DieBySignal(int signal, const sigset_t& signals) {
   std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   std::raise(signal);
@@ -35,7 +35,7 @@ void WaitForSignals() {
   const sigset_t signals = StopSignals();
   for (int signal = 0;;) {
     if (sigwait(&signals, &signal) != 0) continue;
-    if (!deferred) DieOf(signal, signals);
+    if (!deferred) DieBySignal(signal, signals);
     requested = true;
   }
 }

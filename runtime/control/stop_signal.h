@@ -11,13 +11,13 @@ namespace cairn {
 // Starts the thread that waits. Requires to be called before any other thread is started. Until
 // DeferStopSignals() the signals end the process, as is usual. SIGPIPE and SIGXFSZ are ignored from now on: a
 // closed pipe or a file size limit is the error of one write, which the writer reports. Throws
-// std::system_error where the thread cannot be started.
+// std::system_error if the thread cannot be started.
 void WatchStopSignals();
 
 // From now on they only ask.
 void DeferStopSignals();
 
-// Whether one has come.
+// True once one has come.
 bool StopRequested();
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Where a training stands, apart from its tensors: what a checkpoint carries beside them for an exact resume.
+// The progress of a training, which a checkpoint carries beside the tensors for an exact resume.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct TrainState {
   int64_t loss_scale_hysteresis = 0;         // overflows still tolerated
   Health health;                             // up to `iteration`
   int64_t epoch = 0;                         // passes over the training data that are complete; 0: or unknown
-  std::optional<ValidationLoss> validation;  // the newest; nothing where it was not finite
-  std::vector<std::string> data;  // what the samples come from (BlendedDataset::description); empty: unknown
+  std::optional<ValidationLoss> validation;  // the newest; nothing if it was not finite
+  std::vector<std::string> data;  // the source of the samples (BlendedDataset::description); empty: unknown
   std::vector<int64_t> data_changes;  // iterations behind which --allow-other-data took other data
   bool operator==(const TrainState&) const = default;
 

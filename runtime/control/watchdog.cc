@@ -89,7 +89,7 @@ std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& r
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-// Who keeps the operation waiting, as far as this host's board says.
+// The ranks that the operation waits for, as far as this host's board says.
 std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) {
   std::vector<int> absent, elsewhere, idle;
   for (int rank : entry.peers) {

@@ -47,7 +47,7 @@ class Watchdog {
   // cannot know of; leaving main() instead would let them wait for the deadline.
   [[noreturn]] static void StopAllRanks(int status = kExitStopped);
 
-  // What an operation is and whom it needs.
+  // An operation and the ranks that it needs.
   struct Operation {
     std::string_view name;    // "all-reduce"
     std::string_view tensor;  // "grad bucket 2"

@@ -1,4 +1,4 @@
-// What a training reads, as its command line says it: --data-path, or BigScience's weighted splits.
+// The datasets of a training, as its command line names them: --data-path, or BigScience's weighted splits.
 #pragma once
 
 #include <optional>

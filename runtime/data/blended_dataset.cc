@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kSurplus = 0.005;  // Megatron's margin for a blend that comes out a little uneven
 
-// Of each member; nothing: one epoch.
+// The number of samples from each member; nullopt: one epoch.
 std::vector<std::optional<uint64_t>> SamplesOfMembers(BlendRule rule, std::span<const double> weights,
                                                       uint64_t num_samples) {
   const auto n = static_cast<double>(num_samples);

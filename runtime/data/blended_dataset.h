@@ -26,7 +26,7 @@ enum class BlendRule {
 };
 
 // Constant after Create, so safe to read from several threads. Memory: that of the members, and 6 bytes a
-// sample where there are several.
+// sample if there are several.
 class BlendedDataset {
  public:
   // `num_samples` as in GptDataset. Source: blended_megatron_dataset_builder.py of megatron-core 0.16, and
@@ -39,9 +39,9 @@ class BlendedDataset {
   uint64_t size() const { return members_.size() == 1 ? members_[0].size() : index_.dataset.size(); }
   // Of one dataset, in one pass over it; 0 of several, which are passed at different paces.
   double samples_per_epoch() const { return members_.size() == 1 ? members_[0].samples_per_epoch() : 0; }
-  // Whether the samples that both have would come in the same order had `num_samples` been asked for.
+  // True if the samples that both have would come in the same order had `num_samples` been asked for.
   bool SameOrderFor(uint64_t num_samples) const;
-  // What it consists of: of each member its weight, sequences, size and digest, and the name of its files
+  // Its members: for each its weight, sequences, size and digest, and the name of its files
   // without their directories, as they may move.
   const std::vector<std::string>& description() const { return description_; }
   // As GptDataset's.
@@ -57,7 +57,7 @@ class BlendedDataset {
   BlendIndex index_;  // empty: a single member
 };
 
-// Whether a step's record of its data describes these. Records of earlier versions have no digest.
+// True if a step's record of its data describes these. Records of earlier versions have no digest.
 bool SameData(const std::vector<std::string>& recorded, const std::vector<std::string>& description);
 
 }  // namespace cairn

@@ -57,7 +57,7 @@ void OnBusError(int signal, siginfo_t* info, void*) {
 
 }  // namespace
 
-// Not deferred: it stays unblocked where the handler does not return.
+// Not deferred: it stays unblocked if the handler does not return.
 void HandleBusErrors() {
   struct sigaction action {};
   action.sa_sigaction = OnBusError;

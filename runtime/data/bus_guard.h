@@ -26,7 +26,7 @@ class NamedMapping {
 };
 
 // Runs `read`; false where it met a page that cannot be read, and was left there. It may own nothing that
-// must be destroyed. `file`, where given, is set to the path of the mapping, empty where it has no name.
+// must be destroyed. `file`, if given, is set to the path of the mapping, empty if it has no name.
 bool ReadMapped(void (*read)(void*), void* context, std::string* file);
 
 template <typename Read>

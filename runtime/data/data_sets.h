@@ -35,7 +35,7 @@ struct DataSets {
 };
 
 // A file that several of them name is mapped once. Errors: those of the parsers and datasets;
-// InvalidArgument where there are fewer samples than the training takes.
+// InvalidArgument if there are fewer samples than the training takes.
 Result<DataSets> OpenDataSets(const DataRequest& request);
 
 // The groups that a flag names: its own, or those of a file (blend_spec.h). Errors: NotFound, IoError;

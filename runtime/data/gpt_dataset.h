@@ -35,7 +35,7 @@ class GptDataset {
   double samples_per_epoch() const {
     return static_cast<double>(tokens_per_epoch_) / static_cast<double>(seq_length_);
   }
-  // Whether the samples that both have would come in the same order had `num_samples` been asked for.
+  // True if the samples that both have would come in the same order had `num_samples` been asked for.
   bool SameOrderFor(std::optional<uint64_t> num_samples) const;
 
   // Copies the seq_length + 1 tokens of sample i: inputs are out[0, s), labels out[1, s + 1).

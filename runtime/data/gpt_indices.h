@@ -20,7 +20,7 @@ namespace cairn {
 
 inline constexpr uint64_t kExtraTokens = 1;  // Megatron's add_extra_token_to_sequence
 
-// Of the last epoch: where a smaller share is wanted, it is shuffled apart.
+// The last epoch: it is shuffled apart if a smaller share of it is wanted.
 inline constexpr double kMegatronSeparateFinal = 0.80;
 inline constexpr double kBigScienceSeparateFinal = 0.95;  // BigScience's Megatron-DeepSpeed
 
@@ -33,7 +33,7 @@ struct EpochPlan {
   bool separate_final = false;
 };
 
-// Without `num_samples`: one epoch, however short. Errors: InvalidArgument where there is no token, or a
+// Without `num_samples`: one epoch, however short. Errors: InvalidArgument if there is no token, or a
 // number is zero or beyond 2^62 tokens.
 Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, std::optional<uint64_t> num_samples,
                              uint64_t seq_length, double separate_final_below = kMegatronSeparateFinal);

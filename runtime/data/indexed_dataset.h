@@ -37,7 +37,8 @@ class IndexedDataset {
   uint64_t document_count() const { return document_entries_ - 1; }
   uint64_t token_count() const { return tokens_.bytes().size() / SizeOf(token_type_); }
 
-  // Of some pieces of the .bin file, so that other tokens in files of the same size are noticed as a rule.
+  // Checks some pieces of the .bin file, so that other tokens in files of the same size are noticed as a
+  // rule.
   uint64_t TokensDigest() const;
 
   // Tokens of each sequence of `range`. Requires range.end <= sequence_count().

@@ -71,7 +71,7 @@ constexpr std::string_view Name(TokenType type) {
   return "?";
 }
 
-// What Megatron's preprocessing chooses for a vocabulary.
+// The type that Megatron's preprocessing chooses for a vocabulary.
 constexpr TokenType TokenTypeFor(uint64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
 }

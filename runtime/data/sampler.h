@@ -31,7 +31,7 @@ class Sampler {
   static Result<Sampler> Create(const SamplerOptions& options);
 
   // This rank's samples of micro-batch `micro_batch` (0 first) of the iteration that begins after
-  // `consumed_samples`. Errors: InvalidArgument where the data ends before; a partial micro-batch is dropped,
+  // `consumed_samples`. Errors: InvalidArgument if the data ends before; a partial micro-batch is dropped,
   // as in Megatron.
   Result<SampleRange> MicroBatch(uint64_t consumed_samples, uint64_t micro_batch) const;
 

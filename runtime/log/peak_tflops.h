@@ -1,4 +1,4 @@
-// What a GPU can do at most: the denominator of the model FLOPs utilization (MFU).
+// The peak throughput of a GPU: the denominator of the model FLOPs utilization (MFU).
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace cairn {
 // TF32 is allowed.
 std::optional<double> PeakTflops(const std::string& gpu_model, Dtype dtype);
 
-// The model of this node's first GPU, as the driver says in `directory`; empty where there is none.
+// The model of this node's first GPU, as the driver says in `directory`; empty if there is none.
 std::string GpuModel(const std::string& directory = "/proc/driver/nvidia/gpus");
 
 }  // namespace cairn

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// As the format spells what is no number.
+// The spelling of infinities and NaN in the format.
 std::string MetricValue(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";

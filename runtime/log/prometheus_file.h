@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// What is not known yet is left out of the file.
+// Unknown values are left out of the file.
 struct TrainMetrics {
   std::string run;  // label of all, as several trainings may share a node; empty: none
   int64_t iteration = 0;

@@ -36,7 +36,7 @@ inline constexpr int kTimers = static_cast<int>(Timer::kBackwardRecv) + 1;
 std::string_view Name(Timer timer);
 int Level(Timer timer);  // 1 or 2
 
-// Seconds, by timer; 0 where it never ran.
+// Seconds, by timer; 0 if it never ran.
 using Times = std::array<double, kTimers>;
 
 // `synchronize` waits for the device; empty on the CPU.
@@ -80,8 +80,8 @@ auto Timed(Timer timer, Function&& function) {
 // --timing-log-option.
 enum class TimesOf { kMax, kMinMax, kAll };
 
-// Of all ranks over `steps` steps, a step's mean; a rank where a timer never ran does not count, and a timer
-// that ran nowhere has no line. Empty where none ran. Without the last newline.
+// The mean of a step over all ranks and `steps` steps; a rank where a timer never ran does not count, and a
+// timer that ran nowhere has no line. Empty if none ran. Without the last newline.
 std::string TimesText(std::span<const Times> ranks, int64_t steps, TimesOf option);
 // The slowest rank's, for TensorBoard.
 Times SlowestTimes(std::span<const Times> ranks);

@@ -48,7 +48,7 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
     peak_tflops_ = PeakTflops(GpuModel(), config.dtype()).value_or(0);
 }
 
-// What waits for room may find some by now.
+// There may be room by now for the lines that wait.
 TrainLog::~TrainLog() {
   if (json_) FlushJson();
   if (events_) FlushEvents();
@@ -105,7 +105,7 @@ void TrainLog::Step(const StepReport& report) {
   interval_ = {};
 }
 
-// As Megatron-LM does, leaves out what has no value: the loss where all steps were skipped, the norm of a
+// Leaves out missing values, as Megatron-LM does: the loss if all steps were skipped, the norm of a
 // gradient that overflowed, zeros that were not counted.
 std::string TrainLog::Line(const StepReport& report) const {
   const Interval& i = interval_;

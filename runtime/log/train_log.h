@@ -26,12 +26,12 @@ struct StepReport {
   double loss = 0;        // mean over the global batch; NaN or infinite where training went wrong
   double loss_scale = 1;  // that the step used
   double grad_norm = 0;   // before clipping
-  double zeros = 0;       // of the gradient, where they were counted
+  double zeros = 0;       // of the gradient, if they were counted
   bool skipped = false;
   double seconds = 0;
 };
 
-// Of the weights after an iteration.
+// The loss of the weights after an iteration.
 struct EvaluationReport {
   int64_t iteration = 0;
   double loss = 0;
@@ -41,7 +41,7 @@ struct EvaluationReport {
 
 class TrainLog {
  public:
-  // Opens the files where this rank writes. Errors: IoError, NoSpace (a file).
+  // Opens the files if this rank writes. Errors: IoError, NoSpace (a file).
   static Result<std::unique_ptr<TrainLog>> Open(const TrainConfig& config, const Topology& topology, int rank,
                                                 int64_t total_iterations);
   ~TrainLog();

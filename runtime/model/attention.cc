@@ -33,7 +33,7 @@ Tensor Attention::Rotate(const Tensor& heads, const Documents& documents) const 
   return rotary_ ? rotary_->forward(heads, documents.positions) : heads;
 }
 
-// Of queries, keys and values [b, s, heads, d].
+// Takes queries, keys and values, [b, s, heads, d] each.
 Tensor Attention::Mix(const std::vector<Tensor>& qkv, bool training, const Documents& documents) const {
   const Tensor &q = qkv[0], &k = qkv[1], &v = qkv[2];
   const double dropout = training ? shape_.dropout : 0.0;

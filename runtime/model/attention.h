@@ -13,14 +13,14 @@
 
 namespace cairn {
 
-// What this rank computes of it.
+// This rank's share of it.
 struct AttentionShape {
   int64_t heads = 0;
   int64_t key_value_heads = 0;  // divides heads
   int64_t head = 0;             // elements of one
   double scale = 0;             // of query times key
   double dropout = 0;
-  bool recomputed = false;  // what is between queries, keys, values and the output, in backward
+  bool recomputed = false;  // scores and probabilities are, in backward
 };
 
 class Attention {

@@ -1,8 +1,7 @@
-// What is added to attention's scores where causality alone does not say it: ALiBi's distances, a sliding
-// window.
+// The mask that is added to attention's scores: causality, ALiBi's distances, a sliding window.
 //
-// Source of ALiBi: Press et al., "Train Short, Test Long" (2021); of slopes for numbers of heads that are no
-// power of two, its authors' code, which BLOOM follows.
+// Source of ALiBi: Press et al., "Train Short, Test Long" (2021); of slopes for numbers of heads that are not
+// powers of two, its authors' code, which BLOOM follows.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -11,7 +10,7 @@
 
 namespace cairn {
 
-// Of each of the model's heads.
+// One for each of the model's heads.
 std::vector<double> AlibiSlopes(int heads);
 
 class AttentionMask {
@@ -20,7 +19,7 @@ class AttentionMask {
   // own among them; 0: all.
   AttentionMask(std::vector<double> slopes, int64_t window) : slopes_(std::move(slopes)), window_(window) {}
 
-  // [1 or b, 1 or heads, s, s], -inf where a query sees no key; undefined where the causal mask says it all.
+  // [1 or b, 1 or heads, s, s], -inf where a query sees no key; undefined if the causal mask says it all.
   // Kept for the layers that ask for the same. `first_keys`: see Documents.
   at::Tensor Of(int64_t s, const at::TensorOptions& options, const at::Tensor& first_keys) const;
 

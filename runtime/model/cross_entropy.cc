@@ -26,7 +26,7 @@ void ForEachBlock(const Tensor& logits, Visit&& visit) {
     visit(begin, std::min(rows, logits.size(0) - begin));
 }
 
-// What this rank knows of each row; all fp32 [n, 1] but the last two.
+// The values of each row on this rank; all fp32 [n, 1] but the last two.
 struct Rows {
   Tensor max;
   Tensor sum;     // of exp(logit - max)

@@ -8,10 +8,10 @@
 
 namespace cairn {
 
-// Of each token [b, s] where its document begins, int64. `tokens`: int64 [b, s].
+// The first token of the document of each token, int64 [b, s]. `tokens`: int64 [b, s].
 at::Tensor DocumentBegins(const at::Tensor& tokens, int64_t eod);
 
-// What the model is told of the documents of a micro-batch.
+// The documents of a micro-batch, for the model.
 struct Documents {
   at::Tensor positions;   // int64 [b, s], each token's in its document; undefined: in its sample
   at::Tensor first_keys;  // int64 [b, s], the first key that a token's query sees; undefined: the sample's

@@ -9,7 +9,7 @@ namespace cairn {
 
 // Which elements stay, and what they are multiplied by.
 struct KeepMask {
-  at::Tensor keep;   // bool, of the shape of what is dropped; undefined: all of them
+  at::Tensor keep;   // bool, in the shape of the activations; undefined: all of them
   double scale = 1;  // 1 / (1 - p)
 };
 

@@ -1,7 +1,7 @@
 // One rank's parameters in one flat buffer, and their gradients in another (fp32), laid out by
 // ckpt/model/placement.h.
 //
-// Layers hold views. The buffers are what is reduced, gathered, optimized and saved: no packing anywhere.
+// Layers hold views. The buffers themselves are reduced, gathered, optimized and saved: nothing is packed.
 // Where a rank keeps only a part of a buffer (ZeRO), its views are empty until someone places them
 // (runtime/train/zero.h).
 #pragma once
@@ -54,7 +54,7 @@ class FlatParameters {
   // Errors: c10::Error when this rank does not hold it, or they do not follow each other.
   Parameter View(const std::vector<std::string>& names);
   Parameter View(const std::string& name) { return View(std::vector<std::string>{name}); }
-  // The same in `count` tiles of about as many rows; fewer where there are fewer rows.
+  // The same in `count` tiles of about as many rows; fewer if there are fewer rows.
   std::vector<ParameterTile> Tiles(const std::vector<std::string>& names, int count);
   const std::vector<PlacedView>& views() const { return views_; }
 

@@ -41,7 +41,7 @@ class ModelBuilder {
       rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(), spec.shape.positions);
   }
 
-  // Of whole rows, or of this rank's: then ranks share the gradient.
+  // For whole rows, or for this rank's: then ranks share the gradient.
   Norm MakeNorm(const std::string& name) const {
     return MakeNorm(name, tp_.cuts_rows() ? tp_.group : ProcessGroup());
   }
@@ -72,7 +72,7 @@ class ModelBuilder {
   }
 
  private:
-  // Several parameters are fused. Undefined where the model has none.
+  // Several parameters are fused. Undefined if the model has none.
   Parameter View(const std::vector<std::string>& names, const char* kind, bool has) const {
     return has ? parameters_.View(Named(names, kind)) : Parameter();
   }

@@ -25,7 +25,7 @@ struct TransformerLayer {
   Norm post_attention_norm;
   Mlp mlp;
   double dropout;
-  RandomStreams* own_stream;  // of dropout, where this rank has rows of its own; or null
+  RandomStreams* own_stream;  // of dropout, if this rank has rows of its own; or null
   bool parallel_residual;     // attention and MLP read the same input
   bool residual_behind_norm;  // a block's normed input is what its output is added to
 

@@ -19,7 +19,7 @@ namespace cairn {
 class LinearWeight {
  public:
   explicit LinearWeight(Parameter whole) : tiles_{{.parameter = std::move(whole)}} {}
-  // `hooks` bring the tiles, where there are several and not all are always there; or null.
+  // `hooks` bring the tiles, if there are several and not all are always there; or null.
   LinearWeight(std::vector<ParameterTile> tiles, UnitHooks* hooks)
       : tiles_(std::move(tiles)), hooks_(hooks) {}
 

@@ -1,7 +1,7 @@
 // Which memory a tensor that stays from step to step lies in: the device's, or the host's (ZeRO-Offload:
 // Ren et al. 2021).
 //
-// Host memory is pinned where the device is a GPU. On a CPU both are the same memory, and moving state to the
+// Host memory is pinned if the device is a GPU. On a CPU both are the same memory, and moving state to the
 // host changes nothing; a test makes them two (Separate), so that what a GPU would do runs on a CPU: each
 // side is counted, and a touch from the wrong side ends the program.
 #pragma once
@@ -17,7 +17,7 @@ enum class Side { kDevice, kHost };
 // Zeros of one dimension, on `device` or in the host memory beside it.
 at::Tensor ZerosOn(Side side, at::Device device, uint64_t elements, at::ScalarType type);
 
-// Whether the sides are two for `device`: moving state from one to the other copies it.
+// True if `device` has two sides: moving state from one to the other copies it.
 bool SidesDiffer(at::Device device);
 
 // While one lives, this program may touch these sides; otherwise, the device's alone. Does nothing outside of

@@ -13,8 +13,7 @@ Tensor DroppedForNorm(const Tensor& x, const KeepMask& mask) {
   return mask.keep.defined() ? x.mul(mask.keep).mul_(mask.scale) : x;
 }
 
-// What libtorch's kernels take, and give fp32 statistics for: on a GPU weights of the activations' type, on a
-// CPU fp32.
+// The type with which libtorch's kernels give fp32 statistics: the activations' on a GPU, fp32 on a CPU.
 Tensor NormWeightAs(const Tensor& parameter, const Tensor& x) {
   return parameter.defined() ? parameter.to(x.is_cpu() ? at::kFloat : x.scalar_type()) : parameter;
 }

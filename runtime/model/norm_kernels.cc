@@ -79,7 +79,7 @@ NormBackward<T, W> NormArgumentsOf(const Tensor& dn, const Tensor& dy, const Nor
           .dx = mask.keep.defined() ? NormDataOf<T>(grads.dx) : nullptr};
 }
 
-// Of group `group` in `sums` [groups, 1 or 2, h].
+// The sums of group `group` in `sums` [groups, 1 or 2, h].
 NormWeightGrads GroupIn(const Tensor& sums, int64_t group) {
   if (!sums.defined()) return {};
   float* at = sums.data_ptr<float>() + group * sums.stride(0);

@@ -1,5 +1,5 @@
 // Norms of tensors by the kernels of norm_core.h: on a CPU row by row on its threads; on a GPU by
-// libcairn_norm.so (cuda/norm_kernels.cu). Where that is missing, and for other types than fp32, bf16 and
+// libcairn_norm.so (cuda/norm_kernels.cu). If that is missing, and for other types than fp32, bf16 and
 // fp16, by libtorch's operations, several passes over memory.
 #pragma once
 
@@ -16,15 +16,15 @@ struct NormSettings {
   bool centres;  // LayerNorm; otherwise RMSNorm
 };
 
-// What a norm computes of [..., h].
+// The outputs of a norm over [..., h].
 struct Normed {
-  at::Tensor y;     // what was normed: x, or the residual and x
+  at::Tensor y;     // the input of the norm: x, or residual + dropout(x)
   at::Tensor n;     // the result
   at::Tensor mean;  // fp32, one a row; undefined: RMSNorm
   at::Tensor rstd;  // fp32, one a row
 };
 
-// Of x, or of residual + dropout(x) where there is a residual. Both [..., h], of one type.
+// Norms x, or residual + dropout(x) if there is a residual. Both [..., h], of one type.
 Normed NormForwardOf(const at::Tensor& x, const at::Tensor& residual, const KeepMask& mask,
                      const NormSettings& settings);
 

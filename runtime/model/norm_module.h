@@ -1,4 +1,4 @@
-// What libcairn_norm.so offers: norm_core.h on a GPU, to be called without nvcc.
+// The interface of libcairn_norm.so: norm_core.h on a GPU, callable from code that nvcc does not compile.
 #pragma once
 
 #include <tuple>

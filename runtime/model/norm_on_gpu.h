@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Null where the module is not built or does not load; it is looked for once.
+// Null if the module is not built or does not load; it is looked for once.
 const NormModule* NormModuleOfGpu();
 
 // libtorch's current cudaStream_t.

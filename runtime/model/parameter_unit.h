@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// What a tile of a weight is used for.
+// The use of a tile of a weight.
 enum class TileUse { kValue, kGrad };
 
 class UnitHooks {

@@ -16,7 +16,7 @@ namespace cairn {
 std::vector<double> RotaryFrequencies(const RotarySpec& rotary, int64_t pairs, double positions,
                                       double length);
 
-// What cosines and sines are multiplied by.
+// The factor of cosines and sines.
 double RotaryFactor(const RopeScaling& scaling);
 
 class Rotary {

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// What the ranks of `group` hold together, [n, features] in rank order; each holds [n / ranks, features].
+// All rows of the ranks of `group`, [n, features] in rank order; each holds [n / ranks, features].
 at::Tensor GatherRows(const at::Tensor& held, const ProcessGroup& group, std::string_view what);
 
 // each_row(x) where x [b, s, h] is the same on all ranks of `tp`, and so is the result. Requires b * s to be

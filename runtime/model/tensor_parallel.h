@@ -23,7 +23,7 @@ struct TensorParallel {
   int64_t sequence = 0;  // tokens of a sample, where ranks hold parts of the rows; 0: they hold all
 
   bool cuts_rows() const { return sequence > 0; }
-  // What the ranks hold together: [b * s, features].
+  // The rows of all ranks: [b * s, features].
   at::Tensor AllRows(const at::Tensor& held, std::string_view what) const;
   // Starts the sum of `partial` [b * s, features] over the ranks; the tensor is what this rank holds of it.
   struct Sum {

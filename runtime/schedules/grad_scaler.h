@@ -19,7 +19,7 @@ class GradScaler {
   // After a resume: keeps the scale of `state` where both runs scale, else starts again.
   void Resume(TrainState& state) const;
 
-  // Whether an overflow in the step that begins with this state only says that the scale is too high.
+  // True if an overflow in the step that begins with this state only says that the scale is too high.
   bool Explains(const TrainState& state) const { return dynamic_ && state.loss_scale > min_scale_; }
 
   // To be called once a step with whether any gradient was infinite or not a number.

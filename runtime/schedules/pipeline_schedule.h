@@ -1,4 +1,4 @@
-// What each stage of a pipeline does in a step, as data: a list of forwards and backwards, in its order.
+// The work of each stage of a pipeline in a step, as data: a list of forwards and backwards, in its order.
 //
 // Each of `stages` ranks holds `chunks` parts of the model; chunk c of stage s is part c * stages + s, so
 // that activations go round the stages once for each chunk. What a stage receives and sends follows from its

@@ -20,7 +20,7 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  // At least `bytes`, all pages present. Keeps what it has where that is enough.
+  // At least `bytes`, all pages present. Keeps what it has if that is enough.
   // Errors: NoSpace when there is not enough memory.
   Status Reserve(size_t bytes);
 

@@ -25,7 +25,7 @@ struct SnapshotPiece {
   uint64_t seed = 0;    // of the first chunk's digest: PieceSeed() of ckpt/base/digest.h
 };
 
-// Of each piece its chunks' digests, as Piece::chunks of ckpt/model/catalog.h has them.
+// The digests of the chunks of each piece, as Piece::chunks of ckpt/model/catalog.h has them.
 using SnapshotDigests = std::vector<std::vector<Digest>>;
 
 // One snapshot at a time: the trainer calls Begin, and FenceSources before the state changes; the same thread
@@ -35,7 +35,7 @@ class DeviceSnapshot {
   virtual ~DeviceSnapshot() = default;
 
   // Where snapshots go from now on. Stays registered with the driver, so call it again, with nothing if need
-  // be, before the memory is unmapped. Errors: NoSpace or IoError where it cannot be pinned; then there is no
+  // be, before the memory is unmapped. Errors: NoSpace or IoError if it cannot be pinned; then there is no
   // arena.
   virtual Status SetArena(std::span<std::byte> arena) = 0;
 
@@ -69,7 +69,7 @@ struct CudaSnapshotOptions {
 std::unique_ptr<DeviceSnapshot> NewHostSnapshot();
 
 // Loads libcairn_cuda.so from beside the program and allocates the slots: slots * slot_bytes * 1.01 and a
-// sixteenth of a slot. Errors: NotSupported where the module is not built or there is no usable GPU; NoSpace.
+// sixteenth of a slot. Errors: NotSupported if the module is not built or there is no usable GPU; NoSpace.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options = {});
 
 }  // namespace cairn

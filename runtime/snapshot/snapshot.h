@@ -37,8 +37,8 @@ class Snapshot {
     bool on_gpu = false;
   };
 
-  // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU; where there is none,
-  // `copy` is used. Errors: NoSpace where there is not enough memory.
+  // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU; if there is none,
+  // `copy` is used. Errors: NoSpace if there is not enough memory.
   static Result<std::unique_ptr<Snapshot>> Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
                                                 std::unique_ptr<DeviceSnapshot> device = nullptr);
   ~Snapshot();
@@ -53,7 +53,7 @@ class Snapshot {
 
   ShardPlan& plan() { return plan_; }
   std::span<std::byte> image() { return {arena_.data(), plan_.file_bytes()}; }
-  // True where the digests come with the copy.
+  // True if the digests come with the copy.
   bool takes_digests() const { return behind_; }
 
  private:

@@ -1,4 +1,4 @@
-// What the threads of the snapshot kernels do, as functions that a CPU runs as well.
+// The work of a thread of the snapshot kernels, as functions that a CPU can run as well.
 //
 // A slot is packed in the shard's layout: chunks at multiples of a page, zeros behind them. Its first kernel
 // has four threads for each KiB: thread `pair` moves 16 of every 64 bytes and adds up what XXH3 takes from

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// What one slot carries from the sources to the arena.
+// The part that one slot carries from the sources to the arena.
 struct SnapshotWindow {
   // Staged bytes that lie contiguously in the arena too, whole pages.
   struct Run {

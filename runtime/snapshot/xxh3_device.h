@@ -66,7 +66,7 @@ CAIRN_HOST_DEVICE inline uint64_t MultiplyHalves(uint64_t value) {
   return (value & 0xFFFFFFFF) * (value >> 32);
 }
 
-// What two lanes of a stripe add to the accumulators of these lanes.
+// The values that two lanes of a stripe add to the accumulators of these lanes.
 CAIRN_HOST_DEVICE inline void Accumulate(Pair stripe, Pair secret, Pair& sums) {
   sums.even += stripe.odd + MultiplyHalves(stripe.even ^ secret.even);
   sums.odd += stripe.even + MultiplyHalves(stripe.odd ^ secret.odd);

@@ -36,7 +36,7 @@ Status DocumentEncoder::Add(std::string_view part, bool ends, std::vector<int32_
   tokens->clear();
   text_ += part;
   if (!ends && !tokenizer_.cuts_anywhere())
-    return text_.size() - done_ < wanted_ + kTailBytes ? OkStatus() : TakeSome(tokens);
+    return text_.size() - done_ < wanted_ + kTailBytes ? OkStatus() : TakeCertainTokens(tokens);
   std::vector<Token> window;
   CAIRN_RETURN_IF_ERROR(Encode(&window));
   AppendIds(window, 0, window.size(), tokens);
@@ -46,8 +46,8 @@ Status DocumentEncoder::Add(std::string_view part, bool ends, std::vector<int32_
   return OkStatus();
 }
 
-// Those of the text that has none yet. A run of one character over the whole tail may have other borders as
-// it grows; then it is taken as a text of its own.
+// Encodes the text that has no tokens yet. A run of one character over the whole tail may have other borders
+// as it grows; then it is taken as a text of its own.
 Status DocumentEncoder::Encode(std::vector<Token>* tokens) const {
   CAIRN_RETURN_IF_ERROR(tokenizer_.Encode(text_, tokens));
   if (done_ == 0) return OkStatus();
@@ -63,7 +63,7 @@ Status DocumentEncoder::Encode(std::vector<Token>* tokens) const {
 
 // Looks for a border in the middle of a tail that a window from the tail's start has, too. A text without one
 // is kept until there is twice as much.
-Status DocumentEncoder::TakeSome(std::vector<int32_t>* tokens) {
+Status DocumentEncoder::TakeCertainTokens(std::vector<int32_t>* tokens) {
   std::vector<Token> window, next;
   CAIRN_RETURN_IF_ERROR(Encode(&window));
   const uint64_t tail = text_.size() - kTailBytes, middle = text_.size() - kTailBytes / 2;

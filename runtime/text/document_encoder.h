@@ -6,7 +6,7 @@
 // it either. The place is one at which both have a token's border, with the same tokens around it.
 #pragma once
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 
@@ -22,10 +22,10 @@ class DocumentEncoder {
 
  private:
   Status Encode(std::vector<Token>* tokens) const;
-  Status TakeSome(std::vector<int32_t>* tokens);
+  Status TakeCertainTokens(std::vector<int32_t>* tokens);
 
   const Tokenizer& tokenizer_;
-  std::string text_;                       // of the document, from some bytes before what has no tokens yet
+  std::string text_;                       // of the document, from some bytes before the first without tokens
   uint64_t done_ = 0;                      // so many of them
   uint64_t wanted_ = kEncoderWindowBytes;  // new ones before they are looked at
 };

@@ -10,7 +10,7 @@ size_t CutPoint(std::string_view text) {
   const size_t space = text.rfind(' ');
   if (space != std::string_view::npos && space > 0) return space;
   const auto continues_character = [&](size_t i) { return (static_cast<uint8_t>(text[i]) & 0xC0) == 0x80; };
-  size_t cut = text.size() - 1;  // at most three bytes back: what continues for longer is not UTF-8
+  size_t cut = text.size() - 1;  // at most three bytes back: longer sequences are not UTF-8
   for (int i = 0; i < 3 && continues_character(cut); ++i) --cut;
   return cut;
 }

@@ -13,8 +13,8 @@ namespace cairn {
 
 // A line, or a part of one that is longer than kMaxLinePieceBytes.
 struct LinePiece {
-  std::string_view text;   // with its newline, where it has one; valid until the next call
-  bool ends_line = false;  // false: the next piece goes on with the same line
+  std::string_view text;   // with its newline, if it has one; valid until the next call
+  bool ends_line = false;  // false: the next piece continues the same line
 };
 
 inline constexpr uint64_t kMaxLinePieceBytes = 1 << 20;
@@ -42,7 +42,7 @@ class LineReader {
   uint64_t file_bytes_;
   uint64_t file_offset_ = 0;  // where the next block of the file begins
   std::string buffer_;
-  size_t begin_ = 0;  // of what was not yet handed out
+  size_t begin_ = 0;  // of the bytes that were not handed out yet
   uint64_t line_number_ = 0;
   bool line_ended_ = true;
 };

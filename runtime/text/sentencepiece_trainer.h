@@ -11,7 +11,7 @@ namespace cairn {
 
 // Reads `source` to its end and returns the content of a .model file with `vocab_size` pieces: unigram, ids 0
 // unknown, 1 <s>, 2 </s>, 3 to 258 the bytes. The model is lossless: nothing is normalised, no space is
-// added, and what has no piece falls back to bytes; so tokens also decode to the very text, newlines
+// added, and characters without a piece fall back to bytes; so tokens also decode to the very text, newlines
 // included, and a text may be cut at a line end before it is encoded. Texts beyond kMaxTrainingLines lines
 // are sampled. Errors: those of the source; InvalidArgument (a vocabulary too small or too large for this
 // text, in its words).

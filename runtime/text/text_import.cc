@@ -27,7 +27,7 @@ Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, 
     CAIRN_ASSIGN_OR_RETURN(const bool more, source.Next(&chunk));
     if (!more) return counts;
     CAIRN_RETURN_IF_ERROR(encoder.Add(chunk.text, chunk.ends_document, &tokens));
-    // An empty text has what stands around every text.
+    // An empty text has the tokens around a text, too.
     const bool first = !begun && (!tokens.empty() || chunk.ends_document);
     if (first) tokens.insert(tokens.begin(), before.begin(), before.end());
     begun = begun || first;

@@ -7,7 +7,7 @@
 #include "ckpt/base/status.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "runtime/text/text_source.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 
@@ -20,7 +20,7 @@ struct ImportCounts {
 // Called after each chunk, about once a MiB of text.
 using ImportProgress = std::function<void(const ImportCounts&)>;
 
-// Appends every document of `source` to `builder`, or only counts where that is null. A document begins and
+// Appends every document of `source` to `builder`, or only counts if that is null. A document begins and
 // ends with what the tokenizer puts around a text, as where Megatron's preprocess_data.py calls a tokenizer
 // of Hugging Face, an empty text too; the end of a document follows. Documents without a token are left out.
 // Memory: one chunk of text and its tokens. Errors: those of the parts; InvalidArgument (append_eod with a

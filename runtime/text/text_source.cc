@@ -55,7 +55,7 @@ Result<bool> TextSource::NextOfFile(TextChunk* chunk) {
   return CurrentIsJson() ? NextJson(chunk) : NextText(chunk);
 }
 
-// The last line always waits in pending_ until it is known whether the document goes on.
+// The last line always waits in pending_ until it is known whether the document continues.
 Result<bool> TextSource::NextText(TextChunk* chunk) {
   const auto take = [&](bool ends_document) {
     if (ends_document && options_.split_on_blank_lines) TrimLineEnd(pending_);

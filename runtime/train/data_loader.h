@@ -23,7 +23,7 @@ namespace cairn {
 
 struct MicroBatch {
   at::Tensor tokens;    // int64 [b, s]
-  at::Tensor labels;    // int64 [b, s]: the tokens that follow; kNoLabel (gpt.h) where they are not counted
+  at::Tensor labels;    // int64 [b, s]: the tokens that follow; kNoLabel (gpt.h) if they are not counted
   Documents documents;  // what the model needs of them
 };
 
@@ -51,7 +51,7 @@ class DataLoader {
   int64_t micro_batch_size_;
   int64_t seq_length_;
   int64_t vocab_size_;
-  int64_t eod_;  // the token that ends a document, where that matters
+  int64_t eod_;  // the token that ends a document, if that matters
   bool masks_loss_;
   bool resets_positions_;
   bool resets_attention_;

@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// What all ranks know after the gradients are reduced.
+// The result of a step, the same on all ranks once the gradients are reduced.
 struct StepOutcome {
   double loss = 0;        // mean over the global batch
   double grad_norm = 0;   // of the mean gradient, before clipping

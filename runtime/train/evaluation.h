@@ -30,7 +30,7 @@ class Evaluation {
   // to --log-json.
   void Run();
 
-  // What this rank could not read.
+  // The failure of this rank to read its data.
   Status DataStatus() const { return data_.status(); }
 
  private:

@@ -1,4 +1,4 @@
-// What a rank's memory holds, as Megatron-LM's report_memory says it.
+// The memory use of a rank, in the words of Megatron-LM's report_memory.
 #pragma once
 
 #include <c10/core/Device.h>

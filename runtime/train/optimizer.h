@@ -18,14 +18,14 @@ class Optimizer {
   // `parameters` must outlive the optimizer.
   Optimizer(const TrainConfig& config, const FlatParameters& parameters, const ParallelDims& dims);
 
-  // Takes the initial fp32 values of a parameter where there is a master copy.
+  // Takes the initial fp32 values of a parameter if there is a master copy.
   void SetMaster(const LocalParameter& local, const at::Tensor& values);
 
   // The weights are new: masters of the same type follow them.
   void TakeWeights();
 
   // Sums over this rank's share of the global gradient: each element of the model counts on exactly one rank
-  // of the world. Infinite or NaN where a gradient is.
+  // of the world. Infinite or NaN if a gradient is.
   double SquareSum() const;
   double CountZeros() const;
 
@@ -53,8 +53,8 @@ class Optimizer {
   const FlatParameters& parameters_;
   const std::unique_ptr<UpdateRule> rule_;
   const bool offloads_;
-  FlatRange share_;    // of the flat buffer
-  at::Tensor master_;  // fp32, the share; the weights themselves where they are fp32 and on the same side
+  FlatRange share_;          // of the flat buffer
+  at::Tensor master_;        // fp32, the share; the weights themselves if they are fp32 and on the same side
   at::Tensor staged_grads_;  // fp32, the share: where gradients and masters are on different sides
   std::vector<State> states_;
   std::vector<Group> groups_;

@@ -16,7 +16,7 @@ using at::Tensor;
 // in the order of the calls, and what is awaited early would hold up what is to be sent.
 size_t ReceivesAhead(at::Device device) { return device.is_cpu() ? 1 : 0; }
 
-// Whether each tensor parallel rank sends its share of a message, which they all hold, and the receivers
+// True if each tensor parallel rank sends its share of a message, which they all hold, and the receivers
 // gather them: over a network between the nodes of two stages that is 1 / TP of the bytes. Within a node it
 // is one more collective for nothing.
 bool SendsShares(const TrainConfig& config, const ParallelDims& dims, at::Device device) {
@@ -26,7 +26,7 @@ bool SendsShares(const TrainConfig& config, const ParallelDims& dims, at::Device
   return wanted && !config.sequence_parallel && dims.tp.size() > 1 && elements % dims.tp.size() == 0;
 }
 
-// Of what a rank holds between two stages.
+// The shape of the tensor that a rank holds between two stages.
 std::vector<int64_t> ActivationShape(const TrainConfig& config, int tp) {
   if (!config.sequence_parallel || tp == 1)
     return {config.micro_batch_size, config.seq_length, config.hidden_size};
@@ -122,7 +122,7 @@ Pipeline::Channel Pipeline::ChannelOf(const StageAction& action) const {
   return {pp_gradients_, up, down, fmt::format("gradient of micro-batch {}", action.micro_batch)};
 }
 
-Tensor Pipeline::WhatTravels(const Tensor& t) const {
+Tensor Pipeline::SentShare(const Tensor& t) const {
   return sends_shares_ ? t.view({tp_.size(), -1})[tp_.rank()] : t;
 }
 
@@ -131,7 +131,7 @@ void Pipeline::Post(const StageAction& action) {
   if (IsForward(action) ? chunk.is_first() : chunk.is_last()) return;
   const Channel channel = ChannelOf(action);
   const Tensor t = at::empty(activation_shape_, activation_options_);
-  Tensor sent = WhatTravels(t);
+  Tensor sent = SentShare(t);
   awaited_.push_back({t, sent, channel.group.RecvAsync(sent, channel.from, channel.what), channel.what});
 }
 
@@ -146,10 +146,10 @@ Tensor Pipeline::TakeReceived(Timer timer) {
 
 void Pipeline::Send(const StageAction& action, const Tensor& t) {
   const Channel channel = ChannelOf(action);
-  sent_.push_back(channel.group.SendAsync(WhatTravels(t), channel.to, channel.what));
+  sent_.push_back(channel.group.SendAsync(SentShare(t), channel.to, channel.what));
 }
 
-// What has arrived, and of the rest all but the newest `keep`.
+// Drops the messages that have arrived, and all others but the newest `keep`.
 void Pipeline::DropSent(size_t keep) {
   while (!sent_.empty() && (sent_.size() > keep || sent_.front().IsComplete())) sent_.pop_front();
 }

@@ -56,7 +56,7 @@ class Pipeline {
   void Backward(const StageAction& action, double loss_scale);
 
   Channel ChannelOf(const StageAction& action) const;
-  at::Tensor WhatTravels(const at::Tensor& t) const;
+  at::Tensor SentShare(const at::Tensor& t) const;
   void Post(const StageAction& action);
   at::Tensor TakeReceived(Timer timer);
   void Send(const StageAction& action, const at::Tensor& t);

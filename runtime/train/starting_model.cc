@@ -17,7 +17,7 @@ std::vector<std::string> NamesOfOneLayer(const std::vector<ParameterSpec>& param
   return names;
 }
 
-// On rank 0: what the others need to read the same; empty where the flags must say all.
+// On rank 0: the model's description for the other ranks; empty if the flags must describe it.
 Result<std::string> DescribeStart(const TrainConfig& config) {
   const std::optional<StepModel> found = FindStepModel(config.skip_train ? "" : config.save, config.load);
   if (!found || !DescribesModel(found->model)) return std::string();

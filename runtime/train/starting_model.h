@@ -7,7 +7,7 @@
 namespace cairn {
 
 // Collective, before the configuration is validated: rank 0 looks at what --save and --load have, and all
-// ranks take its model (checkpoint_model.h). Where there is no step, or one that does not describe its model,
+// ranks take its model (checkpoint_model.h). If there is no step, or one that does not describe its model,
 // the flags stay as they are.
 // Errors: those of checkpoint_model.h, the same on all ranks.
 Status TakeStartingModel(ParsedCommandLine& command_line, ControlPlane& control);

@@ -52,18 +52,18 @@ void StepWatch::Step(const StepReport& report, const SaveStats& saves) {
   NoteMetrics(report);
   log_->Step(report);
   if (iteration % config_.log_interval != 0) return;
-  TellMemory(iteration);
-  if (TimersAreOn()) TellTimes(iteration);
+  LogMemory(iteration);
+  if (TimersAreOn()) LogTimes(iteration);
   WriteMetrics(saves);
   interval_ = {};
 }
 
 // As Megatron-LM does, of the ranks that hold the model once; the others' is the same.
-void StepWatch::TellMemory(int64_t iteration) {
+void StepWatch::LogMemory(int64_t iteration) {
   const bool due = config_.log_memory_interval > 0 && iteration % config_.log_memory_interval == 0;
-  if (dims_.at.dp == 0 && (due || !memory_told_))
+  if (dims_.at.dp == 0 && (due || !memory_logged_))
     Print(MemoryLine(dims_.world_rank, iteration, MemoryUseOf(device_)) + "\n");
-  memory_told_ = true;
+  memory_logged_ = true;
   if (!config_.log_memory_to_tensorboard) return;
   const MemoryUse use = MemoryUseOf(device_);
   log_->Scalars(iteration, {{"mem-reserved-bytes", static_cast<double>(use.reserved)},
@@ -71,7 +71,7 @@ void StepWatch::TellMemory(int64_t iteration) {
                             {"mem-max-allocated-bytes", static_cast<double>(use.max_allocated)}});
 }
 
-void StepWatch::TellTimes(int64_t iteration) {
+void StepWatch::LogTimes(int64_t iteration) {
   const std::vector<Times> ranks = GatherTimes(TakeTimes(), dims_.world, device_);
   const std::string lines = TimesText(ranks, interval_.steps,
                                       config_.timing_log_option == "max"   ? TimesOf::kMax

@@ -1,4 +1,4 @@
-// What one watches of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
+// The outputs of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
 // all ranks, the file for Prometheus.
 #pragma once
 
@@ -31,8 +31,8 @@ class StepWatch {
 
  private:
   StepWatch(const TrainConfig& config, const ParallelDims& dims, at::Device device);
-  void TellMemory(int64_t iteration);
-  void TellTimes(int64_t iteration);
+  void LogMemory(int64_t iteration);
+  void LogTimes(int64_t iteration);
   void NoteMetrics(const StepReport& report);
   void WriteMetrics(const SaveStats& saves);
 
@@ -40,7 +40,7 @@ class StepWatch {
   const ParallelDims& dims_;
   const at::Device device_;
   std::unique_ptr<TrainLog> log_;
-  std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, where it is asked for
+  std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, if it is asked for
   TrainMetrics metrics_;
   // Since the last log line.
   struct Interval {
@@ -49,7 +49,7 @@ class StepWatch {
     double seconds = 0;
     double model_flops = 0;
   } interval_;
-  bool memory_told_ = false;
+  bool memory_logged_ = false;
 };
 
 }  // namespace cairn

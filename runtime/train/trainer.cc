@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What ranks want, as numbers that are added up over the world: each vote is a digit of a base above the
+// The wishes of ranks, as numbers that are added up over the world: each vote is a digit of a base above the
 // number of ranks, so the sums do not mix. Exact in a double up to 2^17 ranks.
 struct Votes {
   bool stop = false;
@@ -152,7 +152,7 @@ Status Trainer::DataStatus() const {
                      : status.WithContext(fmt::format("stopped after iteration {}", state_.iteration));
 }
 
-// What was trained until now is saved; the step whose batch is not whole never happened.
+// The steps so far are saved; the step whose batch is not whole never happened.
 Status Trainer::StopUnread() {
   if (state_.iteration > 0) CAIRN_RETURN_IF_ERROR(Save(true));
   return hooks_ ? hooks_->Finish() : OkStatus();
@@ -252,7 +252,7 @@ Status Trainer::Step() {
   return OkStatus();
 }
 
-// What this rank wants to happen after the step. Ranks see signals and clocks at different times, so the sum
+// The votes of this rank after the step. Ranks see signals and clocks at different times, so the sum
 // decides.
 double Trainer::Vote() {
   const bool out_of_time =

@@ -30,13 +30,13 @@ class Trainer {
                                                  at::Device device, CheckpointHooks* hooks,
                                                  std::chrono::steady_clock::time_point start);
 
-  // Resumes where there is something to resume from. Before Run, once.
+  // Resumes if there is something to resume from. Before Run, once.
   Status Start();
 
   // Trains to the end, or until it is asked to stop.
   Result<TrainingEnd> Run();
 
-  // What this rank could not read.
+  // The failure of this rank to read its data.
   Status DataStatus() const;
 
  private:

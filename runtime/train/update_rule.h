@@ -29,13 +29,13 @@ struct UpdateStep {
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  // What it keeps of each parameter, in the parameter's shape.
+  // The tensors that it keeps for each parameter, in the parameter's shape.
   virtual std::vector<Role> roles() const = 0;
   // Gradients may be overwritten.
   virtual void Update(const Stretches& stretches, const UpdateStep& step) const = 0;
 };
 
-// --optimizer and what belongs to it.
+// --optimizer and its flags.
 std::unique_ptr<UpdateRule> MakeUpdateRule(const TrainConfig& config);
 
 }  // namespace cairn

@@ -151,7 +151,7 @@ uint64_t ZeroUnits::SizeOfUnit(int unit) const {
   return size;
 }
 
-// Gathers what comes next while this unit computes, as far as the limits allow.
+// Gathers the next units while this one computes, as far as the limits allow.
 void ZeroUnits::Prefetch(int unit, bool forward) {
   uint64_t ahead = 0;
   const auto take = [&](const std::vector<size_t>& runs) {
@@ -216,7 +216,7 @@ void ZeroUnits::AfterTile(size_t tile, TileUse use) {
     Drop(run);
 }
 
-// Of the same weight: its tiles are used in their order.
+// Tiles of one weight are used in their order.
 void ZeroUnits::PrefetchTileBehind(size_t tile) {
   const FlatParameters::PlacedView& view = parameters_.views()[tile];
   if (view.range.end == view.whole.end) return;

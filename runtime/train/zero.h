@@ -20,7 +20,8 @@
 
 namespace cairn {
 
-// What a rank keeps of its buffers from step to step under `config`; all weights alone with --skip-train.
+// The parts of its buffers that a rank keeps from step to step under `config`; all weights alone with
+// --skip-train.
 FlatParameters::Kept KeptUnder(const TrainConfig& config, const ParallelDims& dims, const RankLayout& layout);
 
 // This rank's parameters, zeros. Requires a validated config.
@@ -37,7 +38,7 @@ class ZeroUnits final : public UnitHooks {
   // Around the gradients of a step: between them, this many micro-batches run forward and backward.
   void BeginStep(int64_t micro_batches);
   void EndStep();
-  // The kept weights are new: what was gathered is not theirs.
+  // The kept weights are new: those that were gathered before are stale.
   void WeightsChanged();
   // Each rank has updated its partition: where all keep all weights, they get the others'.
   void ShareUpdate();
@@ -86,7 +87,7 @@ class ZeroUnits final : public UnitHooks {
   void ReduceReady();
   std::vector<Work> ReduceToOwners(const at::Tensor& values, FlatRange range);
 
-  // By owner: the parts of `range`.
+  // The parts of `range` by their owners.
   struct OwnedPart {
     int owner;
     FlatRange range;

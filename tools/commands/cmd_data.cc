@@ -18,11 +18,11 @@
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"
 #include "runtime/data/indexed_dataset_builder.h"
+#include "runtime/text/load_tokenizer.h"
 #include "runtime/text/sentencepiece_trainer.h"
 #include "runtime/text/text_import.h"
 #include "runtime/text/text_source.h"
-#include "runtime/text/tokenizer.h"
-#include "runtime/text/tokenizer_json.h"
+#include "runtime/tokenizer/tokenizer_json.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
@@ -45,7 +45,7 @@ struct DataOptions {
   bool json = false;
 };
 
-// What was, or would be, written.
+// The files that were, or would be, written.
 struct DataFacts {
   ImportCounts counts;
   uint32_t vocab_size = 0;

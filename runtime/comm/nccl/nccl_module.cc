@@ -25,7 +25,7 @@ extern "C" int CairnSelectDevice(int local_rank) {
   return device;
 }
 
-// What no other GPU has, on any host: 16 bytes.
+// Identifies a GPU among those of all hosts: 16 bytes.
 extern "C" void CairnGpuUuid(int device, char* uuid) {
   cudaDeviceProp properties{};
   const cudaError_t error = cudaGetDeviceProperties(&properties, device);

@@ -46,7 +46,7 @@ template <typename T>
 using PinnedMemory = std::unique_ptr<T, CudaDeleter<cudaFreeHost>>;
 using Registration = std::unique_ptr<std::byte, CudaDeleter<cudaHostUnregister>>;
 
-// Of its own: the legacy default stream does not wait for it, nor it for that one.
+// A separate stream: the legacy default stream does not wait for it, nor it for that one.
 inline Status MakeStream(int priority, CudaStream& out) {
   cudaStream_t stream = nullptr;
   CAIRN_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));

@@ -40,7 +40,7 @@ TEST(Console, AFullStdoutIsReportedOnceAndSoIsThatItWorksAgain) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "cairn-train: standard output works again\n");
 }
 
-TEST(Console, AReaderThatHasGoneIsNoError) {
+TEST(Console, AClosedPipeIsNotAnError) {
   const auto before = std::signal(SIGPIPE, SIG_IGN);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);

@@ -40,7 +40,7 @@ TEST(ProgressThreadTest, PollsEachUntilItIsDoneWhileNobodyWaits) {
   }
 }
 
-TEST(ProgressThreadTest, LetsGoOfWhatIsDone) {
+TEST(ProgressThreadTest, ReleasesCompletedWork) {
   ProgressThread progress;
   const auto one = std::make_shared<Countdown>(3);
   progress.Watch(one);

@@ -104,7 +104,7 @@ TEST(DataSetsTest, OtherTokensInFilesOfTheSameSizeAreOtherData) {
   }
 }
 
-TEST(DataSetsTest, WhatIsMissingIsNamed) {
+TEST(DataSetsTest, MissingDataIsNamed) {
   TempDir dir;
   WriteDataset(dir / "a", TokenType::kU16, std::vector<std::vector<int32_t>>(4, std::vector<int32_t>(9, 1)));
   DataRequest request{

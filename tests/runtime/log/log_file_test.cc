@@ -19,7 +19,7 @@ std::string LogContents(const std::string& path) {
   return out.str();
 }
 
-TEST(LogFileTest, AppendsToWhatIsThere) {
+TEST(LogFileTest, AppendsToAnExistingFile) {
   TempDir dir;
   std::ofstream(dir / "l") << "a\n";
   LogFile log = LogFile::Open(dir / "l").value();
@@ -29,7 +29,7 @@ TEST(LogFileTest, AppendsToWhatIsThere) {
   EXPECT_EQ(LogContents(dir / "l"), "a\nb\n");
 }
 
-TEST(LogFileTest, LinesWaitForRoomAndNoneStaysTorn) {
+TEST(LogFileTest, LinesWaitForRoomAndStayWhole) {
   TempDir dir;
   LogFile log = LogFile::Open(dir / "l").value();
   {
@@ -48,7 +48,7 @@ TEST(LogFileTest, LinesWaitForRoomAndNoneStaysTorn) {
   EXPECT_EQ(log.lost(), 0);
 }
 
-TEST(LogFileTest, WhatWaitsHasABound) {
+TEST(LogFileTest, WaitingLinesAreBounded) {
   TempDir dir;
   LogFile log = LogFile::Open(dir / "l").value();
   const std::string line(LogFile::kMaxPendingBytes / 4, 'x');

@@ -39,7 +39,7 @@ TEST(TimersTest, LinesAreMegatrons) {
 }
 
 // A timer that is off must not wait for a device: it would stop what runs ahead.
-TEST(TimersTest, TheLevelDecidesWhatIsMeasuredAndWhatWaitsForTheDevice) {
+TEST(TimersTest, TheLevelSelectsTheTimers) {
   for (const int level : {0, 1, 2}) {
     int waits = 0;
     SetTimers(level, [&] { ++waits; });

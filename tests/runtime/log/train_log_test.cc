@@ -117,7 +117,7 @@ StepReport Report(int64_t iteration, double loss, bool skipped) {
   return report;
 }
 
-TEST(TrainLogTest, TheEvaluationOfALossThatIsNoNumberIsNone) {
+TEST(TrainLogTest, TheEvaluationOfANanLossIsNotRecorded) {
   TempDir dir;
   auto log = TrainLog::Open(LoggedTo(dir), Topology{}, 0, 10).value();
   const auto event_bytes = [&] {
@@ -138,7 +138,7 @@ TEST(TrainLogTest, TheEvaluationOfALossThatIsNoNumberIsNone) {
       << said;
 }
 
-TEST(TrainLogTest, ALineIsMegatronsAndLeavesOutWhatHasNoValue) {
+TEST(TrainLogTest, ALineIsMegatronsWithoutMissingValues) {
   TrainConfig config;
   config.log_interval = 2;
   std::string line = LineOf(config, Report(1, 9, true), Report(2, 5, false));
@@ -219,7 +219,7 @@ TEST(TrainLogTest, TensorBoardPointsWaitForALogLineOrAFullQueue) {
 }
 
 // 72 B s l h^2 (1 + s / 12h + v / 12lh), Megatron-LM's.
-TEST(StepFlopsTest, ModelFlopsAreMegatronsAndRecomputationIsNoWorkOfTheModel) {
+TEST(StepFlopsTest, ModelFlopsAreMegatronsWithoutRecomputation) {
   TrainConfig config;
   config.num_layers = 24;
   config.hidden_size = 1024;

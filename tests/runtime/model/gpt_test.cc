@@ -14,7 +14,7 @@
 #include "runtime/model/gemm.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/norm.h"
-#include "runtime/train/gpu_settings.h"
+#include "runtime/train/device_settings.h"
 #include "runtime/train/optimizer.h"
 #include "tests/support/gpu.h"
 #include "tests/support/reference_gpt.h"
@@ -178,7 +178,7 @@ TrainConfig OddOne() {
   return config;
 }
 
-TEST(GptTest, FamiliesComputeWhatTheReferenceDoes) {
+TEST(GptTest, FamiliesEqualTheReference) {
   for (const auto& [name, config] :
        {std::pair("llama", LlamaLike()), std::pair("qwen3", Qwen3Like()), std::pair("bloom", BloomLike()),
         std::pair("gpt_neox", NeoXLike()), std::pair("odd", OddOne())}) {
@@ -352,7 +352,7 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
 // In few tests, because each is a process of its own under ctest, which loads libtorch's CUDA libraries.
 TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
-  ComputeAlikeEachTime();
+  UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   TrainConfig config = Small();
   ExpectEqualToReference(config, kTolerance, gpu);
@@ -387,7 +387,7 @@ TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
 
 TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
-  ComputeAlikeEachTime();
+  UseDeterministicKernels();
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   const ParallelDims dims;
   for (const bool bf16 : {false, true}) {

@@ -23,7 +23,7 @@ TEST_F(MemorySideTest, BytesAreCountedWhileTheyAreInUse) {
   EXPECT_EQ(BytesOn(Side::kDevice), 400);
 }
 
-TEST_F(MemorySideTest, WhoTouchesBothMayCopy) {
+TEST_F(MemorySideTest, CopiesBetweenBothSides) {
   const at::Tensor device = ZerosOn(Side::kDevice, at::kCPU, 4, at::kFloat);
   const at::Tensor host = ZerosOn(Side::kHost, at::kCPU, 4, at::kFloat);
   {

@@ -166,7 +166,7 @@ TEST(NormTest, AfterAResidualBothResultsCarryGradients) {
   EXPECT_TRUE(at::equal(bias.grad(), 1 + wanted.backward.weights[1]));
 }
 
-TEST(NormTest, NoRowsAndRowsThatAreNoneInMemory) {
+TEST(NormTest, EmptyAndStridedInputs) {
   const NormSettings settings{at::ones({8}), at::zeros({8}), 1e-5, true};
   const Normed none = NormForwardOf(at::empty({0, 8}), {}, {}, settings);
   EXPECT_EQ(none.n.size(0), 0);
@@ -214,7 +214,7 @@ class ThreadTeam {
   size_t thread_;
 };
 
-TEST(NormTest, ATeamOfThreadsComputesWhatOneDoes) {
+TEST(NormTest, ATeamOfThreadsEqualsOneThread) {
   constexpr int kTeam = 3;
   constexpr int64_t kRows = 5, kWidth = 37;
   const NormInputs in({.residual = true, .drops = true}, kRows, kWidth);
@@ -299,7 +299,7 @@ TEST(NarrowFloatTest, RoundsAndWidensAsLibtorch) {
   ExpectRoundsAsLibtorch<Fp16>(at::kHalf);
 }
 
-TEST(NormOnGpuTest, ComputesWhatTheCpuDoes) {
+TEST(NormOnGpuTest, EqualsTheCpu) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   const auto there = [&](const Tensor& t) { return t.defined() ? t.to(gpu) : t; };

@@ -193,7 +193,7 @@ TEST(TrainStateTest, TheScheduleOfOtherStepsIsFound) {
   EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 20);
 }
 
-TEST(TrainStateTest, OfAnotherProgramWhatIsMissingIsAsInATrainingThatBegins) {
+TEST(TrainStateTest, MissingValuesOfAnotherProgramAreThoseOfANewTraining) {
   std::vector<std::string> missing;
   const auto state = TrainState::FromOtherProgram(
       {{"iteration", 9}, {"consumed_samples", 72}, {"skipped_steps", 2}, {"optimizer_step", 7.0}}, missing);

@@ -67,7 +67,7 @@ TEST(SnapshotCoreTest, UnitsLoadFromAnyAlignmentAndZerosBehindTheEnd) {
 }
 
 // Against memcpy, as HostSnapshot does it: the same arena, the same digests, gaps left alone.
-TEST(SnapshotCoreTest, PacksAndDigestsWhatMemcpyAndXxh3Do) {
+TEST(SnapshotCoreTest, PacksAndDigestsAsMemcpyAndXxh3) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 60; ++round) {
     const RandomPieces made =

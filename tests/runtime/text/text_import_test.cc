@@ -1,5 +1,6 @@
 #include "runtime/text/text_import.h"
 
+#include "runtime/text/load_tokenizer.h"
 #include "runtime/text/sentencepiece_trainer.h"
 #include "tests/runtime/data/dataset_fixture.h"
 
@@ -92,7 +93,7 @@ class EnclosingTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> bytes_ = MakeByteTokenizer();
 };
 
-TEST_F(TextImportTest, AnEmptyTextIsADocumentOfWhatStandsAroundATextAlone) {
+TEST_F(TextImportTest, AnEmptyTextHasTheTokensAroundAText) {
   const std::string lines = "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"b\"}\n";
   const TextSourceOptions json{.format = TextFormat::kJsonLines};
   const auto dataset = Import("p", lines, EnclosingTokenizer(), true, json);

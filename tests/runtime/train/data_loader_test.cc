@@ -12,7 +12,7 @@ namespace cairn {
 namespace {
 
 // Megatron's get_ltor_masks_and_position_ids: loss_mask[data == eod_token] = 0, where data are the inputs.
-TEST(DataLoaderTest, WhatFollowsAnEndOfDocumentIsNotCounted) {
+TEST(DataLoaderTest, TokensBehindAnEndOfDocumentAreNotCounted) {
   TrainConfig config;
   config.micro_batch_size = 2;
   config.seq_length = 4;

@@ -73,7 +73,7 @@ Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const Expected& expected
   return digests;
 }
 
-TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceWhateverTheStreamsPace) {
+TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceAtAnyPaceOfStreams) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 6; ++round) {
     const Expected expected(MakeRandomPieces(20, 14 << 20, random));
@@ -134,7 +134,7 @@ TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
   }
 }
 
-TEST(CudaSnapshotTest, RefusesWhatCannotBe) {
+TEST(CudaSnapshotTest, RefusesInvalidRequests) {
   fake_cuda::FailCall(0);
   EXPECT_EQ(New({.slot_bytes = kChunkBytes - kPageBytes}).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(New({.slots = 1}).status().kind(), StatusKind::kInvalidArgument);

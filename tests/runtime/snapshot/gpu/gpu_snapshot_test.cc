@@ -44,7 +44,7 @@ class PageMemory {
 
 class GpuSnapshotTest : public testing::Test {
  protected:
-  // Skips the test where there is no GPU; any other failure is one.
+  // Skips the test if there is no GPU; any other failure is one.
   void Open(const CudaSnapshotOptions& options = {}) {
     int devices = 0;
     const cudaError_t found = cudaGetDeviceCount(&devices);

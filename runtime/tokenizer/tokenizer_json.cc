@@ -2,7 +2,7 @@
 // scores in place of merges: a piece is the merge of any two pieces that make it, and the best score is
 // merged first. A copy of the model itself would not do: transformers 5.23 reads it as LlamaTokenizer, whose
 // ids differ from SentencePiece's.
-#include "runtime/text/tokenizer_json.h"
+#include "runtime/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/bpe/byte_characters.h"
-#include "runtime/bpe/sentencepiece_model.h"
+#include "runtime/tokenizer/byte_characters.h"
+#include "runtime/tokenizer/sentencepiece_model.h"
 
 namespace cairn {
 namespace {
@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kSpaceMark = "\u2581";
 
-ordered_json AddedToken(size_t id, const std::string& text, bool special) {
+ordered_json AddedTokenJson(size_t id, const std::string& text, bool special) {
   return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
@@ -46,7 +46,7 @@ ordered_json UnigramOf(const SentencePieceModel& model, size_t unknown, bool byt
   float least = 0;
   for (const SentencePiece& piece : model.pieces)
     if (piece.type == SentencePiece::kNormal) least = std::min(least, piece.score);
-  // What no text is cut into stays out of reach of its characters.
+  // Control and unused pieces get a score so low that no text is cut into them.
   ordered_json vocabulary = ordered_json::array();
   for (const SentencePiece& piece : model.pieces)
     vocabulary.push_back(
@@ -112,7 +112,7 @@ Result<std::map<std::string, std::string>> PublishedSentencePiece(const std::str
     const SentencePiece& piece = model.pieces[i];
     if (piece.type == SentencePiece::kUnknown || piece.type == SentencePiece::kControl ||
         piece.type == SentencePiece::kUserDefined)
-      added.push_back(AddedToken(i, std::string(piece.text), piece.type != SentencePiece::kUserDefined));
+      added.push_back(AddedTokenJson(i, std::string(piece.text), piece.type != SentencePiece::kUserDefined));
     if (piece.type == SentencePiece::kControl && piece.text == "<s>") config["bos_token"] = "<s>";
     if (piece.type == SentencePiece::kControl && piece.text == "</s>") config["eos_token"] = "</s>";
   }
@@ -151,7 +151,7 @@ std::map<std::string, std::string> PublishedBytes() {
                               {"vocab", vocabulary},
                               {"merges", ordered_json::array()}};
   return Files(
-      TokenizerJson(ordered_json::array({AddedToken(256, kEnd, true)}), nullptr, level, level, model),
+      TokenizerJson(ordered_json::array({AddedTokenJson(256, kEnd, true)}), nullptr, level, level, model),
       {{"eos_token", kEnd}, {"bos_token", kEnd}});
 }
 

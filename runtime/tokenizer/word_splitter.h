@@ -22,7 +22,7 @@ class WordPattern {
   // A text that stands for itself.
   static Result<WordPattern> Literal(std::string_view text);
 
-  // Calls `piece` for all of `text` in order: matches, and what lies between them. Errors: Corrupt (the
+  // Calls `piece` for all of `text` in order: matches, and the gaps between them. Errors: Corrupt (the
   // expression takes too long for this text).
   Status ForEach(std::string_view text,
                  const std::function<void(std::string_view, bool matches)>& piece) const;

@@ -10,11 +10,11 @@
 namespace cairn {
 
 // `model`: the content of a SentencePiece .model file. By the name of the file. Errors: Corrupt; NotSupported
-// where that library has no form of what the model does: normalization tables, pieces of words or characters,
+// if that library has no form of the model: normalization tables, pieces of words or characters,
 // spaces behind words.
 Result<std::map<std::string, std::string>> PublishedSentencePiece(const std::string& model);
 
-// Of bytes: ids are bytes, 256 is <|endoftext|>.
+// The tokenizer of bytes: ids are bytes, 256 is <|endoftext|>.
 std::map<std::string, std::string> PublishedBytes();
 
 }  // namespace cairn

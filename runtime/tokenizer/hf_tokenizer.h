@@ -1,7 +1,7 @@
 // Byte-level BPE tokenizers as GPT-2, BLOOM, LLaMA-3 and Qwen publish them, with the ids that the
 // `tokenizers` library gives.
 //
-// What is read: tokenizer.json with model BPE; pre_tokenizer ByteLevel, perhaps behind Split and Digits;
+// Reads tokenizer.json with model BPE; pre_tokenizer ByteLevel, perhaps behind Split and Digits;
 // normalizer NFC or none; added tokens. Of GPT-2 also vocab.json with merges.txt, which know no added tokens:
 // <|endoftext|> in a text is then text, as in Megatron's GPT2BPETokenizer. What the post_processor puts
 // around a whole text is before() and behind(), apart from Encode's tokens.
@@ -13,7 +13,7 @@
 
 #include "ckpt/base/status.h"
 #include "ckpt/io/file_system.h"
-#include "runtime/bpe/text_tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 
@@ -23,7 +23,7 @@ struct HfTokenizerPlace {
   std::string vocab_file, merge_file;  // GPT-2's
 };
 
-// Its files by name, as a directory that transformers' AutoTokenizer loads: made up where the place has less.
+// Its files by name, as a directory that transformers' AutoTokenizer loads: made up if the place has less.
 // Errors: NotFound and IoError; NotSupported (a directory without any form of BPE).
 Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
                                                                 const HfTokenizerPlace& place);
@@ -32,7 +32,7 @@ Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
 // the part of tokenizer.json that is not known.
 class HfTokenizer : public Tokenizer {
  public:
-  // Of 256 bytes, how many have no token: text loses them, as in `tokenizers`.
+  // The number of the 256 bytes that have no token: text loses them, as in `tokenizers`.
   virtual int lost_bytes() const = 0;
 };
 Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files);

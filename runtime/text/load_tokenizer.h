@@ -11,7 +11,7 @@
 
 #include "ckpt/base/status.h"
 #include "ckpt/io/file_system.h"
-#include "runtime/bpe/text_tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace cairn {
 

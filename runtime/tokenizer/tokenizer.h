@@ -1,4 +1,4 @@
-// What every tokenizer does: text to token ids.
+// The interface of all tokenizers: text to token ids.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual uint32_t vocab_size() const = 0;
-  // The token that ends a document; nothing where the model has none.
+  // The token that ends a document; nullopt if the model has none.
   virtual std::optional<int32_t> eod() const = 0;
-  // What stands around the tokens of each document, such as the begin of a text.
+  // The tokens before and behind those of each document, such as the beginning of a text.
   virtual std::vector<int32_t> before() const { return {}; }
   virtual std::vector<int32_t> behind() const { return {}; }
-  // Whether a text cut anywhere has the tokens of its parts.
+  // True if a text that is cut anywhere has the tokens of its parts.
   virtual bool cuts_anywhere() const { return false; }
   // Replaces `tokens` by those of `text`. Errors: Corrupt, from the model.
   virtual Status Encode(std::string_view text, std::vector<Token>* tokens) const = 0;

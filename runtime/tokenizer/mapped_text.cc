@@ -1,4 +1,4 @@
-#include "runtime/bpe/mapped_text.h"
+#include "runtime/tokenizer/mapped_text.h"
 
 #include <utf8proc.h>
 

@@ -16,14 +16,14 @@ class MappedText {
   // Canonically composed (NFC). `text` is valid UTF-8.
   static MappedText Composed(std::string_view text);
 
-  // Of the constructor's text where nothing changed: valid as long as that.
+  // A view of the original if nothing changed: valid as long as that.
   std::string_view text() const { return changed_.empty() ? original_ : std::string_view(text_); }
-  // Where the byte at `position` of text() comes from; inside of what was changed: its start. The end of
+  // The place in the original of the byte at `position` of text(); inside of a change: its start. The end of
   // text() comes from the end.
   uint64_t Origin(uint64_t position) const;
 
  private:
-  // Of text() and of the original, from one end of the changed part to the other.
+  // A changed part: its place in text() and in the original.
   struct Changed {
     uint64_t begin, end;
     uint64_t from_begin, from_end;

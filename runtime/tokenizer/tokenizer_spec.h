@@ -1,4 +1,4 @@
-// tokenizer.json and its companions, parsed: what a byte-level BPE consists of.
+// A byte-level BPE, parsed from tokenizer.json and its companions.
 #pragma once
 
 #include <map>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bpe/byte_bpe.h"
-#include "runtime/bpe/word_splitter.h"
+#include "runtime/tokenizer/byte_bpe.h"
+#include "runtime/tokenizer/word_splitter.h"
 
 namespace cairn {
 

@@ -18,7 +18,7 @@ struct WordToken {
   uint32_t end = 0;
 };
 
-// Of tokenizer.json's model, or of vocab.json and merges.txt. The words of both are in byte characters
+// From tokenizer.json's model, or from vocab.json and merges.txt. The words of both are in byte characters
 // (byte_characters.h).
 struct BpeModel {
   std::unordered_map<std::string, int32_t> vocabulary;
@@ -31,11 +31,11 @@ struct BpeModel {
 
 class ByteBpe {
  public:
-  // Errors: Corrupt (a merge of what is no token; ids out of range).
+  // Errors: Corrupt (a merge without its tokens; ids out of range).
   static Result<ByteBpe> Create(const BpeModel& model);
 
   // Appends the tokens of `word`, of any bytes. Bytes that the vocabulary does not know are left out, as in
-  // `tokenizers`, where the model has nothing for what is unknown.
+  // `tokenizers`, if the model has no token for unknown bytes.
   void Encode(std::string_view word, std::vector<WordToken>* tokens) const;
 
   // Bytes that are left out.
@@ -46,7 +46,7 @@ class ByteBpe {
     uint32_t rank;
     int32_t id;
   };
-  // What a byte begins as.
+  // The tokens that a byte begins with.
   struct Start {
     std::vector<int32_t> ids;  // several of byte_fallback
     bool unknown = false;

@@ -1,4 +1,4 @@
-#include "runtime/bpe/word_splitter.h"
+#include "runtime/tokenizer/word_splitter.h"
 
 #include <oniguruma.h>
 

@@ -2,10 +2,10 @@
 
 #include <fstream>
 
-#include "runtime/bpe/hf_tokenizer.h"
-#include "runtime/bpe/mapped_text.h"
-#include "runtime/bpe/training_tokenizer.h"
-#include "runtime/bpe/word_splitter.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
+#include "runtime/tokenizer/mapped_text.h"
+#include "runtime/tokenizer/training_tokenizer.h"
+#include "runtime/tokenizer/word_splitter.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -45,7 +45,7 @@ Words Split(const WordSplitter& splitter, std::string_view text) {
 }
 
 // The class of BLOOM's expression has a bracket in it that begins a set in Oniguruma alone.
-TEST(WordSplitterTest, ExpressionsMeanWhatTheyMeanInTokenizers) {
+TEST(WordSplitterTest, ExpressionsMatchAsInTokenizers) {
   WordSplitter bloom;
   bloom.Add({WordPattern::Compile(" ?[^(\\s|[.,!?…。，、।۔،])]+").value()});
   EXPECT_EQ(Split(bloom, "Hi there, (you)|me. 12"),
@@ -97,7 +97,7 @@ TEST(HfTokenizerTest, MergesByRankAndFindsAddedTokens) {
   EXPECT_EQ(Ids(**whole, "abc"), (std::vector{6}));
 }
 
-TEST(HfTokenizerTest, WhatIsNotByteLevelBpeIsNamed) {
+TEST(HfTokenizerTest, UnsupportedPartsAreNamed) {
   const auto refused = [](std::string from, std::string to) {
     Files files = Small();
     std::string& text = files["tokenizer.json"];

@@ -1,7 +1,7 @@
 // A ModelProto has the pieces as field 1, one message each, the trainer_spec as field 2 and the
 // normalizer_spec as field 3. Fields that are not needed are skipped by their wire type
 // (protobuf.dev/programming-guides/encoding).
-#include "runtime/bpe/sentencepiece_model.h"
+#include "runtime/tokenizer/sentencepiece_model.h"
 
 #include <cstring>
 

@@ -2,12 +2,12 @@
 // a heap; one that has changed meanwhile is dropped when its turn comes, unless what is there now makes the
 // same token, as in the library (merge_all of word.rs).
 
-#include "runtime/bpe/byte_bpe.h"
+#include "runtime/tokenizer/byte_bpe.h"
 
 #include <algorithm>
 #include <queue>
 
-#include "runtime/bpe/byte_characters.h"
+#include "runtime/tokenizer/byte_characters.h"
 
 namespace cairn {
 namespace {
@@ -25,7 +25,7 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
 }
 
-// The bytes that byte characters stand for; nothing where others are among them.
+// The bytes that byte characters stand for; nullopt if there are other characters.
 std::optional<std::string> BytesOf(std::string_view word,
                                    const std::unordered_map<std::string, char>& bytes) {
   std::string result;
@@ -100,7 +100,7 @@ std::vector<ByteBpe::Symbol> ByteBpe::SymbolsOf(std::string_view word) const {
     after_unknown = start.unknown;
     if (start.unknown) symbols.push_back({unknown_, 0, 0, 1});
     if (start.ids.empty() && !start.unknown) ++(symbols.empty() ? lost : symbols.back().bytes);
-    // Of several ids for a byte the first has it.
+    // The first of several ids for a byte has it.
     for (size_t i = 0; i < start.ids.size(); ++i) symbols.push_back({start.ids[i], 0, 0, i == 0 ? 1u : 0u});
   }
   if (!symbols.empty()) symbols.front().bytes += lost;

@@ -1,14 +1,14 @@
 // Text to ids: invalid UTF-8 is replaced, added tokens are taken out, the rest is normalized and cut into
 // words, and each word is merged. Words repeat, so their tokens are kept.
 
-#include "runtime/bpe/hf_tokenizer.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "runtime/bpe/mapped_text.h"
-#include "runtime/bpe/tokenizer_spec.h"
+#include "runtime/tokenizer/mapped_text.h"
+#include "runtime/tokenizer/tokenizer_spec.h"
 
 namespace cairn {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/bpe/tokenizer_spec.h"
+#include "runtime/tokenizer/tokenizer_spec.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,6 @@
-#include "runtime/train/cpu_settings.h"
+#include "runtime/train/device_settings.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <sched.h>
@@ -8,16 +9,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "runtime/control/launchers.h"
+
 namespace cairn {
 namespace {
-
-// Ranks on this host, by the variables of mpirun, torchrun and srun; 1 where none is set.
-int RanksOnThisHost() {
-  for (const char* name :
-       {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"})
-    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
-  return 1;
-}
 
 int DefaultThreads() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -34,6 +29,14 @@ void SetThreads(int threads) { at::set_num_threads(threads > 0 ? threads : Defau
 void KeepFreedMemory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+void UseDeterministicKernels() {
+  // cuBLAS promises it for a workspace of fixed size alone; libtorch insists that the user has chosen one.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(
+      false);  // everything is written before it is read
 }
 
 }  // namespace cairn

@@ -1,10 +1,10 @@
-#include "runtime/bpe/training_tokenizer.h"
+#include "runtime/tokenizer/training_tokenizer.h"
 
 #include <algorithm>
 #include <array>
 
-#include "runtime/bpe/hf_tokenizer.h"
-#include "runtime/bpe/sentencepiece_model.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
+#include "runtime/tokenizer/sentencepiece_model.h"
 
 namespace cairn {
 namespace {

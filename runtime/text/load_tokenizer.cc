@@ -1,13 +1,13 @@
 // Bytes are their own tokens. SentencePiece gets a text line by line if a trial at the start shows that lines
 // do not depend on each other; offsets are those of the whole text, so that callers do not see the cuts.
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/load_tokenizer.h"
 
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
 
-#include "runtime/bpe/hf_tokenizer.h"
+#include "runtime/tokenizer/hf_tokenizer.h"
 
 namespace cairn {
 namespace {
@@ -30,7 +30,7 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Encodes line by line where the model allows it. A unigram model adds up log-probabilities in a float along
+// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along
 // the whole text, so that after some hundred kilobytes the rounding, not the model, chooses the pieces.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -77,7 +77,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return OkStatus();
   }
 
-  // Whether two lines together have the tokens of each alone. Not so, for example, where the model puts a
+  // True if two lines together have the tokens of each alone. They do not, for example, if the model puts a
   // space before a text but not before a line.
   Result<bool> NewlinesSeparate() const {
     std::vector<Token> together, apart;

@@ -1,0 +1,19 @@
+// Settings of the operating system and of libtorch for a training: threads, memory, determinism.
+#pragma once
+
+namespace cairn {
+
+// `threads` of intra-op parallelism; 0: the cores of the node that this process may use, shared with the
+// other ranks on it as the launcher's variables tell.
+void SetThreads(int threads);
+
+// Keeps freed memory for the next step. By default glibc returns each large activation to the kernel and pays
+// for its page faults again (measured: bf16 logits of a 50 k vocabulary at a third of the speed).
+void KeepFreedMemory();
+
+// The same step computes the same bits each time, on a GPU as on a CPU, so that a resumed training is the
+// unbroken one. By default libtorch adds up some gradients (of the embedding, of flash attention) in whatever
+// order its threads come. Call it before the first use of the GPU.
+void UseDeterministicKernels();
+
+}  // namespace cairn
