@@ -13,6 +13,7 @@
 
 #include "ckpt/codec/cast.h"
 #include "convert/stream/fingerprint.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -55,12 +56,12 @@ class TensorStream {
   Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
   Status RunAll(BlockTarget& target);
 
-  // Of each tensor: the values that were read and cast. Values that keep their type are counted as elements
-  // alone.
-  const std::vector<CastCounts>& counts() const { return counts_; }
-  uint64_t overflowed() const;
-  // Over the source's tensors that were read.
-  Digest source_fingerprint() const;
+  // True if finite values became infinite and the options do not saturate them.
+  bool overflowed() const;
+  // What was streamed so far. Values that keep their type are counted as elements alone.
+  TransferResult Outcome() const;
+  // Of the source's tensors that were read.
+  Fingerprints SourceFingerprints() const;
 
   // What was read back at `path`: a table of tensors and their sums. Errors: Corrupt naming a tensor that is
   // missing, that nobody wrote, or whose dtype, shape or values differ.

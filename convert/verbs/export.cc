@@ -63,13 +63,11 @@ Result<TransferCost> EstimateExport(const CheckpointSource& source, const System
   return cost;
 }
 
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                            const std::string& target, const ExportOptions& options) {
+Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
+                              const std::string& target, const ExportOptions& options) {
   Result<TargetFiles> plan = PlanExport(source, format, options);
   if (!plan.ok()) return plan.status().WithContext(source.name());
-  std::set<uint32_t> read;
-  for (const WrittenTensor& tensor : plan->target.tensors) read.insert(tensor.source);
-  CAIRN_ASSIGN_OR_RETURN(const WrittenFiles written,
+  CAIRN_ASSIGN_OR_RETURN(TransferResult result,
                          WriteForeign(fs, source, std::move(plan->target), target,
                                       {.reader = std::string(format.reader),
                                        .directory = plan->directory,
@@ -77,13 +75,8 @@ Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const Syst
                                                   .refuse_overflow = true,
                                                   .advance = Accumulated(options.progress)},
                                        .writer = options.writer}));
-  return ExportResult{.path = written.path,
-                      .notes = std::move(plan->notes),
-                      .tensors = read.size(),
-                      .files = written.files,
-                      .bytes_read = source.bytes_read(),
-                      .bytes_written = written.bytes,
-                      .source_fingerprint = written.source_fingerprint};
+  result.notes = std::move(plan->notes);
+  return result;
 }
 
 }  // namespace cairn

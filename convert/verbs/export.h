@@ -8,7 +8,7 @@
 
 #include "convert/formats/systems.h"
 #include "convert/stream/step_builder.h"
-#include "convert/stream/transfer_cost.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -22,20 +22,10 @@ struct ExportOptions {
 Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options);
 
-struct ExportResult {
-  std::string path;
-  std::vector<std::string> notes;  // what could not be carried
-  uint64_t tensors = 0;
-  uint64_t files = 0;
-  uint64_t bytes_read = 0;
-  uint64_t bytes_written = 0;
-  Digest source_fingerprint{};  // over the tensors that were read
-};
-
-// Makes the directory `target`. Errors: AlreadyExists; NoSpace; InvalidArgument and NotSupported where the
-// format cannot hold the checkpoint at that topology, or values are beyond the range of the chosen type;
-// Corrupt where what is read back is not what was written.
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                            const std::string& target, const ExportOptions& options);
+// Makes the directory `target`; the notes say what could not be carried. Errors: AlreadyExists; NoSpace;
+// InvalidArgument and NotSupported where the format cannot hold the checkpoint at that topology, or values
+// are beyond the range of the chosen type; Corrupt where what is read back is not what was written.
+Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
+                              const std::string& target, const ExportOptions& options);
 
 }  // namespace cairn

@@ -107,13 +107,13 @@ class ReshapeRun {
       info_.history.push_back({{"verb", "reshape"}, {"allowed", nlohmann::json::array({"no-read-back"})}});
   }
 
-  Result<ReshapeResult> Run() {
+  Result<TransferResult> Run() {
     CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
-    ReshapeResult result{.directory = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
+    TransferResult result{.path = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
     if (status.ok())
       status =
           team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_, committer_.step_dir());
@@ -319,7 +319,7 @@ class ReshapeRun {
   }
 
   // Index and manifest are read again too: they must say of every chunk what was proven of it.
-  Status Publish(ReshapeResult& result) {
+  Status Publish(TransferResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
     CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
@@ -394,8 +394,8 @@ Result<TransferCost> EstimateReshape(const CheckpointSource& source, const Resha
                       .peak_memory = peak_memory};
 }
 
-Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-                              const ReshapeOptions& options) {
+Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
+                               const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   return ReshapeRun(fs, source, run_dir, options, plan).Run();
 }

@@ -14,10 +14,9 @@
 #include <functional>
 #include <string>
 
-#include "convert/stream/fingerprint.h"
 #include "convert/stream/rank_team.h"
 #include "convert/stream/step_builder.h"
-#include "convert/stream/transfer_cost.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -42,22 +41,13 @@ Result<StepPlan> PlanReshape(const CheckpointSource& source, const ReshapeOption
 // What it would take; writes nothing. Errors: InvalidArgument where the topology does not fit the model.
 Result<TransferCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);
 
-struct ReshapeResult {
-  std::string directory;  // of the new step
-  Fingerprints fingerprints;
-  uint64_t bytes_read = 0;     // of the source's shards, by all ranks
-  uint64_t bytes_written = 0;  // of all files
-  uint64_t bytes_resumed = 0;  // of tensors that an earlier run had written; by this rank
-  uint64_t files = 0;
-};
-
 // Writes `run_dir`/step-N, with the step number of the source; `run_dir` is made where it is missing. Only
-// rank 0 of a team gets more than a directory.
+// rank 0 of a team gets more than a path.
 // Errors: AlreadyExists where the step is there; NoSpace before anything is written; InvalidArgument
 // (topology); Corrupt (a source byte that does not match its digest, a target that is not what was read);
 // Aborted (another rank failed).
 // After any error nothing of the target is left, or with `resume` a partial directory to go on with.
-Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-                              const ReshapeOptions& options);
+Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
+                               const ReshapeOptions& options);
 
 }  // namespace cairn

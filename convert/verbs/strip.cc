@@ -29,10 +29,10 @@ uint64_t StripBlockBytes(uint64_t max_memory) {
 }
 
 struct StripPlan {
-  std::vector<WrittenTensor> weights;   // one a parameter, then those under second names
-  std::vector<StrippedTensor> tensors;  // one a parameter: what to report
+  std::vector<WrittenTensor> weights;  // one a parameter, then those under second names
+  size_t parameters = 0;               // that have a weight of their own
   ForeignModel model;
-  bool left_code = false;  // auto_map named code that no source has
+  std::vector<std::string> notes;  // what the result lacks
 };
 
 bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
@@ -139,7 +139,9 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     CAIRN_ASSIGN_OR_RETURN(plan.model,
                            HuggingFaceModel(source.manifest().model, MainType(plan.weights), parameters));
     const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
-    plan.left_code = std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model);
+    if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
+      plan.notes.push_back(
+          fmt::format("config.json has no auto_map: the code that it named is not beside {}", source.name()));
   } else {
     plan.model = CanonicalModel(parameters);
   }
@@ -154,8 +156,8 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     if (tensor.dtype != entry.dtype && !CanCast(tensor.dtype, entry.dtype))
       return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
                           Name(tensor.dtype));
-    plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, entry.dtype, {}});
   }
+  plan.parameters = plan.weights.size();
   if (options.format == StripFormat::kSafetensors) AddSecondNames(SecondNames(source), plan);
   return plan;
 }
@@ -197,18 +199,11 @@ TensorStreamOptions StreamOptions(const StripOptions& options) {
           .advance = Accumulated(options.progress)};
 }
 
-// What the stream counted, and read.
-StripResult ResultOf(StripPlan& plan, const std::vector<CastCounts>& counts, const CheckpointSource& source,
-                     const Digest& source_fingerprint) {
-  StripResult result{.tensors = std::move(plan.tensors),
-                     .source_fingerprint = source_fingerprint,
-                     .bytes_read = source.bytes_read()};
-  for (size_t i = 0; i < result.tensors.size(); ++i) result.tensors[i].counts = counts[i];
+// Reports one tensor a parameter, not those under second names.
+TransferResult ReportOf(StripPlan& plan, TransferResult result) {
+  result.tensors.resize(plan.parameters);
+  result.notes = std::move(plan.notes);
   return result;
-}
-
-bool Overflows(const TensorStream& stream, const StripOptions& options) {
-  return options.on_overflow == OnOverflow::kInfinity && stream.overflowed() > 0;
 }
 
 std::vector<uint32_t> SourcesOf(const StripPlan& plan) {
@@ -231,8 +226,8 @@ Result<StoredTarget> PlanFiles(const CheckpointSource& source, const StripPlan& 
                      options.copies);
 }
 
-Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
-                                const std::string& run_dir, const StripOptions& options) {
+Result<TransferResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
+                                   const std::string& run_dir, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan step, PlanNative(source, plan, options));
   const Manifest& manifest = source.manifest();
   const StepInfo info{{manifest.run, manifest.step}, step.topology(),  manifest.model, manifest.state,
@@ -248,8 +243,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
   }
   CAIRN_RETURN_IF_ERROR(source.CheckRead());
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
-  result.overflowed = Overflows(stream, options);
+  TransferResult result = ReportOf(plan, stream.Outcome());
   if (result.overflowed) return result;
   CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
   CAIRN_ASSIGN_OR_RETURN(const StepFingerprint found,
@@ -279,8 +273,10 @@ uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
 uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
   const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
   uint64_t cast = 0;
-  for (const StrippedTensor& tensor : plan.tensors)
-    if (tensor.from != tensor.to) cast = std::max(cast, SizeOf(tensor.to) * 100 / SizeOf(tensor.from));
+  for (const WrittenTensor& weight : plan.weights) {
+    const Dtype from = source.catalog().tensors[weight.source].dtype;
+    if (from != weight.entry.dtype) cast = std::max(cast, SizeOf(weight.entry.dtype) * 100 / SizeOf(from));
+  }
   const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
   const std::vector<uint32_t> sources = SourcesOf(plan);
   return kProgramMemory + MemoryOfReading(source, sources, block, max_memory) +
@@ -290,16 +286,14 @@ uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, co
 
 }  // namespace
 
-Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
+Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
   TensorStream stream(source, plan.weights, StreamOptions(options));
   NullTarget target;
   CAIRN_RETURN_IF_ERROR(stream.RunAll(target));
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
-  result.overflowed = Overflows(stream, options);
-  return result;
+  return ReportOf(plan, stream.Outcome());
 }
 
 std::set<std::string> NamesOfStatesAlone(const TensorTable& table) {
@@ -347,26 +341,19 @@ Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOp
   return cost;
 }
 
-Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                          const StripOptions& options) {
+Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                             const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   if (options.format == StripFormat::kNative) return StripToStep(fs, source, plan, target, options);
   CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanFiles(source, plan, options));
   CAIRN_ASSIGN_OR_RETURN(
-      const WrittenFiles written,
+      TransferResult result,
       WriteForeign(fs, source, std::move(files), target,
                    {.reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
                     .sha256sums = true,
                     .stream = StreamOptions(options),
                     .writer = options.writer}));
-  StripResult result = ResultOf(plan, written.counts, source, written.source_fingerprint);
-  result.left_code = plan.left_code;
-  result.overflowed = written.overflowed;
-  if (result.overflowed) return result;
-  result.path = written.path;
-  result.bytes_written = written.bytes;
-  result.files = written.files;
-  return result;
+  return ReportOf(plan, std::move(result));
 }
 
 }  // namespace cairn

@@ -87,7 +87,7 @@ class ForeignWriting {
         options_(options),
         stream_(source, target_.tensors, options.stream) {}
 
-  Result<WrittenFiles> Run(const std::string& path) {
+  Result<TransferResult> Run(const std::string& path) {
     if (fs_.Stat(path).ok())
       return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, target_.bytes()));
@@ -99,26 +99,19 @@ class ForeignWriting {
     CAIRN_RETURN_IF_ERROR(stream_.RunAll(*writer));
     CAIRN_RETURN_IF_ERROR(source_.CheckRead());
     source_.SetCacheBytes(0);
-    if (stream_.overflowed() > 0 && options_.stream.on_overflow == OnOverflow::kInfinity)
-      return Outcome(path, /*overflowed=*/true);
-    CAIRN_RETURN_IF_ERROR(writer->Finish(stream_.source_fingerprint()));
+    TransferResult result = stream_.Outcome();
+    if (result.overflowed) return result;
+    CAIRN_RETURN_IF_ERROR(writer->Finish(result.fingerprints.overall));
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
     if (options_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
     CAIRN_RETURN_IF_ERROR(partial.Publish());
-    return Outcome(path, /*overflowed=*/false);
+    result.path = path;
+    result.bytes_written = target_.bytes() + sums_bytes_;
+    result.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
+    return result;
   }
 
  private:
-  WrittenFiles Outcome(const std::string& path, bool overflowed) const {
-    WrittenFiles written{.path = path,
-                         .overflowed = overflowed,
-                         .counts = stream_.counts(),
-                         .source_fingerprint = stream_.source_fingerprint()};
-    written.bytes = target_.bytes() + sums_bytes_;
-    written.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
-    return written;
-  }
-
   Status Prove(const StoredWriter& writer, const std::string& directory) {
     const std::string& below = options_.directory;
     const std::string opened = below.empty() ? directory : JoinPath(directory, below);
@@ -204,8 +197,8 @@ Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarg
   return SizeOf(program, source.catalog(), source.regions(), wanted);
 }
 
-Result<WrittenFiles> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
-                                  std::string path, const WriteForeignOptions& options) {
+Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
+                                    std::string path, const WriteForeignOptions& options) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return ForeignWriting(fs, source, std::move(target), options).Run(path);
 }

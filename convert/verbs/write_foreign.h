@@ -22,15 +22,6 @@ struct WriteForeignOptions {
   StepBuilderOptions writer;
 };
 
-struct WrittenFiles {
-  std::string path;
-  bool overflowed = false;         // and counted, not saturated: nothing was kept
-  std::vector<CastCounts> counts;  // of each of the target's tensors
-  Digest source_fingerprint{};     // over the tensors that were read
-  uint64_t bytes = 0;
-  uint64_t files = 0;
-};
-
 // The ring that files are written through in a window of memory.
 WriteRingOptions ForeignRing(const StepBuilderOptions& writer);
 
@@ -41,7 +32,7 @@ Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarg
 // Makes the directory `path`. Nothing of it is left after an error or an overflow. Errors: AlreadyExists;
 // NoSpace before anything is written; those of TensorStream::Run; Corrupt where what is read back is not what
 // was written.
-Result<WrittenFiles> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
-                                  std::string path, const WriteForeignOptions& options);
+Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
+                                    std::string path, const WriteForeignOptions& options);
 
 }  // namespace cairn

@@ -23,8 +23,8 @@
 namespace cairn {
 namespace {
 
-Result<ReshapeResult> ReshapeDir(const std::string& source, const std::string& target,
-                                 const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
+Result<TransferResult> ReshapeDir(const std::string& source, const std::string& target,
+                                  const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
   return Reshape(Fs(), *Open(source), target, {.target = topology, .writer = {.max_memory = max_memory}});
 }
 
@@ -257,7 +257,7 @@ TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
     attempt(faulty.operations() + budget);
 }
 
-TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
+TEST(TransferResultTest, TheResultVerifiesAndIsTheNewestStep) {
   TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.layers = 3}, {.tp = 2, .dp = 2})).ok());
   const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 1, .pp = 3, .dp = 1, .zero = 1});
@@ -269,7 +269,7 @@ TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
   EXPECT_EQ(result->files, 3u + 2u);
 }
 
-TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
+TEST(TransferResultTest, TheEstimateIsNearAndNeverBelow) {
   TempDir dir;
   ASSERT_TRUE(
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
@@ -284,7 +284,7 @@ TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
   EXPECT_LE(cost->file_bytes, result->bytes_written * 11 / 10);
 }
 
-TEST(ReshapeResultTest, EachSourceByteIsReadOnce) {
+TEST(TransferResultTest, EachSourceByteIsReadOnce) {
   TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.hidden = 64, .ffn = 256}, {.tp = 4, .dp = 2})).ok());
   const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 2, .pp = 2}, 1 << 20);
@@ -300,7 +300,7 @@ class ReshapeResumeTest : public testing::Test {
     ASSERT_TRUE(Attempt(Fs(), "whole").ok());
     expected_ = FilesOf(dir_ / "whole");
   }
-  Result<ReshapeResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
+  Result<TransferResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
     return Reshape(fs, *Open(dir_ / "a"), dir_ / run,
                    {.target = {.tp = 4, .pp = 2}, .resume = resume, .unit_bytes = 20000});
   }
@@ -380,7 +380,7 @@ std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&
 }
 
 TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
-  ReshapeResult result;
+  TransferResult result;
   const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
     const auto mine =
         Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
