@@ -3,8 +3,9 @@
 // anyway.
 //
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
-// loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it is through; the
-// first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer renews.
+// loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it has finished;
+// the first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer
+// renews.
 #pragma once
 
 #include <chrono>
@@ -23,30 +24,30 @@ struct RankTeam {
   std::chrono::seconds patience{
       30 * 60};  // with ranks that make no progress: a unit is at most a GiB or one tensor
 
-  // Of OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone where none of them is set.
+  // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
   // `get_env` as std::getenv.
   static RankTeam FromEnvironment(const std::function<const char*(const char*)>& get_env);
   bool leads() const { return rank == 0; }
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument where nothing names the
-// launch: the others could take a room that a killed one left for this one's.
+// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument if nothing names the
+// launch: the others could enter the room of a killed launch.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The others wait for it. Errors: Aborted at the deadline.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
 // OK unless some rank has failed. Errors: Aborted with its words.
 Status CheckTeam(FileSystem& fs, const std::string& directory);
-// This rank is through with its share, for which it read so many bytes of the source, or has failed.
+// This rank has finished, or failed; reports the bytes that it read of the source.
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
-// Rank 0 waits until every other rank is through, and gets the bytes that they read in all.
+// Rank 0 waits until every other rank has finished, and gets the bytes that they read in all.
 // Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // After a failure rank 0 waits, for a while, until nobody writes into the directory any more.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The others wait until `directory` has become `final_path`. Errors: Aborted where it is gone instead.
+// The others wait until `directory` has become `final_path`. Errors: Aborted if it is gone instead.
 Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
                       const std::string& final_path);
 

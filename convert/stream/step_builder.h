@@ -1,7 +1,7 @@
 // Writes a native step of any topology from blocks of its tensors, stage by stage, within a window of memory.
 //
 // Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made under a partial
-// name beside its final one; what is not published is removed.
+// name beside its final one, and removed if it is not published.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 namespace cairn {
 
 struct StepBuilderOptions {
-  // Of the whole job beside the program itself: half of it for what a reader keeps, a quarter for write
+  // For the whole job beside the program itself: half of it for the reader's cache, a quarter for write
   // buffers, the rest for blocks. Kept from 64 MiB on; below, one chunk and a few buffers are needed anyway.
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
@@ -27,8 +27,8 @@ struct StepBuilderOptions {
 
 class StepBuilder final : public BlockTarget {
  public:
-  // Takes the lock of `run_dir`, which is made where it is missing, checks the free space, makes the partial
-  // directory. Errors: AlreadyExists where the step is there or another process writes into the directory;
+  // Takes the lock of `run_dir`, which is made if it is missing, checks the free space, makes the partial
+  // directory. Errors: AlreadyExists if the step is there or another process writes into the directory;
   // NoSpace.
   static Result<std::unique_ptr<StepBuilder>> Create(FileSystem& fs, const std::string& run_dir,
                                                      const StepInfo& info, const StepPlan& plan,
@@ -62,7 +62,7 @@ class StepBuilder final : public BlockTarget {
   std::vector<ShardReceipt> receipts_;
 };
 
-// Bytes of a native step's files, as near as can be told without laying them out: data, a page for each
+// Bytes of a native step's files, estimated without laying them out: data, a page for each
 // piece, and metadata. Never below the data.
 struct StepSize {
   uint64_t data_bytes = 0;

@@ -2,7 +2,7 @@
 //
 // The same as the trainer's checkpointer writes there: rank R writes shard R with the pieces that
 // ckpt/model/placement.h gives it, of every role, and random state number i of the catalog lies in shard i
-// modulo the number of ranks (its own rank's, where the topology is the one that it comes from). Pure.
+// modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,9 +16,9 @@
 
 namespace cairn {
 
-// Layers of each of the topology's pp * virtual_stages chunks where the embedding counts as a layer of the
+// Layers of each of the topology's pp * virtual_stages chunks if the embedding counts as a layer of the
 // first one, the loss of the last one, or both, as Megatron's --account-for-*-in-pipeline-split do.
-// Errors: InvalidArgument where they do not divide.
+// Errors: InvalidArgument if they do not divide.
 Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
 
 struct PlannedShard {
@@ -28,8 +28,8 @@ struct PlannedShard {
 
 class StepPlan {
  public:
-  // Errors: InvalidArgument where the topology does not fit the model, naming sizes and tensor, and those of
-  // CheckPaths; Corrupt where roles of a parameter disagree on its shape.
+  // Errors: InvalidArgument if the topology does not fit the model, naming sizes and tensor, and those of
+  // CheckPaths; Corrupt if roles of a parameter disagree on its shape.
   static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
                                const Topology& topology);
 
@@ -37,8 +37,8 @@ class StepPlan {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // The shards of one pipeline stage, by rank. Planned by stage, so that memory does not grow with PP.
   std::vector<PlannedShard> Stage(int pp_rank) const;
-  // Its pieces as what is wanted, each of its rank; tensor i is tensor `sources[i]` of where it comes from,
-  // tensor i where `sources` is empty.
+  // Its pieces as the wanted regions of a plan, each of its rank. Tensor i comes from tensor `sources[i]` of
+  // the source; from tensor i if `sources` is empty.
   RegionList Wanted(int pp_rank, std::span<const uint32_t> sources = {}) const;
 
  private:
@@ -49,8 +49,8 @@ class StepPlan {
   std::vector<uint32_t> opaque_;
 };
 
-// What it takes to make the step of the source's tensors: planned stage by stage, no byte is read. Errors:
-// Corrupt naming a tensor of which the source lacks elements, or has them twice.
+// The size of the plan that makes the step from the source's tensors. Plans stage by stage and reads nothing.
+// Errors: Corrupt naming a tensor whose elements are missing in the source, or there twice.
 Result<ProgramSize> SizeOfStep(const CheckpointSource& source, const StepPlan& plan,
                                std::span<const uint32_t> sources = {});
 

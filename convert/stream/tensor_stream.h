@@ -52,19 +52,19 @@ class TensorStream {
   TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors, TensorStreamOptions options);
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
-  // and of `target`; InvalidArgument naming a tensor that overflows, where that is refused.
+  // and of `target`; InvalidArgument naming a tensor that overflows, if that is refused.
   Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
   Status RunAll(BlockTarget& target);
 
   // True if finite values became infinite and the options do not saturate them.
   bool overflowed() const;
-  // What was streamed so far. Values that keep their type are counted as elements alone.
+  // The counts and sums so far. Values that keep their type are counted as elements alone.
   TransferResult Outcome() const;
-  // Of the source's tensors that were read.
+  // Over the source's tensors that were read.
   Fingerprints SourceFingerprints() const;
 
-  // What was read back at `path`: a table of tensors and their sums. Errors: Corrupt naming a tensor that is
-  // missing, that nobody wrote, or whose dtype, shape or values differ.
+  // Checks the tensors read back at `path`: their table and their sums. Errors: Corrupt naming a tensor that
+  // is missing, that nobody wrote, or whose dtype, shape or values differ.
   Status Compare(const std::string& path, const TensorTable& found, const StepFingerprint& sums) const;
 
  private:

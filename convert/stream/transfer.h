@@ -1,5 +1,5 @@
-// What writing a checkpoint in another form takes, as --dry-run prints it, and what came of it. The same for
-// a native step, another system's files, a release and a virtual step.
+// The cost of writing a checkpoint in another form, as --dry-run prints it, and its result. Reshape, strip
+// and export share both.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// What is known of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards
-// and was read back. A journal is the unit records in the partial directory; with them a killed run is
-// gone on with, and several processes tell each other what they wrote.
+// The record of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards
+// and was read back. With the records in the partial directory a killed run is resumed, and several processes
+// tell each other which units are done.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ bool IsUnitRecordName(std::string_view name);
 
 // Creates the record's file, synced.
 Status WriteUnitRecord(FileSystem& fs, const std::string& directory, const UnitRecord& record);
-// Errors: NotFound; Corrupt where it was cut short or is another job's or unit's.
+// Errors: NotFound; Corrupt if it was cut short or is another job's or unit's.
 Result<UnitRecord> ReadUnitRecord(FileSystem& fs, const std::string& directory, const Digest& job, int stage,
                                   size_t unit);
 

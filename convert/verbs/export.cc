@@ -1,5 +1,4 @@
-// The format plans all files before a byte is written; cairn.json is one of them. write_foreign.h does the
-// rest.
+// The format plans all files, cairn.json among them, before a byte is written. write_foreign.h writes them.
 
 #include "convert/verbs/export.h"
 
@@ -23,7 +22,7 @@ std::string Record(const CheckpointSource& source, const System& format, const T
   return record.dump(1) + "\n";
 }
 
-// What a training had beside its parameters; random states are the formats' own to tell of.
+// Notes the training's own state. Random states are noted by the formats.
 void NoteTrainingState(const CheckpointSource& source, std::vector<std::string>& notes) {
   std::string names;
   for (const TensorEntry& tensor : source.catalog().tensors)

@@ -1,7 +1,7 @@
 // Writes a checkpoint in the files of another training system, at any topology, with its optimizer.
 //
-// One pass over the source in a fixed window of memory (write_foreign.h). A file cairn.json beside it says
-// where it comes from and what could not be carried.
+// Streams the source once in a fixed window of memory (write_foreign.h). The file cairn.json records the
+// source and the state that could not be carried.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ Result<TransferCost> EstimateExport(const CheckpointSource& source, const System
                                     const ExportOptions& options);
 
 // Makes the directory `target`; the notes say what could not be carried. Errors: AlreadyExists; NoSpace;
-// InvalidArgument and NotSupported where the format cannot hold the checkpoint at that topology, or values
-// are beyond the range of the chosen type; Corrupt where what is read back is not what was written.
+// InvalidArgument and NotSupported if the format cannot hold the checkpoint at that topology, or values
+// are beyond the range of the chosen type; Corrupt if the files read back differ from those written.
 Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
                               const std::string& target, const ExportOptions& options);
 

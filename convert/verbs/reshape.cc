@@ -1,7 +1,7 @@
-// The partial directory is named after the job (source, topology, padding), so that a second run finds what
-// a killed one left. Per stage: units whose record and bytes are still good are taken over, the others go
+// The partial directory is named after the job (source, topology, padding), so that a second run finds the
+// units of a killed one. Per stage: units whose record and bytes are still good are kept, the others go
 // through one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back,
-// compares the sums, and only then writes the record. Where the process is alone it ends the shards of a
+// compares the sums, and only then writes the record. If the process is alone it ends the shards of a
 // stage itself; in a team rank 0 ends all of them from the records. Publish() seals the step, opens it
 // again, and renames it last.
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kMinUnitBytes = 64 << 20;  // small enough that little is left to prove at the end
 constexpr uint64_t kMaxUnitBytes = 1 << 30;
-constexpr uint64_t kUnitsPerReshape = 256;  // where that falls between the two
+constexpr uint64_t kUnitsPerReshape = 256;  // if their size then falls between the two
 
 using Unit = std::vector<uint32_t>;  // tensors, in catalog order
 
@@ -38,7 +38,7 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
   return tensors;
 }
 
-// A model that nobody knows would be whole on each tensor parallel rank, and all of it on the first stage.
+// An unknown model would be whole on each tensor parallel rank, and all of it on the first stage.
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
@@ -75,7 +75,7 @@ std::vector<Unit> UnitsOf(const TensorTable& catalog, const std::vector<uint32_t
   return units;
 }
 
-// The same for the same source and the same target, and only then.
+// Identifies a reshape: equal only for the same source and the same target.
 Digest JobOf(const CheckpointSource& source, const ReshapeOptions& options) {
   return DigestOf(fmt::format("{}|{}|{}", EncodeManifest(source.manifest()), ToString(options.target),
                               options.vocab_multiple));
@@ -144,7 +144,7 @@ class ReshapeRun {
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }
 
-  // The units of this rank, and where it is alone, the ends of the shards.
+  // Writes the units of this rank. Ends the shards too if it is alone.
   Status DoShare() {
     ring_ = std::make_unique<WriteRing>(
         fs_, RingFor(options_.writer.max_memory, options_.writer.jobs, options_.target.tp));
@@ -180,7 +180,7 @@ class ReshapeRun {
     return behind.Push([this, stage](size_t) { return FinishStage(*stage); });
   }
 
-  // One stream of all units, so that reading never pauses between two of them.
+  // Streams all units at once: reading never pauses between two of them.
   Status StreamUnits(const std::shared_ptr<Stage>& stage, const std::vector<size_t>& todo,
                      WorkerPool& behind) {
     std::vector<uint32_t> tensors;
@@ -203,8 +203,9 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Written, read back, recorded. One who goes on reads a unit before it believes the record, so that the end
-  // of the shard is soon enough to make it durable; rank 0 ends shards without reading what others wrote.
+  // Awaits the unit's writes, reads it back and records it. A resumed run reads a unit before it trusts the
+  // record, so one process may sync a shard as late as its end. In a team rank 0 ends shards without reading
+  // the units of other ranks, so each unit is synced.
   Status EndUnit(Stage& stage, size_t unit, uint64_t mark) {
     CAIRN_RETURN_IF_ERROR(ring_->Await(mark));
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(SyncShardsOf(stage, unit));
@@ -243,7 +244,7 @@ class ReshapeRun {
     return record;
   }
 
-  // Believes a record: its pieces count as written. Errors: Corrupt where it does not fit the unit.
+  // Marks the pieces of a recorded unit as written. Errors: Corrupt if the record does not fit the unit.
   Status Restore(Stage& stage, size_t unit, const UnitRecord& record) {
     const Unit& tensors = stage.units[unit];
     size_t chunks = 0;
@@ -267,7 +268,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // True where an earlier run has done the unit and it is still on the disk, which is read to know.
+  // True if an earlier run wrote the unit and reading it shows that it is still right.
   Result<bool> TakeOver(Stage& stage, size_t unit) {
     const Result<UnitRecord> record = ReadUnitRecord(fs_, directory_, job_, stage.index, unit);
     if (record.status().kind() == StatusKind::kNotFound) return false;
@@ -304,7 +305,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Rank 0 of several: what the records say is in the shards.
+  // Rank 0 of a team ends the shards from the records of all units.
   Status FinishShards() {
     CAIRN_ASSIGN_OR_RETURN(bytes_read_by_others_, AwaitTeam(fs_, directory_, team_));
     for (int index = 0; index < options_.target.pp; ++index) {
@@ -318,7 +319,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Index and manifest are read again too: they must say of every chunk what was proven of it.
+  // Reads index and manifest again, too: they must hold the digests that were proven.
   Status Publish(TransferResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
@@ -354,9 +355,9 @@ class ReshapeRun {
   const std::string directory_;  // until it has its final name
   std::unique_ptr<WriteRing> ring_;
   StepFingerprint sums_;             // of the source
-  std::optional<ShardProof> proof_;  // of what this run wrote, behind it
-  std::optional<ShardProof> check_;  // of what an earlier one left, before
-  StepFingerprint found_;            // of what was read back
+  std::optional<ShardProof> proof_;  // of the units of this run, behind the stream
+  std::optional<ShardProof> check_;  // of the units of an earlier run, before the stream
+  StepFingerprint found_;            // of the units that were read back
   std::vector<ShardReceipt> receipts_;
   size_t units_seen_ = 0;
   uint64_t bytes_resumed_ = 0;

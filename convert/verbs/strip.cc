@@ -1,7 +1,7 @@
 // The plan comes first: which tensor is read for each parameter, and the type of each written tensor. A
 // release is then files of another system (write_foreign.h), any other result a native step. Overflows are
-// known only at the end of the stream: what was written is then removed. TryStrip() is the same stream to a
-// target that keeps nothing, so both count alike.
+// known only at the end of the stream: the files are then removed. TryStrip() runs the same stream into a
+// target that keeps nothing, so both return the same counts.
 
 #include "convert/verbs/strip.h"
 
@@ -51,7 +51,7 @@ bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBo
 // are.
 Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
 
-// A tensor of the result has one type, so that what keeps one of its parts in fp32 keeps all.
+// A tensor of the result has one type: a glob that keeps one of its parts in fp32 keeps all.
 Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   std::unordered_map<std::string_view, TensorEntry*> weight_of;
   for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
@@ -76,7 +76,7 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
-// That of most bytes; of those that are numbers to compute with.
+// The type of most bytes, integers left aside.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
   for (const WrittenTensor& weight : weights)
@@ -85,7 +85,7 @@ Dtype MainType(const std::vector<WrittenTensor>& weights) {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
-// Where a file of torch.save holds optimizers beside its weights (formats/torch/torch.h).
+// The paths of optimizers in a file of torch.save (formats/torch/torch.h).
 std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
   std::vector<std::string> paths;
   for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
@@ -98,7 +98,6 @@ bool IsOptimizers(const std::string& name, const std::vector<std::string>& paths
       paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
 }
 
-// What is released.
 std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
   const std::vector<std::string> paths = OptimizerPaths(source.manifest());
@@ -162,7 +161,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   return plan;
 }
 
-// What was allowed on the way here, and now.
+// The source's history and what this strip adds.
 nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& options) {
   const Manifest& manifest = source.manifest();
   nlohmann::json history = manifest.history;
@@ -256,7 +255,6 @@ Result<TransferResult> StripToStep(FileSystem& fs, CheckpointSource& source, Str
   return result;
 }
 
-// Takes all and keeps nothing.
 class NullTarget final : public BlockTarget {
  public:
   Status Write(const Block&) override { return OkStatus(); }
@@ -269,7 +267,7 @@ uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
   return largest;
 }
 
-// The largest block in its new type is beside those that are read.
+// The largest block in its new type needs memory beside the blocks that are read.
 uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
   const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
   uint64_t cast = 0;

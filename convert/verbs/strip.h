@@ -1,4 +1,4 @@
-// Takes the weights out of a checkpoint: for release each from its fp32 master where there is one, else as
+// Takes the weights out of a checkpoint: for release each from its fp32 master if it has one, else as
 // stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
 // native step.
 //
@@ -39,15 +39,15 @@ struct StripOptions {
 // Writes nothing. Errors: those of Strip that need no reading.
 Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
 
-// Casts everything and keeps nothing: what Strip() would count. Reads all tensors.
+// Casts all tensors and keeps nothing: returns the counts of Strip(). Reads all tensors.
 Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options);
 
-// Names that the optimizer has states of and that have no weight, because the training fused weights for its
-// optimizer alone. What is released does not need them.
+// Parameters that have optimizer states but no weight, because the training fused weights for its optimizer
+// alone. A release does not need them.
 std::set<std::string> NamesOfStatesAlone(const TensorTable& table);
 
-// Names of the tensors that are released by no format: of an optimizer's state dict in a file of torch.save,
-// and what a state dict had beside model and optimizer.
+// Tensors that no format releases: those of an optimizer's state dict in a file of torch.save, and those of
+// the training's own state.
 std::vector<std::string> NamesOfTraining(const CheckpointSource& source);
 
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is

@@ -1,5 +1,5 @@
-// The order is that of durability: the writer syncs files and directories, the proof reads them, SHA256SUMS
-// is written of what the proof read, the directory gets its name, and its parent is synced.
+// The steps follow the order of durability: the writer syncs files and directories, the proof reads them,
+// SHA256SUMS lists the digests of the proof, the directory gets its name, and its parent is synced.
 
 #include "convert/verbs/write_foreign.h"
 
@@ -20,10 +20,10 @@ namespace {
 
 constexpr uint64_t kBufferBytes = 1 << 20;
 
-// The bytes of a file beside its tensors, and its SHA-256, while it is read back.
+// Checks the bytes of a file outside of its tensors, and takes its SHA-256, while it is read back.
 class FileProof {
  public:
-  // Of file number `number` of `writer`, which must outlive it.
+  // `number`: of the file in `writer`, which must outlive this.
   FileProof(const StoredWriter& writer, uint32_t number, const TargetFile& file, bool sha256)
       : writer_(writer), number_(number), file_(file), wants_sha256_(sha256) {}
 

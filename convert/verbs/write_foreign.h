@@ -1,8 +1,8 @@
 // Writes a planned checkpoint of another system: streamed, made durable, proven, and only then named.
 //
 // The proof reads every file once, past the page cache. The format's own reader must find each tensor, and no
-// other; the sums of its values must be those of what was streamed; headers, pickles, constants and texts
-// must be what was meant.
+// other. The sums of the values must equal those of the stream. Headers, pickles, constants and texts must
+// equal the planned bytes.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace cairn {
 
 struct WriteForeignOptions {
   std::string reader;       // name of the format that finds the tensors again
-  std::string directory;    // below the result's: what that reader opens; empty: the result itself
+  std::string directory;    // that the reader opens, below the result's; empty: the result itself
   bool sha256sums = false;  // lists the files in SHA256SUMS, for `sha256sum -c`
   TensorStreamOptions stream;
   StepBuilderOptions writer;
@@ -25,13 +25,13 @@ struct WriteForeignOptions {
 // The ring that files are written through in a window of memory.
 WriteRingOptions ForeignRing(const StepBuilderOptions& writer);
 
-// What it takes to make `target` of the source's tensors. Errors: Corrupt naming a tensor of which the source
-// lacks elements, or has them twice.
+// The size of the plan that makes `target` from the source's tensors. Errors: Corrupt naming a tensor whose
+// elements are missing in the source, or there twice.
 Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target);
 
 // Makes the directory `path`. Nothing of it is left after an error or an overflow. Errors: AlreadyExists;
-// NoSpace before anything is written; those of TensorStream::Run; Corrupt where what is read back is not what
-// was written.
+// NoSpace before anything is written; those of TensorStream::Run; Corrupt if the files read back differ
+// from those written.
 Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
                                     std::string path, const WriteForeignOptions& options);
 

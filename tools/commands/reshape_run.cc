@@ -38,7 +38,7 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
              fingerprint);
 }
 
-// Nothing of the tensors is read, so there is no fingerprint to tell.
+// Reads no tensor, so the report has no fingerprint.
 Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
                          const ReshapeOptions& options) {
   const auto* step = dynamic_cast<const StepReader*>(&source);

@@ -6,7 +6,7 @@ namespace cairn {
 
 namespace {
 
-// To look whether config.json names code is not to read it: only what is copied counts.
+// Only copied files count as read, not a config.json that was searched for code.
 FileCopies Copied(const OpenedSource& opened, FileCopies files) {
   for (const auto& [name, from] : files)
     if (opened.log) opened.log->Add(from.path);

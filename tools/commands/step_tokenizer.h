@@ -1,4 +1,4 @@
-// The tokenizer that goes where the weights go.
+// The tokenizer that is copied with the weights.
 #pragma once
 
 #include "ckpt/run/tokenizer_files.h"
@@ -13,8 +13,8 @@ Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 // Licence and code alone.
 Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
 
-// The tokenizer for a native step. One that cannot be taken is a note on stderr, for the step is as good
-// without.
+// The tokenizer for a native step. If it cannot be copied, a note on stderr says so: the step is complete
+// without it.
 FileCopies TokenizerForStep(const OpenedSource& opened);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value,
-// because only the values say whether they overflow. An overflow is the result of a check, not an error:
+// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value
+// to find overflows. An overflow is the result of a check, not an error:
 // the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not change
 // the result, since the command is stored with it: the same request makes the same bytes.
 
@@ -67,7 +67,7 @@ ordered_json ToJson(const OpenedSource& opened, const TransferResult& result, do
   return facts;
 }
 
-// "3 overflowed, 1 became zero": what is not 0 of it.
+// "3 overflowed, 1 became zero": the counts that are not 0.
 std::string LossText(const CastCounts& counts) {
   std::string text;
   for (const auto& [count, what] :
@@ -144,7 +144,7 @@ void PrintOverflow(const TransferResult& result, const StripOptions& options, st
                   TotalOf(result).overflowed, TypeName(options), outcome));
 }
 
-// Whether values overflow, the values say: where a type is named they are all read.
+// If a type is given, reads all values: only they show whether any overflows.
 Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
                    const TransferCost& cost, bool json) {
   TransferResult tried;

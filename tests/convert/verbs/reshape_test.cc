@@ -117,7 +117,7 @@ int Rounds() {
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 
-TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
+TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndEqualsWhatTrainingWrites) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
     const RandomModel model = MakeRandomModel(GetParam(), random);
@@ -257,7 +257,7 @@ TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
     attempt(faulty.operations() + budget);
 }
 
-TEST(TransferResultTest, TheResultVerifiesAndIsTheNewestStep) {
+TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
   TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.layers = 3}, {.tp = 2, .dp = 2})).ok());
   const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 1, .pp = 3, .dp = 1, .zero = 1});
@@ -269,7 +269,7 @@ TEST(TransferResultTest, TheResultVerifiesAndIsTheNewestStep) {
   EXPECT_EQ(result->files, 3u + 2u);
 }
 
-TEST(TransferResultTest, TheEstimateIsNearAndNeverBelow) {
+TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
   TempDir dir;
   ASSERT_TRUE(
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
@@ -284,7 +284,7 @@ TEST(TransferResultTest, TheEstimateIsNearAndNeverBelow) {
   EXPECT_LE(cost->file_bytes, result->bytes_written * 11 / 10);
 }
 
-TEST(TransferResultTest, EachSourceByteIsReadOnce) {
+TEST(ReshapeResultTest, EachSourceByteIsReadOnce) {
   TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.hidden = 64, .ffn = 256}, {.tp = 4, .dp = 2})).ok());
   const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 2, .pp = 2}, 1 << 20);
@@ -308,7 +308,7 @@ class ReshapeResumeTest : public testing::Test {
   Files expected_;
 };
 
-TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
+TEST_F(ReshapeResumeTest, AKilledRunIsResumedAndTheBytesAreTheSame) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   const int64_t operations = faulty.operations();
@@ -326,7 +326,7 @@ TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
   EXPECT_GT(resumed, 0u);
 }
 
-TEST_F(ReshapeResumeTest, WhatIsNoLongerRightIsDoneAgain) {
+TEST_F(ReshapeResumeTest, DamagedUnitsAreWrittenAgain) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   faulty.SetBudget(faulty.operations() + faulty.operations() * 3 / 4);

@@ -78,7 +78,7 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
   EXPECT_FALSE(Fs().Stat(old).ok());
 }
 
-TEST_F(VirtualStepTest, RefusesWhatDoesNotFitAndLeavesNothing) {
+TEST_F(VirtualStepTest, RefusesATopologyThatDoesNotFitAndLeavesNothing) {
   EXPECT_EQ(Reshape("run", "new", {.tp = 3}).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_FALSE(Fs().Stat(temp_ / "new").ok());
   EXPECT_EQ(Reshape("run", "run", {.tp = 1}).status().kind(), StatusKind::kAlreadyExists);
