@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace cairn {
 
@@ -15,6 +16,12 @@ std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress
   return [progress = std::move(progress), done = std::make_shared<uint64_t>(0)](uint64_t bytes) {
     progress(*done += bytes);
   };
+}
+
+std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors) {
+  std::set<uint32_t> sources;
+  for (const WrittenTensor& tensor : tensors) sources.insert(tensor.source);
+  return {sources.begin(), sources.end()};
 }
 
 TensorStream::TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors,

@@ -24,6 +24,9 @@ struct WrittenTensor {
   bool read_back = true;  // false: the reader finds it through another tensor
 };
 
+// The source's tensors that they are written from, each once, in catalog order.
+std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors);
+
 // Where blocks go: the shards of a native step, or another system's files.
 class BlockTarget {
  public:

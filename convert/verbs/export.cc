@@ -2,8 +2,6 @@
 
 #include "convert/verbs/export.h"
 
-#include <set>
-
 #include "convert/formats/training/training_state.h"
 #include "convert/stream/memory_estimate.h"
 #include "convert/verbs/write_foreign.h"
@@ -46,17 +44,10 @@ Result<TargetFiles> PlanExport(const CheckpointSource& source, const System& for
 Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
-  TransferCost cost;
-  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, plan.target));
-  std::set<uint32_t> read;
-  for (const WrittenTensor& tensor : plan.target.tensors) read.insert(tensor.source);
-  for (const uint32_t tensor : read) cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  cost.file_bytes = plan.target.bytes();
-  cost.files = plan.target.files.size();
-  cost.moved_bytes = cost.read_bytes + cost.file_bytes;
+  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, plan.target));
   const uint64_t window = options.writer.max_memory;
   const WriteRingOptions ring = ForeignRing(options.writer);
-  const std::vector<uint32_t> tensors(read.begin(), read.end());
+  const std::vector<uint32_t> tensors = SourcesOf(plan.target.tensors);
   cost.peak_memory = kProgramMemory + MemoryOfReading(source, tensors, BlockBytesFor(window), window) +
                      MemoryOfWriting(source, tensors, ring.buffer_bytes, ring.in_flight, 1);
   return cost;

@@ -205,12 +205,6 @@ TransferResult ReportOf(StripPlan& plan, TransferResult result) {
   return result;
 }
 
-std::vector<uint32_t> SourcesOf(const StripPlan& plan) {
-  std::set<uint32_t> sources;
-  for (const WrittenTensor& weight : plan.weights) sources.insert(weight.source);
-  return {sources.begin(), sources.end()};
-}
-
 Result<StepPlan> PlanNative(const CheckpointSource& source, const StripPlan& plan,
                             const StripOptions& options) {
   std::vector<TensorEntry> tensors;
@@ -260,25 +254,20 @@ class NullTarget final : public BlockTarget {
   Status Write(const Block&) override { return OkStatus(); }
 };
 
-uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
-  uint64_t largest = 0;
-  for (const WrittenTensor& weight : plan.weights)
-    largest = std::max(largest, source.catalog().tensors[weight.source].bytes());
-  return largest;
-}
-
 // The largest block in its new type needs memory beside the blocks that are read.
 uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
   const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
-  uint64_t cast = 0;
+  uint64_t cast = 0, largest = 0;
   for (const WrittenTensor& weight : plan.weights) {
-    const Dtype from = source.catalog().tensors[weight.source].dtype;
-    if (from != weight.entry.dtype) cast = std::max(cast, SizeOf(weight.entry.dtype) * 100 / SizeOf(from));
+    const TensorEntry& from = source.catalog().tensors[weight.source];
+    const Dtype to = weight.entry.dtype;
+    largest = std::max(largest, from.bytes());
+    if (from.dtype != to) cast = std::max(cast, SizeOf(to) * 100 / SizeOf(from.dtype));
   }
   const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
-  const std::vector<uint32_t> sources = SourcesOf(plan);
+  const std::vector<uint32_t> sources = SourcesOf(plan.weights);
   return kProgramMemory + MemoryOfReading(source, sources, block, max_memory) +
-         std::min(block, LargestSource(source, plan)) * cast / 100 +
+         std::min(block, largest) * cast / 100 +
          MemoryOfWriting(source, sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
 }
 
@@ -314,10 +303,11 @@ std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
 
 Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
-  TransferCost cost;
-  for (const uint32_t tensor : SourcesOf(plan)) cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  cost.peak_memory = MemoryOfStrip(source, plan, options);
+  const uint64_t peak_memory = MemoryOfStrip(source, plan, options);
   if (options.format == StripFormat::kNative) {
+    TransferCost cost;
+    for (const uint32_t tensor : SourcesOf(plan.weights))
+      cost.read_bytes += source.catalog().tensors[tensor].bytes();
     CAIRN_ASSIGN_OR_RETURN(const StepPlan target, PlanNative(source, plan, options));
     std::vector<uint32_t> sources;
     for (const WrittenTensor& weight : plan.weights) sources.push_back(weight.source);
@@ -326,16 +316,15 @@ Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOp
     cost.file_bytes = size.file_bytes;
     cost.moved_bytes = cost.read_bytes + size.data_bytes;
     cost.files = size.files + options.writer.beside.size();
-    cost.peak_memory += MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
+    cost.peak_memory = peak_memory + MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
     return cost;
   }
   CAIRN_ASSIGN_OR_RETURN(const StoredTarget target, PlanFiles(source, plan, options));
-  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, target));
-  cost.moved_bytes = cost.read_bytes + target.bytes();
-  cost.file_bytes = target.bytes();
+  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, target));
+  cost.peak_memory = peak_memory;
   for (const TargetFile& file : target.files)
     cost.file_bytes += Sha256Line(std::string(64, '0'), file.name).size();
-  cost.files = target.files.size() + 1;  // SHA256SUMS
+  ++cost.files;  // SHA256SUMS
   return cost;
 }
 

@@ -191,10 +191,16 @@ WriteRingOptions ForeignRing(const StepBuilderOptions& writer) {
   return {.buffer_bytes = kBufferBytes, .in_flight = std::max(4, 2 * writer.jobs)};
 }
 
-Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target) {
+Result<TransferCost> CostOfFiles(const CheckpointSource& source, const StoredTarget& target) {
   const RegionList wanted = target.Wanted();
   CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
-  return SizeOf(program, source.catalog(), source.regions(), wanted);
+  TransferCost cost{.plan = SizeOf(program, source.catalog(), source.regions(), wanted),
+                    .file_bytes = target.bytes(),
+                    .files = target.files.size()};
+  for (const uint32_t tensor : SourcesOf(target.tensors))
+    cost.read_bytes += source.catalog().tensors[tensor].bytes();
+  cost.moved_bytes = cost.read_bytes + cost.file_bytes;
+  return cost;
 }
 
 Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,

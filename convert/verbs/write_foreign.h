@@ -8,9 +8,9 @@
 #include <functional>
 #include <string>
 
-#include "ckpt/model/copy_program.h"
 #include "convert/foreign/stored_target.h"
 #include "convert/stream/step_builder.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -25,9 +25,9 @@ struct WriteForeignOptions {
 // The ring that files are written through in a window of memory.
 WriteRingOptions ForeignRing(const StepBuilderOptions& writer);
 
-// The size of the plan that makes `target` from the source's tensors. Errors: Corrupt naming a tensor whose
-// elements are missing in the source, or there twice.
-Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target);
+// The cost of making `target` from the source's tensors, without its memory. Errors: Corrupt naming a tensor
+// whose elements are missing in the source, or there twice.
+Result<TransferCost> CostOfFiles(const CheckpointSource& source, const StoredTarget& target);
 
 // Makes the directory `path`. Nothing of it is left after an error or an overflow. Errors: AlreadyExists;
 // NoSpace before anything is written; those of TensorStream::Run; Corrupt if the files read back differ
