@@ -52,8 +52,8 @@ struct Block {
 };
 
 // Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
-// `see`, if any, is called for every block before that, on the reading thread: work done there leaves the
-// visitor more time. Errors: those of CheckpointSource::ReadBox and of `visit`.
+// `see`, if any, is called for every block before that, on the reading thread, to take work off the visitor.
+// Errors: those of CheckpointSource::ReadBox and of `visit`.
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                     const std::function<Status(const Block&)>& visit,
                     const std::function<void(const Block&)>& see = {});

@@ -1,8 +1,7 @@
-// Proves that masters and weights belong together: rounded to the weight's type, each master equals its
-// weight.
+// Checks that masters and weights belong together: rounded to the weight's type, each master is its weight.
 //
-// This proves the order and the paddings that a format module assumed for flattened optimizer shards: wrong
-// ones pair parameters with the values of others. Every training that keeps both rounds one to the other.
+// Proves the order and the paddings that a format module assumed for flattened optimizer shards: wrong ones
+// pair parameters with the values of others. Every training that keeps both rounds one to the other.
 #pragma once
 
 #include "ckpt/model/source.h"

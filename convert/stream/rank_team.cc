@@ -1,8 +1,7 @@
 // All meetings are files in the partial directory, which every rank polls; each appears whole ("team-next-N"
-// until then). "team-room" means that rank 0 is ready; it contains the name of the launch, so that no rank
-// enters the room of another one. "team-ended-N" means that rank N has finished. "team-failed" contains the
-// message of the first failure. If the directory itself is gone, rank 0 has failed and removed it, or has
-// published.
+// until then). "team-room" says that rank 0 is ready; it holds the name of the launch, so that the room of
+// another launch is not entered. "team-ended-N" says that rank N has finished. "team-failed" holds the words
+// of the first failure. If the directory itself is gone, rank 0 has failed and removed it, or has published.
 
 #include "convert/stream/rank_team.h"
 
@@ -42,7 +41,7 @@ int Number(const char* text) {
   return value;
 }
 
-// How many other ranks have finished, and how much is in the directory.
+// How many of the others have finished, and how much is in the directory.
 struct Progress {
   int ended = 0;
   size_t files = 0;
@@ -56,7 +55,7 @@ Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
   return progress;
 }
 
-// "3, 17 and 2 more": the ranks other than 0 that have not finished.
+// "3, 17 and 2 more": the ranks but 0 that have not finished.
 std::string MissingRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   std::vector<int> missing;
   for (int rank = 1; rank < team.size; ++rank)
@@ -95,7 +94,7 @@ RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>
     RankTeam team{.rank = rank, .size = size};
     for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_STEP_ID"})
       if (const char* id = get_env(name)) team.launch += fmt::format("{}={} ", name, id);
-    // From a batch system. The last resort, since a job may launch several times.
+    // The batch job is the last resort: a job may launch several times.
     for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"})
       if (const char* id = get_env(name); id && team.launch.empty())
         team.launch = fmt::format("{}={} ", name, id);

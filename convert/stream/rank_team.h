@@ -23,33 +23,32 @@ struct RankTeam {
   std::chrono::seconds patience{
       30 * 60};  // with ranks that make no progress: a unit is at most a GiB or one tensor
 
-  // From OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set. `get_env` is
-  // like std::getenv.
+  // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
+  // `get_env` as std::getenv.
   static RankTeam FromEnvironment(const std::function<const char*(const char*)>& get_env);
   bool leads() const { return rank == 0; }
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 declares `directory` ready for this launch. Errors: InvalidArgument if the launch has no name: other
-// ranks could take the room of a killed launch for this one.
+// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument if nothing names the
+// launch: the others could enter the room of a killed launch.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The other ranks wait for that. Errors: Aborted at the deadline.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
 // OK unless some rank has failed. Errors: Aborted with that rank's message.
 Status CheckTeam(FileSystem& fs, const std::string& directory);
-// This rank has finished its share, or has failed. Reports the bytes that it read of the source.
+// This rank has finished, or failed; reports the bytes that it read of the source.
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
-// Rank 0 waits until every other rank has finished. Returns the bytes that all of them read.
+// Rank 0 waits until every other rank has finished, and gets the bytes that they read in all.
 // Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // After a failure rank 0 waits for a while until nobody writes into the directory any more.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The other ranks wait until rank 0 has published the step, as `published` finds. Errors: Aborted if the
-// directory is gone instead, or after `patience`.
-Status AwaitPublished(FileSystem& fs, const std::string& directory, std::chrono::seconds patience,
-                      const std::function<bool()>& published);
+// The others wait until `directory` has become `final_path`. Errors: Aborted if it is gone instead.
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                      const std::string& final_path);
 
 // True for the names that a team leaves in the directory.
 bool IsTeamFileName(std::string_view name);

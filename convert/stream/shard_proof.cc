@@ -1,8 +1,8 @@
 // The chunks of all pieces are sorted by shard and offset, and neighbours are joined to one large read past
-// the page cache. The chunks of a finished read are checked before the next one starts: memory holds only the
-// reads in flight. After an error no more reads start, and those in flight are awaited. A check compares the
-// chunk's digest and sums its elements at their place in the shard's plan, which also finds right bytes in a
-// wrong place.
+// the page cache. The chunks of a finished read are checked before the next one starts, so that memory is
+// what is in flight. After an error no more reads start, and those in flight are awaited. A check is the
+// chunk's digest and a sum of its elements at the place that the shard's plan gives them: it finds right
+// bytes in a wrong place, too.
 
 #include "convert/stream/shard_proof.h"
 

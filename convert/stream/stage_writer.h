@@ -19,7 +19,7 @@ WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp);
 
 class StageWriter {
  public:
-  struct Target {  // where a piece of a tensor goes
+  struct Target {  // of a piece of a tensor
     size_t shard;  // of this stage
     size_t piece;  // of the shard
     Box box;

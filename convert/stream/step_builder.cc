@@ -14,8 +14,7 @@
 namespace cairn {
 namespace {
 
-// Bytes of HDF5 and the catalogs in addition to the data, measured on steps of 60 to 7,700 pieces, rounded
-// up.
+// Bytes of HDF5 and the catalogs beside the data, measured on steps of 60 to 7,700 pieces, rounded up.
 constexpr uint64_t kShardOverheadBytes = 128 << 10;
 constexpr uint64_t kPieceOverheadBytes = 7 << 10;        // in its shard
 constexpr uint64_t kPlacedPieceOverheadBytes = 1 << 10;  // in one of more than kMostAlignedDatasets
@@ -24,8 +23,8 @@ constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
 constexpr uint64_t kIndexedTensorBytes = 32;
 constexpr uint64_t kManifestOverheadBytes = 16 << 10;
 constexpr uint64_t kManifestFileBytes = 128;
-// Steps of up to this many pieces are laid out: metadata are a large part of a small step, and a small part
-// of a large one.
+// Steps of up to so many pieces are laid out for their exact size: metadata are much of a small step, and
+// little of a large one.
 constexpr uint64_t kLaidOutPieces = 8192;
 
 // The bytes of a shard's file.

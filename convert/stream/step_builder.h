@@ -1,7 +1,7 @@
 // Writes a native step of any topology from blocks of its tensors, stage by stage, within a window of memory.
 //
-// Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made by a Committer:
-// unless it is published it is removed.
+// Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made under a partial
+// name beside its final one, and removed if it is not published.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 namespace cairn {
 
 struct StepBuilderOptions {
-  // Of the whole job, without the program itself: half of it for the reader's cache, a quarter for write
-  // buffers, the rest for blocks. Holds from 64 MiB on; the minimum is one chunk and a few buffers.
+  // For the whole job beside the program itself: half of it for the reader's cache, a quarter for write
+  // buffers, the rest for blocks. Kept from 64 MiB on; below, one chunk and a few buffers are needed anyway.
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
   Direct direct = Direct::kAuto;
@@ -27,7 +27,9 @@ struct StepBuilderOptions {
 
 class StepBuilder final : public BlockTarget {
  public:
-  // Errors: those of Committer::Create.
+  // Takes the lock of `run_dir`, which is made if it is missing, checks the free space, makes the partial
+  // directory. Errors: AlreadyExists if the step is there or another process writes into the directory;
+  // NoSpace.
   static Result<std::unique_ptr<StepBuilder>> Create(FileSystem& fs, const std::string& run_dir,
                                                      const StepInfo& info, const StepPlan& plan,
                                                      const StepBuilderOptions& options);
@@ -60,8 +62,8 @@ class StepBuilder final : public BlockTarget {
   std::vector<ShardReceipt> receipts_;
 };
 
-// Estimates the bytes of a native step's files: data, a page for each piece, and metadata. Never below the
-// data.
+// Bytes of a native step's files, estimated without laying them out: data, a page for each
+// piece, and metadata. Never below the data.
 struct StepSize {
   uint64_t data_bytes = 0;
   uint64_t file_bytes = 0;

@@ -1,7 +1,7 @@
-// Make() groups the tensors of a parameter's roles and tries every position once: a topology that does not
-// fit fails before the first byte is written. Stage() then plans one stage at a time. It asks placement.h
-// once per tensor parallel rank, and gives each placed box to all roles of the parameter. Opaque tensors go
-// to the shards whole, by number.
+// Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
+// that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
+// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. Opaque
+// tensors are dealt to the shards whole, by their number.
 
 #include "convert/stream/step_plan.h"
 
@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// Reports in terms of the model what placement.h would report for some tensor.
+// The checks of placement.h, with messages in the words of the model's configuration.
 Status CheckModel(const nlohmann::json& model, const Topology& topology) {
   for (const auto& [field, what] :
        {std::pair("num_attention_heads", "attention heads"),
@@ -81,7 +81,7 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
     }
     plan.roles_[found->second].push_back(i);
   }
-  // Tries each position now: nothing can fail once the first byte is written.
+  // Tries each position now: nothing may fail once the first byte is written.
   for (int pp = 0; pp < topology.pp; ++pp)
     CAIRN_RETURN_IF_ERROR(LayoutOf(plan.specs_, topology, 0, pp).status());
   return plan;

@@ -1,8 +1,8 @@
 // The pieces of every shard of a native step, under any topology.
 //
-// The same as the trainer's checkpointer writes: rank R writes shard R with the pieces that
-// ckpt/model/placement.h gives it, for every role. Random state number i of the catalog is in shard i modulo
-// the number of ranks (its own rank's, if the topology is the original one). Pure.
+// The same as the trainer's checkpointer writes there: rank R writes shard R with the pieces that
+// ckpt/model/placement.h gives it, of every role, and random state number i of the catalog lies in shard i
+// modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@
 
 namespace cairn {
 
-// Layers of each of the topology's pp * virtual_stages chunks if the embedding counts as a layer of the first
-// one, the loss as a layer of the last one, or both, like Megatron's --account-for-*-in-pipeline-split.
+// Layers of each of the topology's pp * virtual_stages chunks if the embedding counts as a layer of the
+// first one, the loss of the last one, or both, as Megatron's --account-for-*-in-pipeline-split do.
 // Errors: InvalidArgument if they do not divide.
 Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
 
@@ -28,7 +28,7 @@ struct PlannedShard {
 
 class StepPlan {
  public:
-  // Errors: InvalidArgument if the topology does not fit the model, naming sizes and tensor; those of
+  // Errors: InvalidArgument if the topology does not fit the model, naming sizes and tensor, and those of
   // CheckPaths; Corrupt if roles of a parameter disagree on its shape.
   static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
                                const Topology& topology);
@@ -37,8 +37,8 @@ class StepPlan {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // The shards of one pipeline stage, by rank. Planned by stage: memory does not grow with PP.
   std::vector<PlannedShard> Stage(int pp_rank) const;
-  // The pieces as wanted regions, each for its rank. Tensor i comes from tensor `sources[i]` of the source,
-  // or from tensor i if `sources` is empty.
+  // Its pieces as the wanted regions of a plan, each of its rank. Tensor i comes from tensor `sources[i]` of
+  // the source; from tensor i if `sources` is empty.
   RegionList Wanted(int pp_rank, std::span<const uint32_t> sources = {}) const;
 
  private:
@@ -49,8 +49,8 @@ class StepPlan {
   std::vector<uint32_t> opaque_;
 };
 
-// The copies that make the step from the source's tensors: planned stage by stage, without reading a byte.
-// Errors: Corrupt naming a tensor whose elements the source lacks or has twice.
+// The size of the plan that makes the step from the source's tensors. Plans stage by stage and reads nothing.
+// Errors: Corrupt naming a tensor whose elements are missing in the source, or there twice.
 Result<ProgramSize> SizeOfStep(const CheckpointSource& source, const StepPlan& plan,
                                std::span<const uint32_t> sources = {});
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace cairn {
 
@@ -15,6 +16,12 @@ std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress
   return [progress = std::move(progress), done = std::make_shared<uint64_t>(0)](uint64_t bytes) {
     progress(*done += bytes);
   };
+}
+
+std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors) {
+  std::set<uint32_t> sources;
+  for (const WrittenTensor& tensor : tensors) sources.insert(tensor.source);
+  return {sources.begin(), sources.end()};
 }
 
 TensorStream::TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors,
@@ -82,10 +89,19 @@ Status TensorStream::CastBlock(uint32_t tensor, const Block& block, Block& out) 
   return OkStatus();
 }
 
-uint64_t TensorStream::overflowed() const {
-  uint64_t count = 0;
-  for (const CastCounts& counts : counts_) count += counts.overflowed;
-  return count;
+bool TensorStream::overflowed() const {
+  return options_.on_overflow == OnOverflow::kInfinity &&
+         std::ranges::any_of(counts_, [](const CastCounts& counts) { return counts.overflowed > 0; });
+}
+
+TransferResult TensorStream::Outcome() const {
+  TransferResult result{
+      .overflowed = overflowed(), .fingerprints = SourceFingerprints(), .bytes_read = source_.bytes_read()};
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorEntry& from = source_.catalog().tensors[tensors_[i].source];
+    result.tensors.push_back({from.spec.name, from.role, from.dtype, tensors_[i].entry.dtype, counts_[i]});
+  }
+  return result;
 }
 
 // Sums depend on names and roles.
@@ -99,13 +115,13 @@ const TensorFingerprint& TensorStream::SumOf(uint32_t tensor) const {
   return IsSourceItself(tensor) ? source_sums_.at(tensors_[tensor].source).sum : sums_[tensor];
 }
 
-Digest TensorStream::source_fingerprint() const {
+Fingerprints TensorStream::SourceFingerprints() const {
   std::vector<NamedFingerprint> tensors;
   for (const auto& [tensor, sum] : source_sums_) {
     const TensorEntry& entry = source_.catalog().tensors[tensor];
     tensors.push_back({DisplayName(entry), sum.sum.Finish(entry)});
   }
-  return Combine(std::move(tensors)).overall;
+  return Combine(std::move(tensors));
 }
 
 Status TensorStream::Compare(const std::string& path, const TensorTable& found,

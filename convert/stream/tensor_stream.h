@@ -13,6 +13,7 @@
 
 #include "ckpt/codec/cast.h"
 #include "convert/stream/fingerprint.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -23,7 +24,10 @@ struct WrittenTensor {
   bool read_back = true;  // false: the reader finds it through another tensor
 };
 
-// Receives blocks: the shards of a native step, or another system's files.
+// The source's tensors that they are written from, each once, in catalog order.
+std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors);
+
+// Where blocks go: the shards of a native step, or another system's files.
 class BlockTarget {
  public:
   virtual ~BlockTarget() = default;
@@ -55,15 +59,15 @@ class TensorStream {
   Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
   Status RunAll(BlockTarget& target);
 
-  // For each tensor, the values that were read and cast. Values that keep their type are only counted as
-  // elements.
-  const std::vector<CastCounts>& counts() const { return counts_; }
-  uint64_t overflowed() const;
+  // True if finite values became infinite and the options do not saturate them.
+  bool overflowed() const;
+  // The counts and sums so far. Values that keep their type are counted as elements alone.
+  TransferResult Outcome() const;
   // Over the source's tensors that were read.
-  Digest source_fingerprint() const;
+  Fingerprints SourceFingerprints() const;
 
-  // Compares with a table of tensors and their sums, read back at `path`. Errors: Corrupt naming a tensor
-  // that is missing, that nobody wrote, or whose dtype, shape or values differ.
+  // Checks the tensors read back at `path`: their table and their sums. Errors: Corrupt naming a tensor that
+  // is missing, that nobody wrote, or whose dtype, shape or values differ.
   Status Compare(const std::string& path, const TensorTable& found, const StepFingerprint& sums) const;
 
  private:

@@ -1,6 +1,6 @@
-// The record of a finished unit of a reshape: its part of one stage's tensors is in the target's shards and
-// was read back. The unit records in the partial directory are a journal: a killed run is resumed with them,
-// and several processes exchange them.
+// The record of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards
+// and was read back. With the records in the partial directory a killed run is resumed, and several processes
+// tell each other which units are done.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ bool IsUnitRecordName(std::string_view name);
 
 // Creates the record's file, synced.
 Status WriteUnitRecord(FileSystem& fs, const std::string& directory, const UnitRecord& record);
-// Errors: NotFound; Corrupt if it was cut short or belongs to another job or unit.
+// Errors: NotFound; Corrupt if it was cut short or is another job's or unit's.
 Result<UnitRecord> ReadUnitRecord(FileSystem& fs, const std::string& directory, const Digest& job, int stage,
                                   size_t unit);
 

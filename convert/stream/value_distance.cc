@@ -1,6 +1,6 @@
-// A block is cut into chunks that threads compare side by side. The results are joined in order: the first
-// difference is the right one, and sums do not depend on the number of threads. Within a chunk, batches whose
-// bytes are equal only add to the norms; elements are compared one by one only where a batch differs.
+// A block is cut into chunks that threads compare side by side. The results are joined in order, so that the
+// first difference is the right one and sums do not depend on the number of threads. Within a chunk, batches
+// whose bytes are equal only add to the norms; elements are compared one by one only if a batch differs.
 
 #include "convert/stream/value_distance.h"
 
@@ -126,7 +126,7 @@ void ValueDistance::AddElement(uint64_t index, long double a, long double b) {
           std::max(max_relative, static_cast<double>(distance / std::max(std::abs(a), std::abs(b))));
   }
   max_absolute = std::max(max_absolute, apart);
-  // Nothing is within a tolerance of infinity, not even a relative one.
+  // Nothing is within a tolerance of infinity, not even if the tolerance is a part of it.
   if (!exact && std::isfinite(apart) && distance <= absolute_ + relative_ * std::abs(b)) return;
   if (beyond++ == 0) first_beyond = index;
 }

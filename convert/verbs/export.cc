@@ -1,9 +1,6 @@
-// The format plans all files before a byte is written; cairn.json is one of them. write_foreign.h does the
-// rest.
+// The format plans all files, cairn.json among them, before a byte is written. write_foreign.h writes them.
 
 #include "convert/verbs/export.h"
-
-#include <set>
 
 #include "convert/formats/training/training_state.h"
 #include "convert/stream/memory_estimate.h"
@@ -23,7 +20,7 @@ std::string Record(const CheckpointSource& source, const System& format, const T
   return record.dump(1) + "\n";
 }
 
-// What a training had beside its parameters; random states are the formats' own to tell of.
+// Notes the training's own state. Random states are noted by the formats.
 void NoteTrainingState(const CheckpointSource& source, std::vector<std::string>& notes) {
   std::string names;
   for (const TensorEntry& tensor : source.catalog().tensors)
@@ -47,29 +44,20 @@ Result<TargetFiles> PlanExport(const CheckpointSource& source, const System& for
 Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
-  TransferCost cost;
-  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, plan.target));
-  std::set<uint32_t> read;
-  for (const WrittenTensor& tensor : plan.target.tensors) read.insert(tensor.source);
-  for (const uint32_t tensor : read) cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  cost.file_bytes = plan.target.bytes();
-  cost.files = plan.target.files.size();
-  cost.moved_bytes = cost.read_bytes + cost.file_bytes;
+  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, plan.target));
   const uint64_t window = options.writer.max_memory;
   const WriteRingOptions ring = ForeignRing(options.writer);
-  const std::vector<uint32_t> tensors(read.begin(), read.end());
+  const std::vector<uint32_t> tensors = SourcesOf(plan.target.tensors);
   cost.peak_memory = kProgramMemory + MemoryOfReading(source, tensors, BlockBytesFor(window), window) +
                      MemoryOfWriting(source, tensors, ring.buffer_bytes, ring.in_flight, 1);
   return cost;
 }
 
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                            const std::string& target, const ExportOptions& options) {
+Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
+                              const std::string& target, const ExportOptions& options) {
   Result<TargetFiles> plan = PlanExport(source, format, options);
   if (!plan.ok()) return plan.status().WithContext(source.name());
-  std::set<uint32_t> read;
-  for (const WrittenTensor& tensor : plan->target.tensors) read.insert(tensor.source);
-  CAIRN_ASSIGN_OR_RETURN(const WrittenFiles written,
+  CAIRN_ASSIGN_OR_RETURN(TransferResult result,
                          WriteForeign(fs, source, std::move(plan->target), target,
                                       {.reader = std::string(format.reader),
                                        .directory = plan->directory,
@@ -77,13 +65,8 @@ Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const Syst
                                                   .refuse_overflow = true,
                                                   .advance = Accumulated(options.progress)},
                                        .writer = options.writer}));
-  return ExportResult{.path = written.path,
-                      .notes = std::move(plan->notes),
-                      .tensors = read.size(),
-                      .files = written.files,
-                      .bytes_read = source.bytes_read(),
-                      .bytes_written = written.bytes,
-                      .source_fingerprint = written.source_fingerprint};
+  result.notes = std::move(plan->notes);
+  return result;
 }
 
 }  // namespace cairn

@@ -1,14 +1,14 @@
 // Writes a checkpoint in the files of another training system, at any topology, with its optimizer.
 //
-// One pass over the source in a fixed window of memory (write_foreign.h). A file cairn.json beside it says
-// where it comes from and what could not be carried.
+// Streams the source once in a fixed window of memory (write_foreign.h). The file cairn.json records the
+// source and the state that could not be carried.
 #pragma once
 
 #include <functional>
 
 #include "convert/formats/systems.h"
 #include "convert/stream/step_builder.h"
-#include "convert/stream/transfer_cost.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -22,20 +22,10 @@ struct ExportOptions {
 Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
                                     const ExportOptions& options);
 
-struct ExportResult {
-  std::string path;
-  std::vector<std::string> notes;  // what could not be carried
-  uint64_t tensors = 0;
-  uint64_t files = 0;
-  uint64_t bytes_read = 0;
-  uint64_t bytes_written = 0;
-  Digest source_fingerprint{};  // over the tensors that were read
-};
-
-// Makes the directory `target`. Errors: AlreadyExists; NoSpace; InvalidArgument and NotSupported where the
-// format cannot hold the checkpoint at that topology, or values are beyond the range of the chosen type;
-// Corrupt where what is read back is not what was written.
-Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                            const std::string& target, const ExportOptions& options);
+// Makes the directory `target`; the notes say what could not be carried. Errors: AlreadyExists; NoSpace;
+// InvalidArgument and NotSupported if the format cannot hold the checkpoint at that topology, or values
+// are beyond the range of the chosen type; Corrupt if the files read back differ from those written.
+Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
+                              const std::string& target, const ExportOptions& options);
 
 }  // namespace cairn

@@ -45,7 +45,7 @@ void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
   sums.bytes += info.ok() ? info->bytes : 0;
 }
 
-// For a DCP whose .metadata can be read; else there is nothing to check.
+// A DCP has checksums only if its .metadata can be read, which opening it has shown.
 void AddDcpItems(FileSystem& fs, const std::string& directory, const std::string& prefix, FileSums& sums) {
   const auto index = ReadDcpIndex(fs, prefix.empty() ? directory : JoinPath(directory, prefix));
   if (!index.ok()) return;
@@ -73,7 +73,7 @@ class SumChecker {
           fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSha256SumsName, digest));
   }
 
-  // Checks `where` in the file; by default all of it.
+  // `where`: a part of the file; all of it by default.
   void CheckZip(const std::string& name, std::optional<Stretch> where = {}) {
     const std::string path = JoinPath(directory_, name);
     const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {

@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// The checksums that are there. `files` are names relative to `directory`, as in a source's catalog.
+// The checksums of a directory. `files` are names relative to `directory`, as a source's catalog has them.
 struct FileSums {
   std::vector<std::string> zips;                       // names
   std::vector<std::pair<std::string, Stretch>> items;  // zips in a .distcp, and their names
@@ -26,7 +26,7 @@ struct FileSums {
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
                               const std::vector<std::string>& files);
 
-// Only the zips, without SHA256SUMS. The .metadata beside a .distcp gives the place of its zips.
+// The zips alone, without SHA256SUMS. The .metadata beside a .distcp says where its zips are.
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
 
 // The records of the zips, for a source of these `files` that checks them while it reads. Errors: Corrupt (a
@@ -34,8 +34,8 @@ FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vecto
 Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& directory,
                                             const std::vector<std::string>& files, const FileSums& sums);
 
-// Reads all those files. A file that is missing, unreadable, or differs from its sum is a problem. A CRC of 0
-// means that the writer left it out. `progress` gets the bytes done; may be empty.
+// Reads all those files. A file that is missing, unreadable, or does not match its sum is a problem.
+// Records whose CRC is 0 have no checksum. `progress` is told the bytes done; may be empty.
 VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
                            const std::function<void(uint64_t)>& progress = {});
 

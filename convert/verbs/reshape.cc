@@ -1,9 +1,9 @@
-// The partial directory is named after the job (source, topology, padding): a second run finds the one of a
-// killed run. Per stage: units whose record and bytes are still good are taken over, the others go through
-// one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back, compares
-// the sums, and only then writes the record. A single process ends the shards of a stage itself; in a team
-// rank 0 ends all of them from the records. Publish() seals the step, reads the seal back, and renames the
-// step last.
+// The partial directory is named after the job (source, topology, padding), so that a second run finds the
+// units of a killed one. Per stage: units whose record and bytes are still good are kept, the others go
+// through one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back,
+// compares the sums, and only then writes the record. If the process is alone it ends the shards of a
+// stage itself; in a team rank 0 ends all of them from the records. Publish() seals the step, opens it
+// again, and renames it last.
 
 #include "convert/verbs/reshape.h"
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kMinUnitBytes = 64 << 20;  // small: little is left to prove at the end
 constexpr uint64_t kMaxUnitBytes = 1 << 30;
-constexpr uint64_t kUnitsPerReshape = 256;  // if that is between the two
+constexpr uint64_t kUnitsPerReshape = 256;  // if their size then falls between the two
 
 using Unit = std::vector<uint32_t>;  // tensors, in catalog order
 
@@ -75,7 +75,7 @@ std::vector<Unit> UnitsOf(const TensorTable& catalog, const std::vector<uint32_t
   return units;
 }
 
-// Equal for the same source and the same target only.
+// Identifies a reshape: equal only for the same source and the same target.
 Digest JobOf(const CheckpointSource& source, const ReshapeOptions& options) {
   return DigestOf(fmt::format("{}|{}|{}", EncodeManifest(source.manifest()), ToString(options.target),
                               options.vocab_multiple));
@@ -107,13 +107,13 @@ class ReshapeRun {
       info_.history.push_back({{"verb", "reshape"}, {"allowed", nlohmann::json::array({"no-read-back"})}});
   }
 
-  Result<ReshapeResult> Run() {
+  Result<TransferResult> Run() {
     CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
-    ReshapeResult result{.directory = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
+    TransferResult result{.path = committer_.step_dir(), .bytes_resumed = bytes_resumed_};
     if (status.ok())
       status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_.patience, [this] {
         return !committer_.CheckNew().ok();
@@ -145,7 +145,7 @@ class ReshapeRun {
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }
 
-  // Does the units of this rank. A single process also ends the shards.
+  // Writes the units of this rank. Ends the shards too if it is alone.
   Status DoShare() {
     ring_ = std::make_unique<WriteRing>(
         fs_, RingFor(options_.writer.max_memory, options_.writer.jobs, options_.target.tp));
@@ -181,7 +181,7 @@ class ReshapeRun {
     return behind.Push([this, stage](size_t) { return FinishStage(*stage); });
   }
 
-  // One stream of all units: reading never pauses between two of them.
+  // Streams all units at once: reading never pauses between two of them.
   Status StreamUnits(const std::shared_ptr<Stage>& stage, const std::vector<size_t>& todo,
                      WorkerPool& behind) {
     std::vector<uint32_t> tensors;
@@ -204,9 +204,9 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Awaits the writes, reads the unit back, and records it. A resumed run reads a unit before it believes the
-  // record, so the end of the shard is soon enough to make it durable. Rank 0 ends shards without reading the
-  // units of others, so a team syncs them here.
+  // Awaits the unit's writes, reads it back and records it. A resumed run reads a unit before it trusts the
+  // record, so one process may sync a shard as late as its end. In a team rank 0 ends shards without reading
+  // the units of other ranks, so each unit is synced.
   Status EndUnit(Stage& stage, size_t unit, uint64_t mark) {
     CAIRN_RETURN_IF_ERROR(ring_->Await(mark));
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(SyncShardsOf(stage, unit));
@@ -245,7 +245,7 @@ class ReshapeRun {
     return record;
   }
 
-  // Takes the pieces of a record as written. Errors: Corrupt if it does not fit the unit.
+  // Marks the pieces of a recorded unit as written. Errors: Corrupt if the record does not fit the unit.
   Status Restore(Stage& stage, size_t unit, const UnitRecord& record) {
     const Unit& tensors = stage.units[unit];
     size_t chunks = 0;
@@ -269,7 +269,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // True if an earlier run has done the unit and reading the disk shows that it is still good.
+  // True if an earlier run wrote the unit and reading it shows that it is still right.
   Result<bool> TakeOver(Stage& stage, size_t unit) {
     const Result<UnitRecord> record = ReadUnitRecord(fs_, directory_, job_, stage.index, unit);
     if (record.status().kind() == StatusKind::kNotFound) return false;
@@ -306,7 +306,7 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Rank 0 of several: ends the shards from the records.
+  // Rank 0 of a team ends the shards from the records of all units.
   Status FinishShards() {
     CAIRN_ASSIGN_OR_RETURN(bytes_read_by_others_, AwaitTeam(fs_, directory_, team_));
     for (int index = 0; index < options_.target.pp; ++index) {
@@ -320,8 +320,8 @@ class ReshapeRun {
     return OkStatus();
   }
 
-  // Index and manifest are read back, too: they must have the proven digest of every chunk.
-  Status Publish(ReshapeResult& result) {
+  // Reads index and manifest again, too: they must hold the digests that were proven.
+  Status Publish(TransferResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
     CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
@@ -356,9 +356,9 @@ class ReshapeRun {
   const std::string directory_;  // partial
   std::unique_ptr<WriteRing> ring_;
   StepFingerprint sums_;             // of the source
-  std::optional<ShardProof> proof_;  // of what this run wrote, behind it
-  std::optional<ShardProof> check_;  // of what an earlier one left, before
-  StepFingerprint found_;            // of what was read back
+  std::optional<ShardProof> proof_;  // of the units of this run, behind the stream
+  std::optional<ShardProof> check_;  // of the units of an earlier run, before the stream
+  StepFingerprint found_;            // of the units that were read back
   std::vector<ShardReceipt> receipts_;
   size_t units_seen_ = 0;
   uint64_t bytes_resumed_ = 0;
@@ -396,8 +396,8 @@ Result<TransferCost> EstimateReshape(const CheckpointSource& source, const Resha
                       .peak_memory = peak_memory};
 }
 
-Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-                              const ReshapeOptions& options) {
+Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
+                               const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   return ReshapeRun(fs, source, run_dir, options, plan).Run();
 }

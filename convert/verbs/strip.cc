@@ -1,7 +1,7 @@
-// The plan comes first: the tensor that is read for each parameter, and the type of each written tensor. A
-// release is files of another system (write_foreign.h); any other result is a native step. Overflows are
-// known only at the end of the stream: the files are then removed. TryStrip() runs the same stream to a
-// target that keeps nothing, so both count the same.
+// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. A
+// release is then files of another system (write_foreign.h), any other result a native step. Overflows are
+// known only at the end of the stream: the files are then removed. TryStrip() runs the same stream into a
+// target that keeps nothing, so both return the same counts.
 
 #include "convert/verbs/strip.h"
 
@@ -29,10 +29,10 @@ uint64_t StripBlockBytes(uint64_t max_memory) {
 }
 
 struct StripPlan {
-  std::vector<WrittenTensor> weights;   // one a parameter, then those under second names
-  std::vector<StrippedTensor> tensors;  // one a parameter, for the report
+  std::vector<WrittenTensor> weights;  // one a parameter, then those under second names
+  size_t parameters = 0;               // that have a weight of their own
   ForeignModel model;
-  bool left_code = false;  // auto_map named code that no source has
+  std::vector<std::string> notes;  // what the result lacks
 };
 
 bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
@@ -51,7 +51,7 @@ bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBo
 // are.
 Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
 
-// A tensor of the result has one type: if one of its parts stays fp32, all do.
+// A tensor of the result has one type: a glob that keeps one of its parts in fp32 keeps all.
 Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   std::unordered_map<std::string_view, TensorEntry*> weight_of;
   for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
@@ -76,7 +76,7 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
-// The type of most bytes, among types of numbers to compute with.
+// The type of most bytes, integers left aside.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
   for (const WrittenTensor& weight : weights)
@@ -85,7 +85,7 @@ Dtype MainType(const std::vector<WrittenTensor>& weights) {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
-// The optimizers in a file of torch.save (formats/torch/torch.h).
+// The paths of optimizers in a file of torch.save (formats/torch/torch.h).
 std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
   std::vector<std::string> paths;
   for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
@@ -98,7 +98,6 @@ bool IsOptimizers(const std::string& name, const std::vector<std::string>& paths
       paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
 }
 
-// The tensors of a release.
 std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
   const std::vector<std::string> paths = OptimizerPaths(source.manifest());
@@ -139,7 +138,9 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     CAIRN_ASSIGN_OR_RETURN(plan.model,
                            HuggingFaceModel(source.manifest().model, MainType(plan.weights), parameters));
     const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
-    plan.left_code = std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model);
+    if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
+      plan.notes.push_back(
+          fmt::format("config.json has no auto_map: the code that it named is not beside {}", source.name()));
   } else {
     plan.model = CanonicalModel(parameters);
   }
@@ -154,13 +155,13 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     if (tensor.dtype != entry.dtype && !CanCast(tensor.dtype, entry.dtype))
       return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
                           Name(tensor.dtype));
-    plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, entry.dtype, {}});
   }
+  plan.parameters = plan.weights.size();
   if (options.format == StripFormat::kSafetensors) AddSecondNames(SecondNames(source), plan);
   return plan;
 }
 
-// The history, with what is allowed now.
+// The source's history and what this strip adds.
 nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& options) {
   const Manifest& manifest = source.manifest();
   nlohmann::json history = manifest.history;
@@ -197,24 +198,11 @@ TensorStreamOptions StreamOptions(const StripOptions& options) {
           .advance = Accumulated(options.progress)};
 }
 
-// The counts of the stream, and the bytes read.
-StripResult ResultOf(StripPlan& plan, const std::vector<CastCounts>& counts, const CheckpointSource& source,
-                     const Digest& source_fingerprint) {
-  StripResult result{.tensors = std::move(plan.tensors),
-                     .source_fingerprint = source_fingerprint,
-                     .bytes_read = source.bytes_read()};
-  for (size_t i = 0; i < result.tensors.size(); ++i) result.tensors[i].counts = counts[i];
+// Reports one tensor a parameter, not those under second names.
+TransferResult ReportOf(StripPlan& plan, TransferResult result) {
+  result.tensors.resize(plan.parameters);
+  result.notes = std::move(plan.notes);
   return result;
-}
-
-bool Overflows(const TensorStream& stream, const StripOptions& options) {
-  return options.on_overflow == OnOverflow::kInfinity && stream.overflowed() > 0;
-}
-
-std::vector<uint32_t> SourcesOf(const StripPlan& plan) {
-  std::set<uint32_t> sources;
-  for (const WrittenTensor& weight : plan.weights) sources.insert(weight.source);
-  return {sources.begin(), sources.end()};
 }
 
 Result<StepPlan> PlanNative(const CheckpointSource& source, const StripPlan& plan,
@@ -231,8 +219,8 @@ Result<StoredTarget> PlanFiles(const CheckpointSource& source, const StripPlan& 
                      options.copies);
 }
 
-Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
-                                const std::string& run_dir, const StripOptions& options) {
+Result<TransferResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
+                                   const std::string& run_dir, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan step, PlanNative(source, plan, options));
   const Manifest& manifest = source.manifest();
   const StepInfo info{{manifest.run, manifest.step}, step.topology(),  manifest.model, manifest.state,
@@ -248,8 +236,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
   }
   CAIRN_RETURN_IF_ERROR(source.CheckRead());
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
-  result.overflowed = Overflows(stream, options);
+  TransferResult result = ReportOf(plan, stream.Outcome());
   if (result.overflowed) return result;
   CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
   CAIRN_ASSIGN_OR_RETURN(const StepFingerprint found,
@@ -262,44 +249,38 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
   return result;
 }
 
-// Discards all blocks.
 class NullTarget final : public BlockTarget {
  public:
   Status Write(const Block&) override { return OkStatus(); }
 };
 
-uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
-  uint64_t largest = 0;
-  for (const WrittenTensor& weight : plan.weights)
-    largest = std::max(largest, source.catalog().tensors[weight.source].bytes());
-  return largest;
-}
-
-// Counts the largest block in its new type in addition to those that are read.
+// The largest block in its new type needs memory beside the blocks that are read.
 uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
   const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
-  uint64_t cast = 0;
-  for (const StrippedTensor& tensor : plan.tensors)
-    if (tensor.from != tensor.to) cast = std::max(cast, SizeOf(tensor.to) * 100 / SizeOf(tensor.from));
+  uint64_t cast = 0, largest = 0;
+  for (const WrittenTensor& weight : plan.weights) {
+    const TensorEntry& from = source.catalog().tensors[weight.source];
+    const Dtype to = weight.entry.dtype;
+    largest = std::max(largest, from.bytes());
+    if (from.dtype != to) cast = std::max(cast, SizeOf(to) * 100 / SizeOf(from.dtype));
+  }
   const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
-  const std::vector<uint32_t> sources = SourcesOf(plan);
+  const std::vector<uint32_t> sources = SourcesOf(plan.weights);
   return kProgramMemory + MemoryOfReading(source, sources, block, max_memory) +
-         std::min(block, LargestSource(source, plan)) * cast / 100 +
+         std::min(block, largest) * cast / 100 +
          MemoryOfWriting(source, sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
 }
 
 }  // namespace
 
-Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
+Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
   TensorStream stream(source, plan.weights, StreamOptions(options));
   NullTarget target;
   CAIRN_RETURN_IF_ERROR(stream.RunAll(target));
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
-  result.overflowed = Overflows(stream, options);
-  return result;
+  return ReportOf(plan, stream.Outcome());
 }
 
 std::set<std::string> OrphanStates(const TensorTable& table) {
@@ -322,10 +303,11 @@ std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
 
 Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
-  TransferCost cost;
-  for (const uint32_t tensor : SourcesOf(plan)) cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  cost.peak_memory = MemoryOfStrip(source, plan, options);
+  const uint64_t peak_memory = MemoryOfStrip(source, plan, options);
   if (options.format == StripFormat::kNative) {
+    TransferCost cost;
+    for (const uint32_t tensor : SourcesOf(plan.weights))
+      cost.read_bytes += source.catalog().tensors[tensor].bytes();
     CAIRN_ASSIGN_OR_RETURN(const StepPlan target, PlanNative(source, plan, options));
     std::vector<uint32_t> sources;
     for (const WrittenTensor& weight : plan.weights) sources.push_back(weight.source);
@@ -334,39 +316,31 @@ Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOp
     cost.file_bytes = size.file_bytes;
     cost.moved_bytes = cost.read_bytes + size.data_bytes;
     cost.files = size.files + options.writer.beside.size();
-    cost.peak_memory += MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
+    cost.peak_memory = peak_memory + MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
     return cost;
   }
   CAIRN_ASSIGN_OR_RETURN(const StoredTarget target, PlanFiles(source, plan, options));
-  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, target));
-  cost.moved_bytes = cost.read_bytes + target.bytes();
-  cost.file_bytes = target.bytes();
+  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, target));
+  cost.peak_memory = peak_memory;
   for (const TargetFile& file : target.files)
     cost.file_bytes += Sha256Line(std::string(64, '0'), file.name).size();
-  cost.files = target.files.size() + 1;  // SHA256SUMS
+  ++cost.files;  // SHA256SUMS
   return cost;
 }
 
-Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                          const StripOptions& options) {
+Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                             const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   if (options.format == StripFormat::kNative) return StripToStep(fs, source, plan, target, options);
   CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanFiles(source, plan, options));
   CAIRN_ASSIGN_OR_RETURN(
-      const WrittenFiles written,
+      TransferResult result,
       WriteForeign(fs, source, std::move(files), target,
                    {.reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
                     .sha256sums = true,
                     .stream = StreamOptions(options),
                     .writer = options.writer}));
-  StripResult result = ResultOf(plan, written.counts, source, written.source_fingerprint);
-  result.left_code = plan.left_code;
-  result.overflowed = written.overflowed;
-  if (result.overflowed) return result;
-  result.path = written.path;
-  result.bytes_written = written.bytes;
-  result.files = written.files;
-  return result;
+  return ReportOf(plan, std::move(result));
 }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Takes the weights out of a checkpoint: for release each from its fp32 master where there is one, else as
+// Takes the weights out of a checkpoint: for release each from its fp32 master if it has one, else as
 // stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
 // native step.
 //
@@ -18,7 +18,7 @@
 #include "convert/foreign/target_format.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/step_builder.h"
-#include "convert/stream/transfer_cost.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -39,42 +39,21 @@ struct StripOptions {
 // Writes nothing. Errors: those of Strip that need no reading.
 Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
 
-struct StripResult;
+// Casts all tensors and keeps nothing: returns the counts of Strip(). Reads all tensors.
+Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options);
 
-// Casts everything and keeps nothing: what Strip() would count. Reads all tensors.
-Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options);
-
-struct StrippedTensor {
-  std::string name;  // canonical
-  Role source = Role::kMaster;
-  Dtype from = Dtype::kF32;
-  Dtype to = Dtype::kF16;
-  CastCounts counts;
-};
-
-struct StripResult {
-  bool overflowed = false;  // and not saturated: nothing was kept
-  std::string path;         // of the directory, or of the native step
-  std::vector<StrippedTensor> tensors;
-  Digest source_fingerprint{};  // over the tensors that were read
-  uint64_t bytes_read = 0;
-  uint64_t bytes_written = 0;
-  uint64_t files = 0;
-  bool left_code = false;  // auto_map is not in config.json, because the code that it names is not there
-};
-
-// Names that the optimizer has states of and that have no weight, because the training fused weights for its
-// optimizer alone. What is released does not need them.
+// Parameters that have optimizer states but no weight, because the training fused weights for its optimizer
+// alone. A release does not need them.
 std::set<std::string> OrphanStates(const TensorTable& table);
 
-// Names of the tensors that are released by no format: of an optimizer's state dict in a file of torch.save,
-// and what a state dict had beside model and optimizer.
+// Tensors that no format releases: those of an optimizer's state dict in a file of torch.save, and those of
+// the training's own state.
 std::vector<std::string> NamesOfTraining(const CheckpointSource& source);
 
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
 // left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are
 // not the model's); InvalidArgument (a glob that matches nothing).
-Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                          const StripOptions& options);
+Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                             const StripOptions& options);
 
 }  // namespace cairn

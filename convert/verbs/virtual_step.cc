@@ -58,8 +58,8 @@ Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOpt
   return seal.index.size() + seal.manifest.size();
 }
 
-Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
-                                       const ReshapeOptions& options) {
+Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
+                                     const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   const int64_t step = source.manifest().step;
   CAIRN_ASSIGN_OR_RETURN(Committer committer, Committer::Create(fs, {.run_dir = run_dir, .step = step}));
@@ -72,10 +72,10 @@ Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source,
   // After the hold: shards that are there now stay.
   CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
-  return VirtualResult{.directory = committer.step_dir(),
-                       .shards = shards.string(),
-                       .bytes_written = seal.index.size() + seal.manifest.size(),
-                       .held = held};
+  return VirtualStep{.path = committer.step_dir(),
+                     .shards = shards.string(),
+                     .bytes_written = seal.index.size() + seal.manifest.size(),
+                     .held = held};
 }
 
 }  // namespace cairn

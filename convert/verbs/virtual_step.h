@@ -12,9 +12,9 @@
 
 namespace cairn {
 
-struct VirtualResult {
-  std::string directory;  // of the new step
-  std::string shards;     // where its shards are
+struct VirtualStep {
+  std::string path;    // of the new step
+  std::string shards;  // where its shards are
   uint64_t bytes_written = 0;
   Status held;  // OK if the source's step is kept from retention; else why not: its run may be read-only
 };
@@ -25,7 +25,7 @@ Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOpt
 // Writes `run_dir`/step-N, with the step number of the source. Reads target and vocab_multiple of `options`.
 // Errors: AlreadyExists if the step is there or another process writes into the directory; InvalidArgument
 // (topology); Corrupt (a catalog with holes). After an error nothing of the target is left.
-Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
-                                       const ReshapeOptions& options);
+Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
+                                     const ReshapeOptions& options);
 
 }  // namespace cairn

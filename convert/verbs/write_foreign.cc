@@ -1,5 +1,5 @@
-// The order is that of durability: the writer syncs files and directories, the proof reads them, SHA256SUMS
-// is written of what the proof read, the directory gets its name, and its parent is synced.
+// The steps follow the order of durability: the writer syncs files and directories, the proof reads them,
+// SHA256SUMS lists the digests of the proof, the directory gets its name, and its parent is synced.
 
 #include "convert/verbs/write_foreign.h"
 
@@ -20,10 +20,10 @@ namespace {
 
 constexpr uint64_t kBufferBytes = 1 << 20;
 
-// The bytes of a file beside its tensors, and its SHA-256, while it is read back.
+// Checks the bytes of a file outside of its tensors, and takes its SHA-256, while it is read back.
 class FileProof {
  public:
-  // Of file number `number` of `writer`, which must outlive it.
+  // `number`: of the file in `writer`, which must outlive this.
   FileProof(const StoredWriter& writer, uint32_t number, const TargetFile& file, bool sha256)
       : writer_(writer), number_(number), file_(file), wants_sha256_(sha256) {}
 
@@ -87,7 +87,7 @@ class ForeignWriting {
         options_(options),
         stream_(source, target_.tensors, options.stream) {}
 
-  Result<WrittenFiles> Run(const std::string& path) {
+  Result<TransferResult> Run(const std::string& path) {
     if (fs_.Stat(path).ok())
       return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, target_.bytes()));
@@ -99,26 +99,19 @@ class ForeignWriting {
     CAIRN_RETURN_IF_ERROR(stream_.RunAll(*writer));
     CAIRN_RETURN_IF_ERROR(source_.CheckRead());
     source_.SetCacheBytes(0);
-    if (stream_.overflowed() > 0 && options_.stream.on_overflow == OnOverflow::kInfinity)
-      return Outcome(path, /*overflowed=*/true);
-    CAIRN_RETURN_IF_ERROR(writer->Finish(stream_.source_fingerprint()));
+    TransferResult result = stream_.Outcome();
+    if (result.overflowed) return result;
+    CAIRN_RETURN_IF_ERROR(writer->Finish(result.fingerprints.overall));
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
     if (options_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
     CAIRN_RETURN_IF_ERROR(partial.Publish());
-    return Outcome(path, /*overflowed=*/false);
+    result.path = path;
+    result.bytes_written = target_.bytes() + sums_bytes_;
+    result.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
+    return result;
   }
 
  private:
-  WrittenFiles Outcome(const std::string& path, bool overflowed) const {
-    WrittenFiles written{.path = path,
-                         .overflowed = overflowed,
-                         .counts = stream_.counts(),
-                         .source_fingerprint = stream_.source_fingerprint()};
-    written.bytes = target_.bytes() + sums_bytes_;
-    written.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
-    return written;
-  }
-
   Status Prove(const StoredWriter& writer, const std::string& directory) {
     const std::string& below = options_.directory;
     const std::string opened = below.empty() ? directory : JoinPath(directory, below);
@@ -198,14 +191,20 @@ WriteRingOptions ForeignRing(const StepBuilderOptions& writer) {
   return {.buffer_bytes = kBufferBytes, .in_flight = std::max(4, 2 * writer.jobs)};
 }
 
-Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target) {
+Result<TransferCost> CostOfFiles(const CheckpointSource& source, const StoredTarget& target) {
   const RegionList wanted = target.Wanted();
   CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
-  return SizeOf(program, source.catalog(), source.regions(), wanted);
+  TransferCost cost{.plan = SizeOf(program, source.catalog(), source.regions(), wanted),
+                    .file_bytes = target.bytes(),
+                    .files = target.files.size()};
+  for (const uint32_t tensor : SourcesOf(target.tensors))
+    cost.read_bytes += source.catalog().tensors[tensor].bytes();
+  cost.moved_bytes = cost.read_bytes + cost.file_bytes;
+  return cost;
 }
 
-Result<WrittenFiles> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
-                                  std::string path, const WriteForeignOptions& options) {
+Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
+                                    std::string path, const WriteForeignOptions& options) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return ForeignWriting(fs, source, std::move(target), options).Run(path);
 }

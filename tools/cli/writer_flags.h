@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "convert/stream/step_builder.h"
-#include "convert/stream/transfer_cost.h"
+#include "convert/stream/transfer.h"
 
 namespace cairn {
 

@@ -1,5 +1,5 @@
-// The format of the target decides the way. A format that strip writes is a release: weights, cast where a
-// type is named. To native without a cast it is a reshape, which keeps every tensor of a training. All
+// The format of the target selects the verb. A format that strip writes is a release: weights, cast if a type
+// is given. Native without a cast is a reshape, which keeps every tensor of a training. All
 // other formats go to export, by their row's plan. Another system's source is checked while
 // it is read, as far as its files bring checksums. Choices and help come from the tables of formats.
 
@@ -28,7 +28,7 @@ struct ConvertArguments {
   bool local_spec = false;
 };
 
-// Flags that are for released weights say nothing of a training that goes on.
+// Flags for released weights do not apply to a training that continues.
 Status CheckTrainingFlags(const ConvertArguments& arguments) {
   const StripOptions& options = arguments.flags.options;
   if (!options.keep_fp32.empty() || arguments.flags.saturate || !arguments.flags.tokenizer.empty())

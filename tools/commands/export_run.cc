@@ -1,45 +1,33 @@
 #include "tools/commands/export_run.h"
 
-#include "ckpt/base/proc_memory.h"
-#include "ckpt/base/stopwatch.h"
-#include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/cli/writer_flags.h"
-#include "tools/commands/account_text.h"
+#include "tools/commands/transfer_report.h"
 
 namespace cairn {
 namespace {
 
 void Print(const OpenedSource& opened, const System& format, const Topology& topology,
-           const ExportResult& result, double seconds, bool json) {
-  const CheckpointSource& source = opened.source();
+           const TimedTransfer& done, bool json) {
+  const TransferResult& result = done.result;
+  const std::string fingerprint = ToHex(result.fingerprints.overall);
+  const size_t tensors = result.fingerprints.tensors.size();
   if (json) {
-    PrintJson({{"source", source.name()},
-               {"target", result.path},
-               {"format", format.name},
-               {"source_fingerprint", ToHex(result.source_fingerprint)},
-               {"account", AccountOf(source)},
-               {"left_behind", opened.LeftBehind()},
-               {"tensors", result.tensors},
-               {"files", result.files},
-               {"bytes_read", result.bytes_read},
-               {"bytes_written", result.bytes_written},
-               {"notes", result.notes},
-               {"seconds", seconds},
-               {"peak_memory_bytes", PeakMemoryBytes()}});
+    nlohmann::ordered_json facts = TransferFacts(opened, result, done.seconds);
+    facts.update({{"source", opened.source().name()},
+                  {"format", format.name},
+                  {"source_fingerprint", fingerprint},
+                  {"tensors", tensors},
+                  {"notes", result.notes}});
+    PrintJson(facts);
     return;
   }
-  const auto written = static_cast<double>(result.bytes_written);
-  fmt::print("{} ({})\n-> {} ({}, {})\n", source.name(), ToString(source.manifest().topology), result.path,
-             format.name, ToString(topology));
-  PrintAccount(opened);
-  fmt::print("{}, {} in {}, {} ({}/s), peak memory {}\n", Counted(result.tensors, "tensor"),
-             HumanBytes(written), Counted(result.files, "file"), HumanSeconds(seconds),
-             HumanBytes(written / std::max(seconds, 1e-9)), HumanBytes(PeakMemoryBytes()));
-  fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
+  PrintTransfer(opened, result, done.seconds, fmt::format("{}, {}", format.name, ToString(topology)),
+                Counted(tensors, "tensor") + ", ");
+  fmt::print("read back and equal: source fingerprint {}\n", fingerprint);
 }
 
 }  // namespace
@@ -54,18 +42,13 @@ Result<int> RunExport(const OpenedSource& opened, const System& format, const st
     CAIRN_RETURN_IF_ERROR(PrintDryRun(source, *estimated, target, flags.json));
     return kExitDone;
   }
-  PrepareToWrite();
   RemoveOutputsAtSignals();
-  const Stopwatch watch;
-  Result<ExportResult> result = [&] {
-    Progress progress("converting", estimated->moved_bytes, !flags.json);
-    options.progress = [&](uint64_t done) { progress.Update(done); };
-    return Export(FileSystem::Posix(), source, format, target, options);
-  }();
-  if (!result.ok()) return result.status();
-  const double seconds = watch.Seconds();
-  Print(opened, format, options.target.topology, *result, seconds, flags.json);
-  for (const std::string& note : result->notes) PrintProblem("note: " + note);
+  CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
+                         RunTimed("converting", estimated->moved_bytes, !flags.json, options.progress, [&] {
+                           return Export(FileSystem::Posix(), source, format, target, options);
+                         }));
+  Print(opened, format, options.target.topology, done, flags.json);
+  for (const std::string& note : done.result.notes) PrintProblem("note: " + note);
   return kExitDone;
 }
 

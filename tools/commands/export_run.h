@@ -13,7 +13,7 @@ struct ExportFlags {
   bool json = false;
 };
 
-// Writes and reports, or says what it would take. What could not be carried goes to stderr.
+// Writes and reports, or prints the cost. Notes about state that could not be carried go to stderr.
 Result<int> RunExport(const OpenedSource& opened, const System& format, const std::string& target,
                       const ExportFlags& flags);
 

@@ -6,53 +6,39 @@
 
 #include <cstdlib>
 
-#include "ckpt/base/proc_memory.h"
-#include "ckpt/base/stopwatch.h"
-#include "convert/foreign/account.h"
 #include "convert/verbs/virtual_step.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/writer_flags.h"
-#include "tools/commands/account_text.h"
+#include "tools/commands/transfer_report.h"
 
 namespace cairn {
 namespace {
 
 void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology& target,
-           const ReshapeResult& result, double seconds) {
-  const CheckpointSource& source = opened.source();
+           const TimedTransfer& done) {
+  const TransferResult& result = done.result;
+  const std::string fingerprint = ToHex(result.fingerprints.overall);
   if (flags.json) {
-    PrintJson({{"source", source.name()},
-               {"target", result.directory},
-               {"topology", TopologyJson(target)},
-               {"fingerprint", ToHex(result.fingerprints.overall)},
-               {"account", AccountOf(source)},
-               {"left_behind", opened.LeftBehind()},
-               {"files", result.files},
-               {"bytes_read", result.bytes_read},
-               {"bytes_written", result.bytes_written},
-               {"bytes_resumed", result.bytes_resumed},
-               {"read_back", !flags.no_read_back},
-               {"seconds", seconds},
-               {"peak_memory_bytes", PeakMemoryBytes()}});
+    nlohmann::ordered_json facts = TransferFacts(opened, result, done.seconds);
+    facts.update({{"source", opened.source().name()},
+                  {"topology", TopologyJson(target)},
+                  {"fingerprint", fingerprint},
+                  {"bytes_resumed", result.bytes_resumed},
+                  {"read_back", !flags.no_read_back}});
+    PrintJson(facts);
     return;
   }
-  const auto written = static_cast<double>(result.bytes_written);
-  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
-             ToString(target));
-  PrintAccount(opened);
-  fmt::print("{} in {}, {} ({}/s), peak memory {}\n", HumanBytes(written), Counted(result.files, "file"),
-             HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
-             HumanBytes(PeakMemoryBytes()));
+  PrintTransfer(opened, result, done.seconds, ToString(target));
   if (result.bytes_resumed > 0)
     fmt::print("{} of it were there already, and right\n", HumanBytes(result.bytes_resumed));
   fmt::print("{}: fingerprint {}\n",
              flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
-             ToHex(result.fingerprints.overall));
+             fingerprint);
 }
 
-// Reads no tensor, so it has no fingerprint to print.
+// Reads no tensor, so the report has no fingerprint.
 Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
                          const ReshapeOptions& options) {
   const auto* step = dynamic_cast<const StepReader*>(&source);
@@ -69,20 +55,20 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
     }
     return kExitDone;
   }
-  CAIRN_ASSIGN_OR_RETURN(const VirtualResult result,
+  CAIRN_ASSIGN_OR_RETURN(const VirtualStep result,
                          ReshapeVirtually(FileSystem::Posix(), *step, target, options));
   if (!result.held.ok())
     PrintProblem(
         fmt::format("warning: nothing keeps {} from being pruned: {}", result.shards, result.held.message()));
   if (flags.json) {
     PrintJson({{"source", source.name()},
-               {"target", result.directory},
+               {"target", result.path},
                {"topology", TopologyJson(options.target)},
                {"shards", result.shards},
                {"bytes_written", result.bytes_written}});
     return kExitDone;
   }
-  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
+  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.path,
              ToString(options.target));
   fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(result.bytes_written), result.shards);
   return kExitDone;
@@ -156,17 +142,11 @@ Result<int> RunReshape(const OpenedSource& opened, const std::string& target, co
     CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, flags.json));
     return kExitDone;
   }
-  PrepareToWrite();
-  const Stopwatch watch;
-  Result<ReshapeResult> result = [&] {
-    Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());
-    options.progress = [&](uint64_t done) { progress.Update(done); };
-    return Reshape(FileSystem::Posix(), source, target, options);
-  }();
-  if (!result.ok()) return result.status();
-  if (!options.team.leads()) return kExitDone;
-  const double seconds = watch.Seconds();
-  Print(flags, opened, topology, *result, seconds);
+  CAIRN_ASSIGN_OR_RETURN(
+      const TimedTransfer done,
+      RunTimed("reshaping", cost.moved_bytes, !flags.json && options.team.leads(), options.progress,
+               [&] { return Reshape(FileSystem::Posix(), source, target, options); }));
+  if (options.team.leads()) Print(flags, opened, topology, done);
   return kExitDone;
 }
 

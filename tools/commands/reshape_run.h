@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// As verbs print it, without fields that have their default.
+// As verbs print it. Fields with the usual value are left out.
 nlohmann::json TopologyJson(const Topology& topology);
 
 struct TopologyFlags {
@@ -21,7 +21,7 @@ struct TopologyFlags {
   bool loss_counts = false;       // as a layer of the last one
 
   bool any() const;
-  // Missing flags default to the source's topology. Errors: InvalidArgument (impossible sizes).
+  // Sizes without a flag are the source's. Errors: InvalidArgument for impossible sizes.
   Result<Topology> Of(const Manifest& source) const;
 };
 
@@ -39,8 +39,8 @@ struct ReshapeFlags {
   bool json = false;
 };
 
-// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. With `dry_run`, only prints
-// the cost.
+// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. With `dry_run` prints the
+// cost only.
 Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags);
 
 }  // namespace cairn

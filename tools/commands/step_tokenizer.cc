@@ -6,7 +6,7 @@ namespace cairn {
 
 namespace {
 
-// Looking into config.json for code does not count as reading it: only copied files count.
+// Only copied files count as read, not a config.json that was searched for code.
 FileCopies Copied(const OpenedSource& opened, FileCopies files) {
   for (const auto& [name, from] : files)
     if (opened.log) opened.log->Add(from.path);

@@ -13,7 +13,8 @@ Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 // Licence and code only.
 Result<FileCopies> LicenceAndCode(const OpenedSource& opened);
 
-// The tokenizer for a native step. If it cannot be copied, prints a note to stderr: the step is still good.
+// The tokenizer for a native step. If it cannot be copied, a note on stderr says so: the step is complete
+// without it.
 FileCopies TokenizerForStep(const OpenedSource& opened);
 
 }  // namespace cairn

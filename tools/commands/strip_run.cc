@@ -1,15 +1,13 @@
-// Chooses the tokenizer, estimates, strips, and reports the losses of the cast. A dry run to a type reads
-// every value, because only the values show overflows. An overflow is the result of a check, not an error:
-// the losses are printed as always, and nothing is written. CommandOf leaves out flags that do not change the
-// result, since the command is stored with it: the same request makes the same bytes.
+// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value
+// to find overflows. An overflow is the result of a check, not an error:
+// the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not change
+// the result, since the command is stored with it: the same request makes the same bytes.
 
 #include "tools/commands/strip_run.h"
 
 #include <algorithm>
 
 #include "ckpt/base/proc_memory.h"
-#include "ckpt/base/stopwatch.h"
-#include "convert/foreign/account.h"
 #include "convert/foreign/config_model.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
@@ -18,8 +16,8 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/cli/writer_flags.h"
-#include "tools/commands/account_text.h"
 #include "tools/commands/step_tokenizer.h"
+#include "tools/commands/transfer_report.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {
@@ -34,9 +32,9 @@ constexpr const char* kSilentFlags[] = {"--jobs",      "--max-memory",   "--dire
                                         "--json",      "--config",       "--dry-run",
                                         "--tokenizer", "--no-checksums", "--no-rounding-check"};
 
-CastCounts TotalOf(const StripResult& result) {
+CastCounts TotalOf(const TransferResult& result) {
   CastCounts total;
-  for (const StrippedTensor& tensor : result.tensors) total += tensor.counts;
+  for (const TransferredTensor& tensor : result.tensors) total += tensor.counts;
   return total;
 }
 
@@ -48,10 +46,10 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-ordered_json ToJson(const OpenedSource& opened, const StripResult& result, double seconds) {
+ordered_json ToJson(const OpenedSource& opened, const TransferResult& result, double seconds) {
   const CheckpointSource& source = opened.source();
   ordered_json tensors = ordered_json::array();
-  for (const StrippedTensor& tensor : result.tensors) {
+  for (const TransferredTensor& tensor : result.tensors) {
     ordered_json row = {{"name", tensor.name},
                         {"source", Name(tensor.source)},
                         {"from", Name(tensor.from)},
@@ -59,20 +57,14 @@ ordered_json ToJson(const OpenedSource& opened, const StripResult& result, doubl
     row.update(ToJson(tensor.counts));
     tensors.push_back(std::move(row));
   }
-  return {{"ok", !result.overflowed},
-          {"target", result.path},
-          {"source_fingerprint", ToHex(result.source_fingerprint)},
-          {"account", AccountOf(source)},
-          {"states_left_out", OrphanStates(source.catalog())},
-          {"training_left_out", NamesOfTraining(source)},
-          {"left_behind", opened.LeftBehind()},
-          {"files", result.files},
-          {"bytes_read", result.bytes_read},
-          {"bytes_written", result.bytes_written},
-          {"seconds", seconds},
-          {"peak_memory_bytes", PeakMemoryBytes()},
-          {"total", ToJson(TotalOf(result))},
-          {"tensors", std::move(tensors)}};
+  ordered_json facts = TransferFacts(opened, result, seconds);
+  facts.update({{"ok", !result.overflowed},
+                {"source_fingerprint", ToHex(result.fingerprints.overall)},
+                {"states_left_out", OrphanStates(source.catalog())},
+                {"training_left_out", NamesOfTraining(source)},
+                {"total", ToJson(TotalOf(result))},
+                {"tensors", std::move(tensors)}});
+  return facts;
 }
 
 // "3 overflowed, 1 became zero": the counts that are not 0.
@@ -85,14 +77,14 @@ std::string LossText(const CastCounts& counts) {
   return text;
 }
 
-// Prints the tensors that lost most: overflows first, then values that became subnormal or zero.
-void PrintLosses(const StripResult& result) {
-  std::vector<const StrippedTensor*> lossy;
-  for (const StrippedTensor& tensor : result.tensors) {
+// The tensors that lost most: overflow first, then what became subnormal or zero.
+void PrintLosses(const TransferResult& result) {
+  std::vector<const TransferredTensor*> lossy;
+  for (const TransferredTensor& tensor : result.tensors) {
     const CastCounts& c = tensor.counts;
     if (c.overflowed + c.subnormal + c.underflowed + c.nonfinite > 0) lossy.push_back(&tensor);
   }
-  std::ranges::stable_sort(lossy, std::greater(), [](const StrippedTensor* t) {
+  std::ranges::stable_sort(lossy, std::greater(), [](const TransferredTensor* t) {
     return std::tuple(t->counts.overflowed, t->counts.nonfinite, t->counts.underflowed, t->counts.subnormal);
   });
   for (size_t i = 0; i < std::min(lossy.size(), kListedTensors); ++i) {
@@ -103,8 +95,8 @@ void PrintLosses(const StripResult& result) {
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
 }
 
-// True if the fingerprint is the one that `cairn fingerprint SRC` prints.
-bool ReadsAll(const CheckpointSource& source, const StripResult& result) {
+// Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
+bool ReadsAll(const CheckpointSource& source, const TransferResult& result) {
   return result.tensors.size() ==
          static_cast<size_t>(std::ranges::count_if(
              source.catalog().tensors, [](const TensorEntry& tensor) { return !IsOpaque(tensor.role); }));
@@ -114,7 +106,7 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintStripText(const OpenedSource& opened, const StripOptions& options, const StripResult& result,
+void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TransferResult& result,
                     double seconds) {
   const CheckpointSource& source = opened.source();
   if (!result.overflowed)
@@ -143,20 +135,20 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   if (!result.overflowed)
     PrintLine("read back and equal: {} {}",
               ReadsAll(source, result) ? "source fingerprint" : "fingerprint of the weights read",
-              ToHex(result.source_fingerprint));
+              ToHex(result.fingerprints.overall));
 }
 
-void PrintOverflow(const StripResult& result, const StripOptions& options, std::string_view outcome) {
+void PrintOverflow(const TransferResult& result, const StripOptions& options, std::string_view outcome) {
   PrintProblem(
       fmt::format("{} elements are beyond the range of {}; {}. Choose --dtype bf16, --keep-fp32 GLOB or "
                   "--saturate",
                   TotalOf(result).overflowed, TypeName(options), outcome));
 }
 
-// Only the values show whether they overflow: if a type is named they are all read.
+// If a type is given, reads all values: only they show whether any overflows.
 Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
                    const TransferCost& cost, bool json) {
-  StripResult tried;
+  TransferResult tried;
   if (options.dtype) {
     StripOptions trial = options;
     Progress progress("looking for overflows", cost.read_bytes, !json);
@@ -225,30 +217,23 @@ Result<int> RunStrip(const OpenedSource& opened, const std::string& target, cons
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
-  PrepareToWrite();
   RemoveOutputsAtSignals();
-  const Stopwatch watch;
-  Result<StripResult> result = [&] {
-    Progress progress("writing weights", cost.moved_bytes, !flags.json);
-    options.progress = [&](uint64_t done) { progress.Update(done); };
-    return Strip(FileSystem::Posix(), source, target, options);
-  }();
-  if (!result.ok()) return result.status();
-  const double seconds = watch.Seconds();
+  CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
+                         RunTimed("writing weights", cost.moved_bytes, !flags.json, options.progress,
+                                  [&] { return Strip(FileSystem::Posix(), source, target, options); }));
+  const TransferResult& result = done.result;
   if (flags.json)
-    PrintJson(ToJson(opened, *result, seconds));
+    PrintJson(ToJson(opened, result, done.seconds));
   else
-    PrintStripText(opened, options, *result, seconds);
-  if (!result->overflowed) {
-    if (result->left_code)
-      PrintProblem(fmt::format("note: config.json has no auto_map: the code that it named is not beside {}",
-                               source.name()));
+    PrintStripText(opened, options, result, done.seconds);
+  if (!result.overflowed) {
+    for (const std::string& note : result.notes) PrintProblem("note: " + note);
     if (options.format == StripFormat::kHuggingFace && !HasTokenizer(options.copies))
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
-                               source.name(), result->path));
+                               source.name(), result.path));
     return kExitDone;
   }
-  PrintOverflow(*result, options, "nothing was written");
+  PrintOverflow(result, options, "nothing was written");
   return kExitCheckFailed;
 }
 

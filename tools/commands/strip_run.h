@@ -29,8 +29,7 @@ struct StripFlags {
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
-// `defaults`: values of options that are told also where they were not given, so that what asks for the same
-// makes the same bytes.
+// `defaults`: values that are added if the option was not given, so that equal requests give equal bytes.
 std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
 
 // The tokenizer that the flags name, or that of the source; licence and code are the source's. Errors: those

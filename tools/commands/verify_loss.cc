@@ -221,7 +221,7 @@ class LossRun {
                               .WithContext("the temporary copy (TMPDIR says where)"));
     Progress progress("reading weights", cost.moved_bytes, !options_.json);
     strip.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(const StripResult result,
+    CAIRN_ASSIGN_OR_RETURN(const TransferResult result,
                            Strip(FileSystem::Posix(), opened.source(), run_dir, strip));
     return result.path;
   }

@@ -152,7 +152,7 @@ TEST(ValueDistance, ComparesNumbersAcrossTypes) {
   EXPECT_LT(distance.max_absolute, 0.001);
 }
 
-TEST(ValueDistance, WhatIsNotFiniteIsInfinitelyFar) {
+TEST(ValueDistance, NonFiniteValuesAreInfinitelyFar) {
   const std::vector<float> a = {1, NAN}, b = {1, 2};
   ValueDistance distance(Dtype::kF32, Dtype::kF32, 1e30, 1e30);
   distance.Add(0, DiffBytes(a), DiffBytes(b));
@@ -187,7 +187,7 @@ TEST(ValueDistance, IntegersAreComparedExactly) {
   EXPECT_EQ(across.differing, 1);
 }
 
-TEST(ValueDistance, NanPayloadsAreNoDistance) {
+TEST(ValueDistance, NanPayloadsAreNotADistance) {
   const std::vector<uint32_t> a = {0x7fc00000, 0x3f800000}, b = {0xffc00001, 0x3f800000};
   ValueDistance exact(Dtype::kF32, Dtype::kF32, 0, 0);
   exact.Add(0, DiffBytes(a), DiffBytes(b));
@@ -201,7 +201,7 @@ TEST(ValueDistance, NanPayloadsAreNoDistance) {
   EXPECT_EQ(tolerant.beyond, 0);
 }
 
-TEST(Diff, WhatIsBeyondTheToleranceComesFirst) {
+TEST(Diff, TensorsBeyondTheToleranceComeFirst) {
   Vectors a, b;
   a.Add("far_but_near_enough", {1000, 0, 0}).Add("beyond", {1, 1, 1});
   b.Add("far_but_near_enough", {1001, 0, 0}).Add("beyond", {1, 1, 1.001f});

@@ -179,7 +179,7 @@ class RefusalTest : public testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(RefusalTest, WhatAFormatCannotHold) {
+TEST_F(RefusalTest, StateThatAFormatCannotHold) {
   using testing::HasSubstr;
   const TargetOptions plain{.topology = {}, .dtype = {}};
   EXPECT_THAT(Refusal("megatron", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
@@ -209,7 +209,7 @@ TEST_F(RefusalTest, WhatAFormatCannotHold) {
   EXPECT_THAT(Refusal("megatron", plain, wide), HasSubstr("--dtype bf16"));
 }
 
-TEST_F(RefusalTest, WhatMegatronCoresDistributedCheckpointCannotHold) {
+TEST_F(RefusalTest, StateThatMegatronCoresDistributedCheckpointCannotHold) {
   using testing::HasSubstr;
   const TargetOptions plain{.topology = {}, .dtype = {}};
   const TargetOptions distributed{.topology = {.zero = 1}, .dtype = {}};
@@ -228,7 +228,7 @@ TEST_F(RefusalTest, WhatMegatronCoresDistributedCheckpointCannotHold) {
 }
 
 // add_bias_linear stands for all biases of a layer, add_qkv_bias for those of query, key and value.
-TEST_F(RefusalTest, WhatMegatronsArgumentsCannotSay) {
+TEST_F(RefusalTest, ModelsThatMegatronsArgumentsCannotDescribe) {
   using testing::HasSubstr;
   const auto llama = [](bool attention, bool mlp) {
     StepRecipe recipe = LlamaRecipe({});

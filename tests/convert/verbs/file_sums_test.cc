@@ -65,7 +65,7 @@ TEST_F(FileSumsTest, NoNameLeadsOutOfTheDirectory) {
   }
 }
 
-TEST_F(FileSumsTest, WhatIsNotASumIsSaid) {
+TEST_F(FileSumsTest, ALineThatIsNotASumIsAnError) {
   Write(std::string(kSha256SumsName), "abc  a\n");
   EXPECT_THAT(Find().status().message(), HasSubstr("line 1 is not what sha256sum writes"));
 }

@@ -23,8 +23,8 @@
 namespace cairn {
 namespace {
 
-Result<ReshapeResult> ReshapeDir(const std::string& source, const std::string& target,
-                                 const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
+Result<TransferResult> ReshapeDir(const std::string& source, const std::string& target,
+                                  const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
   return Reshape(Fs(), *Open(source), target, {.target = topology, .writer = {.max_memory = max_memory}});
 }
 
@@ -117,7 +117,7 @@ int Rounds() {
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 
-TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
+TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndEqualsWhatTrainingWrites) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
     const RandomModel model = MakeRandomModel(GetParam(), random);
@@ -300,7 +300,7 @@ class ReshapeResumeTest : public testing::Test {
     ASSERT_TRUE(Attempt(Fs(), "whole").ok());
     expected_ = FilesOf(dir_ / "whole");
   }
-  Result<ReshapeResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
+  Result<TransferResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
     return Reshape(fs, *Open(dir_ / "a"), dir_ / run,
                    {.target = {.tp = 4, .pp = 2}, .resume = resume, .unit_bytes = 20000});
   }
@@ -308,7 +308,7 @@ class ReshapeResumeTest : public testing::Test {
   Files expected_;
 };
 
-TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
+TEST_F(ReshapeResumeTest, AKilledRunIsResumedAndTheBytesAreTheSame) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   const int64_t operations = faulty.operations();
@@ -326,7 +326,7 @@ TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
   EXPECT_GT(resumed, 0u);
 }
 
-TEST_F(ReshapeResumeTest, WhatIsNoLongerRightIsDoneAgain) {
+TEST_F(ReshapeResumeTest, DamagedUnitsAreWrittenAgain) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   faulty.SetBudget(faulty.operations() + faulty.operations() * 3 / 4);
@@ -380,7 +380,7 @@ std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&
 }
 
 TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
-  ReshapeResult result;
+  TransferResult result;
   const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
     const auto mine =
         Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",

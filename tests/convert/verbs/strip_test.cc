@@ -87,7 +87,7 @@ class StripTest : public testing::Test {
     Write();
   }
   void Write() { ASSERT_TRUE(MakeStep(Fs(), dir_ / "run", recipe_).ok()); }
-  Result<StripResult> Run(const StripOptions& options) {
+  Result<TransferResult> Run(const StripOptions& options) {
     return Strip(Fs(), *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", options);
   }
   std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
@@ -192,7 +192,7 @@ TEST_F(StripTest, OnlyTheMastersAreRead) {
   for (const TensorEntry& tensor : TensorsOf(recipe_))
     if (tensor.role == Role::kMaster) masters += tensor.bytes();
   EXPECT_EQ(result->bytes_read, masters);
-  for (const StrippedTensor& tensor : result->tensors) EXPECT_EQ(tensor.source, Role::kMaster);
+  for (const TransferredTensor& tensor : result->tensors) EXPECT_EQ(tensor.source, Role::kMaster);
 }
 
 TEST_F(StripTest, WithoutMastersTheWeightsServe) {
@@ -284,8 +284,8 @@ class StripOverflowTest : public StripTest {
     Committer committer(Fs(), dir_ / "run", recipe_.step, "7e57");
     ASSERT_TRUE(seal.ok() && committer.Seal(*seal).ok() && committer.Publish().ok());
   }
-  static const StrippedTensor& Find(const StripResult& result, const std::string& name) {
-    return *std::ranges::find(result.tensors, name, &StrippedTensor::name);
+  static const TransferredTensor& Find(const TransferResult& result, const std::string& name) {
+    return *std::ranges::find(result.tensors, name, &TransferredTensor::name);
   }
 };
 

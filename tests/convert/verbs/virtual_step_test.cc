@@ -26,8 +26,8 @@ class VirtualStepTest : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(MakeStep(Fs(), temp_ / "run", RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1})).ok());
   }
-  Result<VirtualResult> Reshape(const std::string& source, const std::string& target,
-                                const Topology& topology) {
+  Result<VirtualStep> Reshape(const std::string& source, const std::string& target,
+                              const Topology& topology) {
     return ReshapeVirtually(Fs(), *Open(temp_ / source), temp_ / target, {.target = topology});
   }
   TempDir temp_;
@@ -36,7 +36,7 @@ class VirtualStepTest : public testing::Test {
 TEST_F(VirtualStepTest, IsAStepOfTheNewTopologyWithTheSameValues) {
   const auto result = Reshape("run", "new", {.tp = 1, .pp = 2, .dp = 1});
   ASSERT_TRUE(result.ok()) << result.status().message();
-  EXPECT_EQ(Fs().List(result->directory)->size(), 2);  // index and manifest
+  EXPECT_EQ(Fs().List(result->path)->size(), 2);  // index and manifest
   const auto step = Open(temp_ / "new");
   EXPECT_EQ(step->manifest().topology, (Topology{.tp = 1, .pp = 2, .dp = 1}));
   EXPECT_EQ(HexOf(*step), HexOf(*Open(temp_ / "run")));
@@ -52,7 +52,7 @@ TEST_F(VirtualStepTest, OfAVirtualStepNamesTheRealShards) {
 TEST_F(VirtualStepTest, SaysWhereTheShardsWereWhenTheyAreGone) {
   const auto result = Reshape("run", "new", {.tp = 4});
   std::filesystem::remove_all(std::filesystem::path(temp_ / "run"));
-  const auto step = StepReader::Open(Fs(), result->directory);
+  const auto step = StepReader::Open(Fs(), result->path);
   EXPECT_EQ(step.status().kind(), StatusKind::kNotFound);
   EXPECT_NE(step.status().message().find("run/step-00000100/shard-00000.h5"), std::string::npos)
       << step.status().message();
@@ -65,9 +65,9 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
   const std::string old = JoinPath(temp_ / "run", StepDirName(100));
   const auto result = ReshapeVirtually(Fs(), *Open(old), temp_ / "new", {.target = {.tp = 1}});
   ASSERT_TRUE(result.ok() && result->held.ok()) << result.status().message();
-  EXPECT_EQ(*HolderOf(Fs(), temp_ / "run", 100), result->directory);
+  EXPECT_EQ(*HolderOf(Fs(), temp_ / "run", 100), result->path);
   ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
-  EXPECT_TRUE(StepReader::Open(Fs(), result->directory).ok());
+  EXPECT_TRUE(StepReader::Open(Fs(), result->path).ok());
 
   std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
   const std::filesystem::path holds = temp_ / "run/held";
@@ -78,7 +78,7 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
   EXPECT_FALSE(Fs().Stat(old).ok());
 }
 
-TEST_F(VirtualStepTest, RefusesWhatDoesNotFitAndLeavesNothing) {
+TEST_F(VirtualStepTest, RefusesATopologyThatDoesNotFitAndLeavesNothing) {
   EXPECT_EQ(Reshape("run", "new", {.tp = 3}).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_FALSE(Fs().Stat(temp_ / "new").ok());
   EXPECT_EQ(Reshape("run", "run", {.tp = 1}).status().kind(), StatusKind::kAlreadyExists);

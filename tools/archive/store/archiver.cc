@@ -76,7 +76,7 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
-  CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
+  CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, Strip(fs, step, staging.path(), strip));
   if (stripped.overflowed)
     return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
   CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));

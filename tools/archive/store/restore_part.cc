@@ -23,7 +23,7 @@ Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
   {
     const PartialDir run =  // around the step, and gone again without it
         PartialDir::Adopt(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));
-    CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, run.path(), options));
+    CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, Strip(fs, step, run.path(), options));
     CAIRN_RETURN_IF_ERROR(fs.Rename(stripped.path, target));
   }
   return fs.SyncDir(ParentDir(target));
