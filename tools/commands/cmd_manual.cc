@@ -108,7 +108,7 @@ Result<int> RunManual(const CLI::App& app, const ManualOptions& options) {
   return kExitDone;
 }
 
-using ScriptOf = std::string (*)(const manual::Command& root);
+using ScriptOf = std::string (*)(std::string_view program);
 
 }  // namespace
 
@@ -136,7 +136,7 @@ void AddCompletionCommand(CLI::App& app, Verb& verb) {
       app.add_subcommand("completion", "print the script that completes commands in a shell");
   AddChoice<ScriptOf>(
       *completion, "SHELL", *script_of, "bash, zsh or fish",
-      {{"bash", manual::BashCompletion}, {"zsh", manual::ZshCompletion}, {"fish", manual::FishCompletion}})
+      {{"bash", manual::BashScript}, {"zsh", manual::ZshScript}, {"fish", manual::FishScript}})
       ->required();
   completion->footer(
       "bash: put `source <(cairn completion bash)` into ~/.bashrc. zsh: write the script to a file _cairn in "
@@ -146,7 +146,16 @@ void AddCompletionCommand(CLI::App& app, Verb& verb) {
       HelpFooter("source <(cairn completion bash)"));
   completion->callback([script_of, &app, &verb] {
     verb = [script_of, &app]() -> Result<int> {
-      std::fputs((*script_of)(DescribeProgram(app)).c_str(), stdout);
+      std::fputs((*script_of)(app.get_name()).c_str(), stdout);
+      return kExitDone;
+    };
+  });
+  const auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App* complete = app.add_subcommand("__complete", "for the scripts of `cairn completion`")->group("");
+  complete->add_option("WORD", *words, "the words up to the cursor");
+  complete->callback([words, &app, &verb] {
+    verb = [words, &app]() -> Result<int> {
+      std::fputs(manual::CompletionText(manual::Complete(DescribeProgram(app), *words)).c_str(), stdout);
       return kExitDone;
     };
   });

@@ -71,9 +71,8 @@ class Reader : public LineSink {
 
   void Iterations(std::string_view text) {
     const std::string_view prefix = text.substr(0, FindWord(text, "iteration"));
-    ParseIterations(text, [&](const IterationLine& line) {
-      Iteration(line, SampleSource::kIteration, prefix);
-    });
+    ParseIterations(text,
+                    [&](const IterationLine& line) { Iteration(line, SampleSource::kIteration, prefix); });
   }
 
   void Evaluation(std::string_view text) {
