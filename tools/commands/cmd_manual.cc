@@ -35,7 +35,7 @@ struct Page {
   std::string text;
 };
 
-// train's subcommand knows no flags, it hands all on.
+// The subcommand train declares no flags: it passes all on.
 manual::Command DescribeProgram(const CLI::App& app) {
   manual::Command program = manual::DescribeCommand(app);
   for (manual::Command& command : program.commands)
@@ -68,7 +68,7 @@ Page PageOf(const manual::Command& command, PageFormat format, const std::string
   return {manual::PageName(command) + ".1", manual::RoffPage(command, version)};
 }
 
-// The page, and those of the commands below it. What an earlier call left is replaced.
+// The page, and those of the commands below it. Replaces existing files.
 Status WritePages(const manual::Command& command, PageFormat format, const std::string& version,
                   const std::string& directory) {
   FileSystem& fs = FileSystem::Posix();
@@ -82,7 +82,7 @@ Status WritePages(const manual::Command& command, PageFormat format, const std::
   return OkStatus();
 }
 
-// Through man, which formats and pages. False where there is no man.
+// Shows the page with man. False if there is no man.
 bool ShowInMan(const std::string& page) {
   std::fflush(stdout);
   FILE* man = ::popen("man -l -", "w");

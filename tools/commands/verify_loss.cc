@@ -251,7 +251,7 @@ class LossRun {
   int runs_ = 0;
 };
 
-// A loss that is not finite says nothing of the weights, so that it equals no other.
+// A loss that is not finite says nothing about the weights: it equals no other.
 LossComparison Compare(const Losses& a, const Losses& b, double tolerance) {
   LossComparison comparison;
   for (size_t i = 0; i < a.batches.size(); ++i) {

@@ -15,7 +15,7 @@ struct ChildOutcome {
 };
 
 // `words[0]` is looked up in PATH; `input` is the child's standard input.
-// `meanwhile` is called some times a second until it ends. Errors: NotFound (there is no such program),
+// Calls `meanwhile` several times a second until it ends. Errors: NotFound (there is no such program),
 // IoError (it could not be started).
 Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input = "",
                               const std::function<void()>& meanwhile = nullptr);

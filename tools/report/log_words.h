@@ -1,4 +1,4 @@
-// The words that a report looks for in a log, and what a line that holds one may be.
+// The words that a report looks for in a log, and what a line with one of them may be.
 //
 // Most lines of a log contain none. Only those that do are parsed.
 #pragma once

@@ -110,8 +110,8 @@ struct CellNumber {
   double value;
   size_t begin, end;  // in the text
 };
-// "21e3.5" and "21e1e3" are no numbers: another number before the rest would be read as one with it.
-bool GoesOn(std::string_view rest) {
+// "21e3.5" and "21e1e3" are not numbers: a new number before the rest would be read together with it.
+bool Continues(std::string_view rest) {
   if (rest.starts_with('.')) rest.remove_prefix(1);
   if (!rest.empty() && IsDigit(rest[0])) return true;
   if (rest.empty() || LowerCase(rest[0]) != 'e') return false;
@@ -125,7 +125,7 @@ std::optional<CellNumber> NumberIn(std::string_view text) {
   const auto number = NumberAt(text.substr(begin));
   if (!number) return std::nullopt;
   const size_t end = begin + number->length;
-  if (GoesOn(text.substr(end))) return std::nullopt;
+  if (Continues(text.substr(end))) return std::nullopt;
   return CellNumber{number->value, begin, text[end - 1] == '.' ? end - 1 : end};  // "27..." is 27 and dots
 }
 
@@ -247,7 +247,7 @@ class Rewriter {
   void TableRow(std::string_view line, const std::vector<Cell>& cells) {
     Row row;
     std::optional<Cell> target;
-    // A row of CSV that does not fit its heading goes on in the next line, or comes from the one before.
+    // A row of CSV that does not fit its heading continues in the next line, or comes from the one before.
     const bool fits = options_.syntax == TableSyntax::kMarkdown || cells.size() == columns_.size();
     const bool blank = std::ranges::all_of(cells, [&](Cell cell) { return TextOf(line, cell).empty(); });
     for (size_t i = 0; fits && !blank && i < std::min(cells.size(), columns_.size()); ++i) {

@@ -28,7 +28,7 @@ struct TrainingRun {
 // In the order of the logs. `join` false: a run a start.
 std::vector<TrainingRun> JoinRuns(std::vector<TrainingLog> logs, bool join = true);
 
-// Iterations that a line stands for: what the log says, else the usual step from one to the next.
+// Iterations per log line: as the log says, else the usual step from one line to the next.
 int64_t LogInterval(const TrainingStart& start);
 
 }  // namespace cairn
