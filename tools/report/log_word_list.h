@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tools/report/log_words.h"
+#include "tools/report/numbers.h"
 
 namespace cairn {
 
@@ -15,7 +16,6 @@ namespace cairn {
 using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
 
 inline char At(std::string_view text, size_t i) { return i < text.size() ? text[i] : '\0'; }
-inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 inline bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
 inline bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
