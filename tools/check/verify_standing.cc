@@ -81,9 +81,8 @@ std::string ChangedFile(const Check& check, const std::vector<CheckedFile>& now)
 }
 
 std::string FailureText(const Check& failure) {
-  std::string text =
-      fmt::format("cairn verify ({}) found {} problem{} on {}", Name(failure.kind), failure.problems,
-                  failure.problems == 1 ? "" : "s", DateText(failure.unix_seconds));
+  std::string text = fmt::format("cairn verify ({}) found {} on {}", Name(failure.kind),
+                                 Counted(failure.problems, "problem"), DateText(failure.unix_seconds));
   if (!failure.first_problems.empty()) text += ": " + failure.first_problems.front();
   return text;
 }

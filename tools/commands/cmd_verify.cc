@@ -288,8 +288,7 @@ class Verifier {
       PrintLineIn(Tone::kGood, "{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked),
                   what);
     else if (!report.problems.empty())
-      PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
-                report.problems.size() == 1 ? "" : "s");
+      PrintLine("{}: {}", checkpoint, Counted(report.problems.size(), "problem"));
     if (!report.trouble.ok()) PrintTrouble(checkpoint, report.trouble);
   }
 
