@@ -186,13 +186,9 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
                   "leave this many first iterations of a run out of averages (default 0)")
       ->check(CLI::NonNegativeNumber)
       ->option_text("N");
-  AddChoice<TflopsFormula>(report, "--formula", options.summary.formula,
-                           "formula of the TFLOPs column (default auto: Megatron's if the model's shape is "
-                           "known; model does not count recomputation)",
-                           {{"auto", TflopsFormula::kAuto},
-                            {"simple", TflopsFormula::kSimple},
-                            {"megatron", TflopsFormula::kMegatron},
-                            {"model", TflopsFormula::kModel}});
+  AddFormula(report, options.summary.formula,
+             "formula of the TFLOPs column (default auto: Megatron's if the model's shape is "
+             "known; model does not count recomputation)");
   report.add_option("--iterations", options.summary.iterations, "add the days to train this many iterations")
       ->check(CLI::PositiveNumber)
       ->option_text("N");

@@ -57,7 +57,4 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config);
 // Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
 std::optional<double> Parameters(const RunConfig& config);
 
-// FLOPs use the vocabulary as the program padded it.
-std::optional<int64_t> VocabOf(const RunConfig& config);
-
 }  // namespace cairn
