@@ -32,7 +32,7 @@ bool IsPlain(const PyValue& value) {
   return value.kind <= PyKind::kBytes || value.is(PyKind::kGlobal) || value.is(PyKind::kStorage);
 }
 
-// What people see: no control characters, which a terminal would obey.
+// Text for people: without control characters, which a terminal would obey.
 std::string Quoted(std::string_view text) {
   std::string shown = "'";
   for (const char c : text.substr(0, kMaxTextBytes)) {

@@ -75,7 +75,7 @@ class ValueChecker {
     return {catalog_.tensors[tensor].spec.shape, block_bytes_ / SizeOf(Dtype::kF32)};
   }
 
-  // What CheckTensor() reads, in this order.
+  // The tensors that CheckTensor() reads, in this order.
   BoxSequence Boxes(const std::vector<Checked>& tensors) const {
     return [this, &tensors, i = size_t{0}, of_master = false,
             cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {

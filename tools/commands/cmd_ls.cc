@@ -122,7 +122,7 @@ class Lister {
                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
   }
 
-  // Of other optimizers' states --json has the bytes, the table does not.
+  // The table leaves out the states of other optimizers; --json has their bytes.
   static constexpr Role kColumns[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
                                       Role::kRng};
 

@@ -1,4 +1,4 @@
-// What `cairn plan` is asked: model, cluster, batch, search space, output.
+// The options of `cairn plan`: model, cluster, batch, search space, output.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -21,10 +21,11 @@ struct Completion {
   ValueKind paths = ValueKind::kNone;  // kFile or kDirectory: the shell also offers its paths
 };
 
-// What may replace the last of `words`. The first is the program. Of "--flag=VALUE" only VALUE is completed.
+// Candidates for the last of `words`. The first word is the program. Only the VALUE of "--flag=VALUE" is
+// completed.
 Completion Complete(const Command& root, std::vector<std::string> words);
 
-// What the scripts read: "files", "directories" or "none", then a candidate a line, a tab before its
+// The input of the scripts: "files", "directories" or "none", then a candidate a line, a tab before its
 // description.
 std::string CompletionText(const Completion& completion);
 

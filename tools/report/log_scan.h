@@ -19,7 +19,7 @@ struct LogLine {
   uint32_t kinds = 0;     // LineKind, or-ed
 };
 
-// What the file looks like as a whole.
+// Facts about the whole file.
 struct LogFacts {
   uint64_t bytes = 0;
   uint64_t lines = 0;         // \n seen, and 1 for a last line without

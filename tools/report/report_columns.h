@@ -29,7 +29,7 @@ using ColumnList = std::vector<const ReportColumn*>;
 // Columns by key or heading, in any case. Errors: InvalidArgument naming the ones there are.
 Result<ColumnList> FindColumns(const std::vector<std::string>& names);
 
-// Those of tables: the brief's. `days`: with the days of the planned training.
+// The usual columns of tables. `days`: with the days of the planned training.
 ColumnList MarkdownColumns(bool days);
 ColumnList TerminalColumns(bool days);
 ColumnList PageColumns(bool days);  // how a run ended comes first: a page scrolls sideways

@@ -1,5 +1,5 @@
-// What a run was: the model's shape, the topology, the batch. From the log, else the file's name, else
-// options.
+// The configuration of a run: the model's shape, the topology, the batch. From the log, else the file's name,
+// else options.
 #pragma once
 
 #include <cstdint>

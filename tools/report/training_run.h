@@ -22,7 +22,7 @@ struct TrainingRun {
   std::string last_file;              // of the last start
   int64_t redone_iterations = 0;      // log lines' worth
   double redone_seconds = 0;
-  double gap_seconds = 0;  // between starts, where both lines bear dates
+  double gap_seconds = 0;  // between starts, if both lines have dates
 };
 
 // In the order of the logs. `join` false: a run a start.

@@ -1,4 +1,4 @@
-// What is offered for the last word. That the shells take the scripts, tests/cli/test_manual.py finds out.
+// The candidates for the last word. tests/cli/test_manual.py runs the scripts in the shells.
 #include "tools/manual/completion.h"
 
 #include <gmock/gmock.h>
