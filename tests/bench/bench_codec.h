@@ -1,4 +1,4 @@
-// What the codec makes of a checkpoint's tensors: size and speed by class, which is role and dtype.
+// Measures the codec on a checkpoint's tensors: size and speed by class, which is role and dtype.
 #pragma once
 
 #include "tests/bench/bench_save.h"

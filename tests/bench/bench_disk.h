@@ -59,10 +59,10 @@ Status RecyclePages(const std::string& directory, std::span<const std::byte> byt
 
 // Bytes of `path` that lie in the page cache.
 Result<uint64_t> ResidentBytes(const std::string& path);
-// Writes back and drops the file's pages. Errors: IoError where some stay, so that no warm read is called
+// Writes back and drops the file's pages. Errors: IoError if some stay, so that no warm read is called
 // cold.
 Status MakeCold(const std::string& path);
-// Reads the file until all of it lies in the page cache. Errors: IoError where it does not stay.
+// Reads the file until all of it lies in the page cache. Errors: IoError if it does not stay.
 Status MakeWarm(const std::string& path);
 
 }  // namespace cairn

@@ -18,7 +18,7 @@ using Engine = RawTransfer::Engine;
 
 constexpr uint64_t kCachedBytes = 256 << 10;  // fits the second-level cache of any machine of interest
 
-// What all contenders share: a warm source of noise, a warm target, and the directory.
+// Shared by all contenders: a warm source of noise, a warm target, and the directory.
 class Limits {
  public:
   Limits(const BenchOptions& options, std::span<std::byte> source, std::span<std::byte> target)

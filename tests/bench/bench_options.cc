@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The value of a "name : value" line; empty where there is none.
+// The value of a "name : value" line; empty if there is none.
 std::string FieldOf(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

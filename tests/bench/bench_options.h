@@ -21,7 +21,7 @@ struct BenchOptions {
   double settle_seconds() const { return settle >= 0 ? settle : bytes < (256 << 20) ? 0 : 10; }
 };
 
-// Errors: NoSpace where the directory's file system or the machine's memory has less than this, which says
+// Errors: NoSpace if the directory's file system or the machine's memory has less than this, which says
 // how much is there.
 Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memory_bytes);
 

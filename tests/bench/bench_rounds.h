@@ -23,7 +23,7 @@ struct Spread {
   double min = 0;
   double max = 0;
 };
-Spread SpreadOf(std::vector<double> values);  // zeros where there are none
+Spread SpreadOf(std::vector<double> values);  // zeros if there are none
 
 // One thing that was timed, once a round.
 struct Series {
@@ -39,8 +39,8 @@ class Samples {
  public:
   void Add(const std::string& name, uint64_t bytes, double seconds);
   const std::vector<Series>& series() const { return series_; }
-  const Series* Find(const std::string& name) const;  // null where nothing of that name was timed
-  // The one with the higher median bandwidth; null where neither was timed.
+  const Series* Find(const std::string& name) const;  // null if nothing of that name was timed
+  // The one with the higher median bandwidth; null if neither was timed.
   const Series* Faster(const std::string& a, const std::string& b) const;
 
  private:

@@ -110,6 +110,7 @@ class CompletionTest(CliTest):
         super().setUp()
         (self.dir / "gpt dir").mkdir()
         (self.dir / "gpt file").write_text("")
+        self.path = f"{pathlib.Path(CAIRN).absolute().parent}:{os.environ['PATH']}"  # the scripts ask the program
 
     def script(self, shell):
         if not shutil.which(shell):
@@ -129,7 +130,7 @@ class CompletionTest(CliTest):
         program = f"source '{path}'\n" + "".join(
             f"COMP_WORDS=({line}{' ' + chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _cairn; "
             "(IFS='|'; echo \"${COMPREPLY[*]}\")\n" for line, _ in cases)
-        done = run("bash", "--norc", "-c", program, cwd=self.dir)
+        done = run("bash", "--norc", "-c", program, cwd=self.dir, env={**os.environ, "PATH": self.path})
         self.assertEqual(done.stderr, "")
         for (line, expected), found in zip(cases, done.stdout.split("\n")):
             expected = sorted(expected.split("|" if "gpt" in expected else " "))
@@ -142,7 +143,8 @@ class CompletionTest(CliTest):
                  ("cairn inspect gp", ["gpt dir/", "gpt file"]), ("cairn reshape --tp 1", []), ("cairn plan --cluster predict --lea", []),
                  ("cairn plan predict --cal", ["--calibrate"]), ("cairn completion ", ["bash", "fish", "zsh"])]
         program = f"source '{path}'\n" + "".join(f"complete -C '{line}'\necho ====\n" for line, _ in cases)
-        done = run("fish", "--no-config", "-c", program, cwd=self.dir, env={**os.environ, "HOME": str(self.dir)})
+        done = run("fish", "--no-config", "-c", program, cwd=self.dir,
+                   env={**os.environ, "PATH": self.path, "HOME": str(self.dir)})
         self.assertEqual(done.stderr, "")
         for (line, expected), found in zip(cases, re.split(r"^====\n", done.stdout, flags=re.M)):
             names = [row.split("\t")[0].replace("\\ ", " ") for row in found.splitlines()]
@@ -163,7 +165,7 @@ class CompletionTest(CliTest):
             f"dump() {{ print -r -- $BUFFER >> {lines}; BUFFER= }}; zle -N dump; bindkey '^G' dump\n: > {lines}\n")
         ours, theirs = pty.openpty()
         shell = subprocess.Popen(["zsh", "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=self.dir, start_new_session=True,
-                                 env={"PATH": os.environ["PATH"], "ZDOTDIR": str(self.dir), "TERM": "dumb", "LC_ALL": "C"})
+                                 env={"PATH": self.path, "ZDOTDIR": str(self.dir), "TERM": "dumb", "LC_ALL": "C"})
         self.addCleanup(shell.wait)
         self.addCleanup(shell.kill)
         screen = b""

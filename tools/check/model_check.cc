@@ -1,6 +1,6 @@
 // Three checks: the step's number in directory, manifest and state; the number of layers in model, tensors
 // and stages; and, where the architecture is known, each tensor against the parameter that the model must
-// have. The last one runs only where the others found nothing, and stops at its first problem: one wrong
+// have. The last one runs only if the others found nothing, and stops at its first problem: one wrong
 // number in the model contradicts many tensors at once.
 
 #include "tools/check/model_check.h"
@@ -47,7 +47,7 @@ class ModelChecker {
       Add(fmt::format("its state is of iteration {}, it is of step {}", iteration->dump(), manifest_.step));
   }
 
-  // Layers of which there are tensors, each in full or in part; 0 where the tensors have none.
+  // Layers of which there are tensors, each in full or in part; 0 if the tensors have none.
   int CountedLayers() const {
     int layers = 0;
     for (const TensorEntry& tensor : tensors_)

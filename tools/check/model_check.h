@@ -12,8 +12,8 @@
 namespace cairn {
 
 // Contradictions between the name of the step's directory, the manifest's step and state, its model, its
-// topology and its tensors. What a manifest does not say is not held against it, and of an architecture that
-// no table knows only the layers are counted. Each problem names the manifest.
+// topology and its tensors. A fact that the manifest lacks is not checked. If no table knows the
+// architecture, only the layers are counted. Each problem names the manifest.
 std::vector<Problem> CheckModel(const std::string& step_directory, const Manifest& manifest,
                                 const std::vector<TensorEntry>& tensors);
 

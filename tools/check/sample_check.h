@@ -18,14 +18,14 @@ struct SampleSize {
 // Errors: InvalidArgument.
 Result<SampleSize> ParseSampleSize(std::string_view text);
 
-// What was found, and which bytes were looked at.
+// The problems, and which bytes were checked.
 struct SampleReport : VerifyReport {
   uint64_t seed = 0;                 // chooses the same chunks of this step again
-  uint64_t chunks = 0;               // looked at
-  std::vector<CheckedRange> ranges;  // looked at; where there are problems, only those that have them
+  uint64_t chunks = 0;               // checked
+  std::vector<CheckedRange> ranges;  // read; after a failure only those with problems
 };
 
-// Chunks chosen by chance, in order of file and offset; at least one where there is any.
+// Checks random chunks in order of file and offset; at least one if there is any.
 SampleReport CheckSample(StepReader& step, const SampleSize& size,
                          const std::function<void(uint64_t)>& progress = {});
 

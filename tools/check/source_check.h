@@ -1,5 +1,5 @@
-// What can be told of another system's checkpoint while its tensors are taken over: that its bytes are those
-// of its checksums, and that its weights belong to its masters.
+// Checks of another system's checkpoint while its tensors are read: that its bytes match its checksums, and
+// that its weights are its rounded masters.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -57,7 +57,7 @@ VerifyReport Structure(const StepReader& step) {
   return report;
 }
 
-// Passes only where the structure does too, so that it is the stronger check.
+// Passes only if the structure passes too, which makes it the stronger check.
 void AppendEveryByte(StepReport& all, FileSystem& fs, const StepReader& step, const CheckOptions& options,
                      const std::function<void(uint64_t)>& progress) {
   VerifyReport report = Structure(step);
@@ -76,7 +76,7 @@ void AppendSample(StepReport& all, const SampleReport& sample) {
   if (sample.ranges.size() <= kMaxRanges) check.ranges = sample.ranges;
 }
 
-// Of a step that does not open: what was asked for has failed.
+// If a step does not open, every check that was asked for has failed.
 StepReport Unopened(const CheckOptions& options, VerifyReport report) {
   StepReport all;
   if (options.structure) all.checks.push_back(ToCheck(CheckKind::kStructure, report));

@@ -9,13 +9,13 @@
 
 namespace cairn {
 
-// Whose file it is, as far as its name says. Megatron and DeepSpeed say the coordinates in the topology, DCP
-// the number of the rank that wrote it.
+// Which rank wrote a file, as far as its name says: Megatron and DeepSpeed name the coordinates in the
+// topology, DCP the number of the rank.
 struct FileRank {
   std::optional<int> tp, pp, dp, rank;
 };
 // `file` is relative to the checkpoint: "iter_0000100/mp_rank_01_002/model_optim_rng.pt" is of tp 1, pp 2.
-// Names that tell nothing give nothing.
+// Empty for other names.
 FileRank RankOfFile(const std::string& file, const Topology& topology);
 // "tp 1, pp 2", "rank 3", or "-".
 std::string ToString(const FileRank& rank);
@@ -31,7 +31,7 @@ struct StoredSlice {
   uint64_t bytes = 0;        // that are the tensor's
   FileRank rank;
 };
-// In the order of boxes, then of elements. Of an array that several tensors share the stretches from the
+// In the order of boxes, then of elements. If several tensors share an array, a slice reaches from the
 // tensor's first to its last element, whatever lies between.
 std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor);
 

@@ -32,7 +32,7 @@ bool IsPlain(const PyValue& value) {
   return value.kind <= PyKind::kBytes || value.is(PyKind::kGlobal) || value.is(PyKind::kStorage);
 }
 
-// What people see: no control characters, which a terminal would obey.
+// Text for people: without control characters, which a terminal would obey.
 std::string Quoted(std::string_view text) {
   std::string shown = "'";
   for (const char c : text.substr(0, kMaxTextBytes)) {
@@ -116,7 +116,7 @@ class TreePrinter {
   void Print(const std::string& key, const PyValue& value) { Print(key, key, value, 0); }
 
  private:
-  // Tensors that are not asked for are left out, and so is all that is no tensor where only some are.
+  // Tensors that are not asked for are left out, and so are other values if only some tensors are asked for.
   bool Wanted(const std::string& path, const PyValue& value) const {
     if (globs_.empty()) return true;
     return value.is(PyKind::kTensor) && FitsAnyGlob(path, globs_);

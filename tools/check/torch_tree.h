@@ -1,4 +1,4 @@
-// What a file of torch.save holds, for people and as JSON: its tree of values and its storages.
+// The contents of a torch.save file, as text and as JSON: its tree of values and its storages.
 #pragma once
 
 #include <nlohmann/json.hpp>

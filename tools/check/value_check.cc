@@ -1,6 +1,6 @@
 // Each float tensor is read in blocks; a 16-bit weight with an fp32 master is read together with the same
 // blocks of the master. The master's block is rounded, and the two are compared as a whole; elements are
-// looked at one by one only where that differs. The source is given the whole sequence first, so that it
+// looked at one by one only if that differs. The source is given the whole sequence first, so that it
 // reads ahead. A fault keeps its count and its first element, whose place in the files is looked up once,
 // when the tensor is done.
 
@@ -75,7 +75,7 @@ class ValueChecker {
     return {catalog_.tensors[tensor].spec.shape, block_bytes_ / SizeOf(Dtype::kF32)};
   }
 
-  // What CheckTensor() reads, in this order.
+  // The tensors that CheckTensor() reads, in this order.
   BoxSequence Boxes(const std::vector<Checked>& tensors) const {
     return [this, &tensors, i = size_t{0}, of_master = false,
             cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {

@@ -13,7 +13,7 @@ namespace cairn {
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress = {});
 
-// Of that only the second: reads the weights that have masters, and these. `bytes_checked` says how much.
+// Only the second of these checks: reads the weights that have masters, and the masters.
 VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
                            const std::function<void(uint64_t)>& progress = {});
 

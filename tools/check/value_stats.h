@@ -1,4 +1,4 @@
-// What the values of a tensor look like, gathered while they stream by.
+// Statistics of the values of a tensor, gathered while they stream by.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct ValueStats {
   uint64_t nan = 0;
   uint64_t infinite = 0;  // not in min, max and squares, and neither are NaN
   uint64_t zeros = 0;     // of either sign
-  double min = 0;         // of the finite values; 0 where there is none
+  double min = 0;         // of the finite values; 0 if there is none
   double max = 0;
   double squares = 0;  // sum of their squares
 

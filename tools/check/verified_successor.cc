@@ -43,11 +43,11 @@ class Looker {
         checks, [&](const Check& check) { return check.problems > 0 && check.files == files; });
     if (standing.trust == Trust::kDamaged && looked_so)
       return Corrupt("{} is damaged: {}", directory, standing.why);
-    return NotFound("{}: nobody has verified every byte of it as it is now", directory);
+    return NotFound("{}: not every byte of it has been verified as it is now", directory);
   }
 
   Status ByReading(const std::string& directory) const {
-    // Where the file system has no locks, each process reads.
+    // If the file system has no locks, each process reads.
     Result<FileLock> lock = FileLock::Open(directory, FileLock::Missing::kError);
     if (lock.ok()) (void)lock->Lock(FileLock::How::kExclusive);
     if (const Status known = OnRecord(directory); known.kind() != StatusKind::kNotFound) return known;

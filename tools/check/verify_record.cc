@@ -35,14 +35,14 @@ std::string PathOf(const std::string& step_directory) {
 
 std::string DigestOfManifest(const Manifest& manifest) { return ToHex(DigestOf(EncodeManifest(manifest))); }
 
-// Held while a record is read, changed and replaced. Where the file system has no locks, there is none.
+// Held while a record is read, changed and replaced. nullopt if the file system has no locks.
 std::optional<FileLock> LockDirectory(const std::string& directory) {
   Result<FileLock> lock = FileLock::Open(directory, FileLock::Missing::kError);
   if (!lock.ok() || !lock->Lock(FileLock::How::kExclusive).ok()) return std::nullopt;
   return std::move(*lock);
 }
 
-// Files as lists that checks share: most checks saw the same.
+// Lists of files are shared: most checks saw the same files.
 using FileLists = std::vector<std::vector<CheckedFile>>;
 
 size_t IndexOf(FileLists& lists, const std::vector<CheckedFile>& files) {
@@ -87,7 +87,7 @@ std::string Encode(const Manifest& manifest, const std::vector<Check>& checks) {
   return record.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Of an old record: one check with all its kinds in one text, "structure, every byte".
+// An old record: one check with all its kinds in one text, "structure, every byte".
 std::vector<Check> DecodeOld(const json& record, const Manifest& manifest) {
   const auto text = record.find("checked");
   if (text == record.end() || !text->is_string()) return {};

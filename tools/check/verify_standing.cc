@@ -42,7 +42,8 @@ Check Joined(const Check& a, const Check& b) {
   return both;
 }
 
-// Failures of one kind, all open: of a sample each has its own bytes, of the rest the newest says it all.
+// Failures of one kind, all open. Each failed sample has bytes of its own; of other kinds the newest is
+// enough.
 void JoinFailures(std::vector<Check>& checks, CheckKind kind) {
   const size_t kept = kind == CheckKind::kSample ? kFailedSamplesKept : 1;
   std::vector<size_t> failures;
@@ -64,7 +65,7 @@ void ForgetOldPasses(std::vector<Check>& checks, CheckKind kind) {
     checks.erase(std::ranges::find_if(checks, is_pass));
 }
 
-// The first file that looks otherwise than when it was checked; nothing where all are as they were.
+// The first file that looks different from when it was checked; empty if none does.
 std::string ChangedFile(const Check& check, const std::vector<CheckedFile>& now) {
   for (const CheckedFile& file : now) {
     if (check.files.empty()) {  // an old record: its time is all there is
@@ -80,9 +81,8 @@ std::string ChangedFile(const Check& check, const std::vector<CheckedFile>& now)
 }
 
 std::string FailureText(const Check& failure) {
-  std::string text =
-      fmt::format("cairn verify ({}) found {} problem{} on {}", Name(failure.kind), failure.problems,
-                  failure.problems == 1 ? "" : "s", DateText(failure.unix_seconds));
+  std::string text = fmt::format("cairn verify ({}) found {} on {}", Name(failure.kind),
+                                 Counted(failure.problems, "problem"), DateText(failure.unix_seconds));
   if (!failure.first_problems.empty()) text += ": " + failure.first_problems.front();
   return text;
 }

@@ -1,14 +1,12 @@
-// What is known of a step's bytes from the checks that were made of it, as pure functions.
+// What past checks say about a step's bytes, as pure functions.
 //
-// A step has a list of checks, oldest first. Each says what was looked at, when, how much of how much, and
-// how the files looked at that moment. The rules that turn the list into one word:
+// A step has a list of checks, oldest first. Each says what was checked, when, how many bytes of how many,
+// and how the files looked at that moment. These rules turn the list into one word:
 //   - A failure stays until an equally strong or stronger check of the same bytes passes. "Every byte" is
 //     stronger than a sample and than the structure; a sample is as strong as an earlier one where it covers
 //     the same ranges; values are a question of their own, which only another check of values answers.
-//   - Only every byte makes a step verified. A weaker check that passes takes nothing from that, nor adds to
-//   it.
-//   - A file that looks otherwise than it did (size, time of modification or of change, inode) was not
-//   checked.
+//   - Only a check of every byte makes a step verified. A weaker check that passes does not change that.
+//   - A file that looks different now (size, time of modification or of change, inode) was not checked.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +44,8 @@ struct Check {
   int64_t unix_seconds = 0;
   uint64_t bytes = 0;     // that were read
   uint64_t of_bytes = 0;  // of the step's files
-  // Of a sample: where it looked or, once it failed, where the bytes are wrong; empty where that is too long
-  // a list. The seed and the number of chunks choose the same ones again (sample_check.h).
+  // A sample's: the bytes it read or, once it failed, the wrong bytes; empty if the list would be too long.
+  // The seed and the number of chunks choose the same ones again (sample_check.h).
   std::vector<CheckedRange> ranges;
   uint64_t seed = 0;
   uint64_t chunks = 0;
@@ -60,7 +58,7 @@ struct Check {
 // Whether the pass `check` answers the earlier failure `failure`.
 bool Settles(const Check& check, const Check& failure);
 
-// Appends a check, and forgets those that no longer say anything: `checks` stays short however many are made.
+// Appends a check, and drops those that no longer matter: `checks` stays short however many are made.
 void AddCheck(std::vector<Check>& checks, Check check);
 
 enum class Trust { kUnverified, kPartlyVerified, kVerified, kChanged, kDamaged };
@@ -69,7 +67,7 @@ std::string_view Name(Trust trust);
 
 struct Standing {
   Trust trust = Trust::kUnverified;
-  double share = 0;  // of the step's bytes, where it is partly verified
+  double share = 0;  // of the step's bytes, if it is partly verified
   std::string why;   // one line: what is wrong, or what has changed; empty otherwise
 };
 

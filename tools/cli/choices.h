@@ -1,6 +1,6 @@
 // An option whose value is one of a few words.
 //
-// CLI11's own transformers print the enum's numbers in messages, and leave them where the words were given.
+// CLI11's own transformers print the enum's numbers in messages instead of the words.
 #pragma once
 
 #include <fmt/ranges.h>

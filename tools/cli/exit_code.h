@@ -14,7 +14,7 @@ enum ExitCode : int {
   kExitTrouble = 2,      // misuse, or something stood in the way
 };
 
-// What --help ends with. `check_failed` says when the verb exits with 1; empty for a verb that never does.
+// The end of --help. `check_failed` says when the verb exits with 1; empty for a verb that never does.
 inline std::string HelpFooter(std::string_view example, std::string_view check_failed = "") {
   std::string footer = fmt::format("Example:\n  {}\n\nExit status: 0 done", example);
   if (!check_failed.empty()) footer += fmt::format(", 1 {}", check_failed);

@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// Of the subcommand that was given, at any depth, and its words: "archive run ".
+// The subcommand that was given, at any depth, and its words: "archive run ".
 struct Given {
   const CLI::App* verb;
   std::string words;

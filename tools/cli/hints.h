@@ -1,4 +1,4 @@
-// What somebody may have meant who typed a word that is not known.
+// Suggestions for a word that is not known.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ inline std::string Hint(const std::vector<std::string>& words, std::string_view 
                          : fmt::format("; did you mean {}{}?", lead, nearest);
 }
 
-// What is wrong with the words that a parse left over; empty: nothing was left over.
+// The error for words that a parse left over; empty if it left none.
 std::string UnknownWord(const CLI::App& app);
 
 }  // namespace cairn

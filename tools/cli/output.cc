@@ -28,7 +28,7 @@ bool NotesAreQuiet() { return notes_are_quiet; }
 void PrintProblem(const std::string& message) {
   const bool is_note = message.starts_with("note: ");
   if (is_note && notes_are_quiet) return;
-  std::fflush(stdout);  // so that lines come in order where both go to one place
+  std::fflush(stdout);  // keeps the lines in order if both streams go to one place
   std::fputs(fmt::format("{} {}\n", Painted("cairn:", is_note ? Tone::kNote : Tone::kBad, STDERR_FILENO),
                          ShortLine(message))
                  .c_str(),

@@ -1,4 +1,4 @@
-// What verbs print: facts as JSON on stdout, problems as one line each on stderr.
+// The output of verbs: facts as JSON on stdout, problems as one line each on stderr.
 #pragma once
 
 #include <nlohmann/json.hpp>

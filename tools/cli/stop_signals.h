@@ -1,4 +1,4 @@
-// What a verb that is ended by a signal takes with it.
+// The clean-up of a verb that is ended by a signal.
 #pragma once
 
 namespace cairn {

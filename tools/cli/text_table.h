@@ -16,7 +16,7 @@ class TextTable {
   explicit TextTable(std::vector<std::string> header) { Add(std::move(header)); }
 
   void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  // Of one cell of the row that was added last.
+  // Sets the tone of one cell of the row that was added last.
   void Paint(size_t column, Tone tone) { tones_[{rows_.size() - 1, column}] = tone; }
   // Leaves out the columns in which every row has "-".
   void DropEmptyColumns();

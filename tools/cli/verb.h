@@ -1,4 +1,4 @@
-// What a subcommand gives to main: its options set up on a CLI::App, and the function to run once they are
+// A subcommand gives main its options set up on a CLI::App, and the function to run once they are
 // parsed.
 //
 // A verb prints facts to stdout and returns an ExitCode; a Status that it returns instead becomes one line on

@@ -123,7 +123,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
   const size_t shown =
       arguments.top == 0 ? result.tensors.size() : std::min(arguments.top, result.tensors.size());
   TextTable structure({"tensor", "differs in", "A", "B"});
-  // Those beyond the tolerance come first, and say how many elements are.
+  // Tensors beyond the tolerance come first.
   TextTable values(
       {"tensor", "differing", "beyond", "max abs", "max rel", "max ULP", "|A-B|/|A|", "cosine", "first"});
   bool any_structure = false, any_values = false;
@@ -153,7 +153,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
                                        : "they differ");
 }
 
-// What a state dict has beside tensors, as JSON by name.
+// The values of a state dict that are not tensors, as JSON by name.
 std::map<std::string, std::string> ValuesOf(const StateNames& names) {
   std::map<std::string, std::string> values;
   for (const auto& [fqn, said] : names.state_dict().values.items()) values[fqn] = said.value("json", "");

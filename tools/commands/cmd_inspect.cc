@@ -64,7 +64,7 @@ class Inspector {
            });
   }
 
-  // As the state dict calls it; else without the role, which stands beside it.
+  // The state dict's name; otherwise the name without the role, which has a column of its own.
   std::string NameOf(const TensorEntry& tensor) const {
     const std::string* fqn = names_.Find(tensor);
     return fqn ? *fqn : tensor.spec.name;
@@ -132,7 +132,7 @@ class Inspector {
     for (size_t i = first; i < last; ++i) visit(catalog.tensors[tensor], catalog.pieces[i]);
   }
 
-  // Arrays of other systems lie in files their own way.
+  // Slices of other systems' arrays.
   void PrintStoredSlices() const {
     TextTable table({"tensor", "box", "of", "stored as", "elements of it", "file", "offset", "bytes"});
     for (uint32_t chosen : chosen_)

@@ -1,4 +1,4 @@
-// run_listing.h finds out what lies there; here it becomes rows or JSON, run by run. A step counts as
+// run_listing.h lists the steps; here they become rows or JSON, run by run. A step counts as
 // archived if the store has a proven member of the same manifest digest, whatever the names. Of several
 // states the table shows the one that matters most: damage or a change, then bad health, then the archive.
 
@@ -39,7 +39,7 @@ std::string AgeText(int64_t seconds) {
   return fmt::format("{} d", seconds / 86400);
 }
 
-// How the ranks were laid out: what the training said of itself, or a topology of Cairn's.
+// The layout of the ranks: the training's own description, or else Cairn's topology.
 std::string MeshText(const Manifest& manifest) {
   if (const auto mesh = manifest.state.find("mesh"); mesh != manifest.state.end() && mesh->is_string())
     return mesh->get<std::string>();
@@ -48,7 +48,7 @@ std::string MeshText(const Manifest& manifest) {
 
 std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
-// "2%"; never 0 or 100 where it is not.
+// "2%"; never 0 or 100 if it is not.
 std::string ShareText(double share) {
   if (share < 0.01) return "under 1%";
   return fmt::format("{}%", std::min(99, static_cast<int>(share * 100)));
@@ -95,7 +95,7 @@ class Lister {
     return DaysUntilPurge(step.accessed_unix_seconds, now_, options_.purge_days);
   }
 
-  // The tar that holds the step; nothing where the store has none that was verified.
+  // The verified tar that contains the step; nullopt if the store has none.
   std::optional<std::string> Archived(const StepListing& step) const {
     if (!step.manifest) return std::nullopt;
     const auto found = archived_.find(ToHex(DigestOf(EncodeManifest(*step.manifest))));
@@ -122,7 +122,7 @@ class Lister {
                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
   }
 
-  // Of other optimizers' states --json has the bytes, the table does not.
+  // The table leaves out the states of other optimizers; --json has their bytes.
   static constexpr Role kColumns[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
                                       Role::kRng};
 

@@ -35,7 +35,7 @@ struct Page {
   std::string text;
 };
 
-// train's subcommand knows no flags, it hands all on.
+// The subcommand train declares no flags: it passes all on.
 manual::Command DescribeProgram(const CLI::App& app) {
   manual::Command program = manual::DescribeCommand(app);
   for (manual::Command& command : program.commands)
@@ -68,7 +68,7 @@ Page PageOf(const manual::Command& command, PageFormat format, const std::string
   return {manual::PageName(command) + ".1", manual::RoffPage(command, version)};
 }
 
-// The page, and those of the commands below it. What an earlier call left is replaced.
+// The page, and those of the commands below it. Replaces existing files.
 Status WritePages(const manual::Command& command, PageFormat format, const std::string& version,
                   const std::string& directory) {
   FileSystem& fs = FileSystem::Posix();
@@ -82,7 +82,7 @@ Status WritePages(const manual::Command& command, PageFormat format, const std::
   return OkStatus();
 }
 
-// Through man, which formats and pages. False where there is no man.
+// Shows the page with man. False if there is no man.
 bool ShowInMan(const std::string& page) {
   std::fflush(stdout);
   FILE* man = ::popen("man -l -", "w");
@@ -108,7 +108,7 @@ Result<int> RunManual(const CLI::App& app, const ManualOptions& options) {
   return kExitDone;
 }
 
-using ScriptOf = std::string (*)(const manual::Command& root);
+using ScriptOf = std::string (*)(std::string_view program);
 
 }  // namespace
 
@@ -136,7 +136,7 @@ void AddCompletionCommand(CLI::App& app, Verb& verb) {
       app.add_subcommand("completion", "print the script that completes commands in a shell");
   AddChoice<ScriptOf>(
       *completion, "SHELL", *script_of, "bash, zsh or fish",
-      {{"bash", manual::BashCompletion}, {"zsh", manual::ZshCompletion}, {"fish", manual::FishCompletion}})
+      {{"bash", manual::BashScript}, {"zsh", manual::ZshScript}, {"fish", manual::FishScript}})
       ->required();
   completion->footer(
       "bash: put `source <(cairn completion bash)` into ~/.bashrc. zsh: write the script to a file _cairn in "
@@ -146,7 +146,16 @@ void AddCompletionCommand(CLI::App& app, Verb& verb) {
       HelpFooter("source <(cairn completion bash)"));
   completion->callback([script_of, &app, &verb] {
     verb = [script_of, &app]() -> Result<int> {
-      std::fputs((*script_of)(DescribeProgram(app)).c_str(), stdout);
+      std::fputs((*script_of)(app.get_name()).c_str(), stdout);
+      return kExitDone;
+    };
+  });
+  const auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App* complete = app.add_subcommand("__complete", "for the scripts of `cairn completion`")->group("");
+  complete->add_option("WORD", *words, "the words up to the cursor");
+  complete->callback([words, &app, &verb] {
+    verb = [words, &app]() -> Result<int> {
+      std::fputs(manual::CompletionText(manual::Complete(DescribeProgram(app), *words)).c_str(), stdout);
       return kExitDone;
     };
   });

@@ -24,7 +24,7 @@ Result<Calibration> CalibrationOf(const PlanOptions& options) {
   return Calibrate(runs.rows, options.request.cluster);
 }
 
-// The path of each script. Nothing is written where one of them is there already.
+// The path of each script. Nothing is written if one of them exists.
 Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
                                               const std::vector<PlanFacts>& plans) {
   FileSystem& fs = FileSystem::Posix();

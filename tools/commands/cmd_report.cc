@@ -35,7 +35,7 @@ struct ReportOptions {
   bool dry_run = false;
 };
 
-// The logs that could be read; each that could not is told in a line.
+// The logs that could be read; each of the others is reported in a line.
 struct ReadLogs {
   std::vector<TrainingLog> logs;
   std::map<std::string, std::string> empty;  // why a file has no iteration
@@ -101,7 +101,7 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
   return OkStatus();
 }
 
-// Where a picture or page goes must be free before the logs are read.
+// The place of a picture or page must be free before the logs are read.
 Status CheckTarget(const std::string& path) {
   if (path.empty()) return OkStatus();
   const Result<FileInfo> there = FileSystem::Posix().Stat(path);
@@ -131,7 +131,7 @@ Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& ru
   return WriteTarget(options, options.plot_file, picture);
 }
 
-// With the curves, where there are any.
+// With the curves, if any.
 Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& runs) {
   if (options.html_file.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
@@ -186,13 +186,9 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
                   "leave this many first iterations of a run out of averages (default 0)")
       ->check(CLI::NonNegativeNumber)
       ->option_text("N");
-  AddChoice<TflopsFormula>(report, "--formula", options.summary.formula,
-                           "formula of the TFLOPs column (default auto: Megatron's if the model's shape is "
-                           "known; model does not count recomputation)",
-                           {{"auto", TflopsFormula::kAuto},
-                            {"simple", TflopsFormula::kSimple},
-                            {"megatron", TflopsFormula::kMegatron},
-                            {"model", TflopsFormula::kModel}});
+  AddFormula(report, options.summary.formula,
+             "formula of the TFLOPs column (default auto: Megatron's if the model's shape is "
+             "known; model does not count recomputation)");
   report.add_option("--iterations", options.summary.iterations, "add the days to train this many iterations")
       ->check(CLI::PositiveNumber)
       ->option_text("N");

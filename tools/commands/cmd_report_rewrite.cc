@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "ckpt/io/replace_file.h"
-#include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
@@ -124,13 +123,9 @@ void AddReportRewrite(CLI::App& report, Verb& verb) {
                     "change the file; without it the new text goes to standard output");
   rewrite->add_flag("--dry-run", arguments->dry_run, "only count the changes");
   rewrite->add_flag("--json", arguments->json, "print counts as JSON instead of the text");
-  AddChoice<TflopsFormula>(*rewrite, "--formula", arguments->options.formula,
-                           "formula (default auto: Megatron's for rows with layers, hidden size and "
-                           "vocabulary; model does not count recomputation)",
-                           {{"auto", TflopsFormula::kAuto},
-                            {"simple", TflopsFormula::kSimple},
-                            {"megatron", TflopsFormula::kMegatron},
-                            {"model", TflopsFormula::kModel}});
+  AddFormula(*rewrite, arguments->options.formula,
+             "formula (default auto: Megatron's for rows with layers, hidden size and "
+             "vocabulary; model does not count recomputation)");
   AddConfigFlags(*rewrite, arguments->options.defaults);
   rewrite->footer("Only the digits of TFLOPs change; they keep their number of decimals.\n\n" +
                   HelpFooter("cairn report rewrite runs.md --seq-length 1024 --in-place"));

@@ -11,7 +11,8 @@
 namespace cairn {
 namespace {
 
-// What ends the training must not end the save that it handed over; a closed socket does, once that is done.
+// A signal that ends the training must not end the save that it handed over; the closed socket ends this
+// process once the save is done.
 void IgnoreSignalsOfTheJob() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) (void)std::signal(number, SIG_IGN);
 }

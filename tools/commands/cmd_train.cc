@@ -38,7 +38,7 @@ Result<int> ParseRanks(std::string_view text) {
   return ranks;
 }
 
-// Takes --nproc-per-node N (or =N) out of `arguments`; nothing where it is not there.
+// Takes --nproc-per-node N (or =N) out of `arguments`; nothing if it is not there.
 Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
   std::optional<int> ranks;
   for (size_t i = 0; i < arguments.size();) {
@@ -91,7 +91,7 @@ std::string SignalLine(int signal) {
                      signal == SIGKILL ? "; the kernel does that when memory runs out" : "");
 }
 
-// Becomes the command. Returns only where that fails.
+// Becomes the command. Returns only if that fails.
 Status Become(const std::vector<std::string>& command) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -1,7 +1,7 @@
-// What CKPT means decides the check: a member of a store, another system's checkpoint with its seal or
-// without, or native steps one after another. A problem is printed and sets the exit status; it does not end
-// the verb. The look of a native step's files is taken before they are read, so that a change meanwhile is
-// noticed later. Of another system's checkpoint the bytes are checked as far as its files bring checksums.
+// CKPT decides the check: a member of a store, another system's checkpoint with or without a seal, or native
+// steps one after another. A problem is printed and sets the exit status; it does not end the verb. How a
+// native step's files look is noted before they are read, so that a change meanwhile is noticed later. The
+// bytes of another system's checkpoint are verified if its files have checksums.
 
 #include <fmt/ranges.h>
 
@@ -72,8 +72,7 @@ struct VerifyOptions {
   }
 };
 
-// What to type instead, if runs of Cairn lie in the directory, as in a Trainer's checkpoint that is not
-// sealed.
+// What to type instead, if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
 std::string RunsInside(FileSystem& fs, const std::string& path) {
   const auto names = fs.List(path);
   if (!names.ok()) return "";
@@ -88,7 +87,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 }
 
 // The steps to check. Unlike elsewhere, a run directory's newest step is not passed over when it is damaged.
-// Errors: NotFound where there is nothing that a check could be about.
+// Errors: NotFound if there is nothing to check.
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (!info.is_directory())
@@ -105,9 +104,9 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
-// What `path` means where another system may have written it: itself, or of a run all its steps or the
-// newest. The tracker of a run says which that is, but a seal says more. A run of Cairn is one whatever else
-// lies in it.
+// The checkpoints that `path` means if another system may have written it: itself, or all steps or the newest
+// step of a run. The run's tracker says which is the newest, but a seal says more. A directory with steps of
+// Cairn is a run of Cairn, whatever else lies in it.
 std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
   const auto native = ListSteps(fs, path);
   if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
@@ -127,7 +126,7 @@ class Verifier {
   Verifier(const VerifyOptions& options, CheckOptions checks)
       : options_(options), checks_(std::move(checks)) {}
 
-  // Of any system, outside of archives. Errors: where there is nothing that a check could be about.
+  // A checkpoint of any system, outside of archives. Errors: there is nothing to check.
   Status CheckAny(FileSystem& fs, const std::string& path) {
     if (HasSeal(fs, path)) {
       if (!options_.values || options_.structure || options_.hash)
@@ -144,7 +143,7 @@ class Verifier {
 
   void Check(FileSystem& fs, const std::string& directory) {
     const std::optional<Manifest> manifest = ManifestOf(fs, directory);
-    // As they look before they are read: whoever changes one meanwhile is noticed later.
+    // Noted before the files are read, so that a change meanwhile is noticed later.
     std::vector<CheckedFile> files;
     if (manifest) files = LookAtFiles(directory, *manifest);
     StepReport report;
@@ -155,14 +154,14 @@ class Verifier {
     const std::vector<std::string> unlisted =
         manifest ? NoteUnlisted(fs, directory, *manifest) : std::vector<std::string>();
     Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "", unlisted);
-    // What was not looked at to the end has not passed.
+    // A check that did not reach the end has not passed.
     if (!report.trouble.ok())
       std::erase_if(report.checks, [](const cairn::Check& check) { return check.problems == 0; });
     if (options_.record && manifest && !files.empty() && !report.checks.empty())
       Record(fs, directory, *manifest, files, report.checks);
   }
 
-  // Another system's, that has a seal: every byte is the one that was sealed.
+  // Another system's checkpoint with a seal: every byte is the one that was sealed.
   Status CheckSealed(FileSystem& fs, const std::string& directory) {
     if (checks_.sample)
       return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", directory);
@@ -190,13 +189,13 @@ class Verifier {
     return OkStatus();
   }
 
-  // Another system's: that it opens is all there is to its structure. Bytes are checked against what
-  // checksums its files bring along.
+  // Another system's checkpoint: its structure is good if it opens. Bytes are verified against the checksums
+  // in its files, if any.
   Status CheckForeign(const std::string& path) {
     if (checks_.sample)
       return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", path);
     const Result<OpenedSource> found = OpenAnyCkpt(path, options_.open);
-    // Files that are missing or contradict each other are what a check is for.
+    // Missing or contradictory files are problems to report, not errors of this verb.
     const StatusKind kind = found.status().kind();
     if (kind == StatusKind::kCorrupt ||
         (kind == StatusKind::kNotFound && FileSystem::Posix().Stat(path).ok())) {
@@ -219,7 +218,7 @@ class Verifier {
     if (options_.hash && sums.empty())
       return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
                           path);
-    // Without a choice both; of all that can be checked.
+    // Without a choice both, as far as possible.
     const bool values = options_.values || !options_.hash;
     Progress progress("verifying", sums.bytes + (values ? source.catalog().bytes() : 0), !options_.json);
     VerifyReport report =
@@ -242,7 +241,7 @@ class Verifier {
   }
 
  private:
-  // Values can be whole and worth nothing: why nobody should resume from them.
+  // Intact values may still be useless: why nobody should resume from them.
   static std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
     const std::filesystem::path step = CanonicalPath(directory);
     const auto facts = ReadStepFacts(fs, step.parent_path().string());
@@ -251,7 +250,7 @@ class Verifier {
     return {};
   }
 
-  // The step is whole in spite of them, so they do not fail the check; but nothing deletes it.
+  // The step is intact in spite of them, so they do not fail the check; but nothing deletes it.
   static std::vector<std::string> NoteUnlisted(FileSystem& fs, const std::string& directory,
                                                const Manifest& manifest) {
     constexpr size_t kNamed = 3;
@@ -289,8 +288,7 @@ class Verifier {
       PrintLineIn(Tone::kGood, "{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked),
                   what);
     else if (!report.problems.empty())
-      PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
-                report.problems.size() == 1 ? "" : "s");
+      PrintLine("{}: {}", checkpoint, Counted(report.problems.size(), "problem"));
     if (!report.trouble.ok()) PrintTrouble(checkpoint, report.trouble);
   }
 
@@ -298,20 +296,20 @@ class Verifier {
     PrintProblem(fmt::format("{}: could not be checked to the end: {}", checkpoint, trouble.message()));
   }
 
-  // What the checks will read; 0 where the step does not open.
+  // Bytes that the checks will read; 0 if the step does not open.
   uint64_t BytesOf(FileSystem& fs, const std::string& directory) const {
     const auto step = StepReader::Open(fs, directory);
     if (!step.ok()) return 0;
     return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
   }
 
-  // Nothing where there is none that can be read.
+  // nullopt if it cannot be read.
   static std::optional<Manifest> ManifestOf(FileSystem& fs, const std::string& directory) {
     Result<Manifest> manifest = ReadManifest(fs, directory);
     return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
   }
 
-  // A directory that this user may not write into is worth a note: the check was made all the same.
+  // If this user may not write into the directory, that is a note: the check was made all the same.
   void Record(FileSystem& fs, const std::string& directory, const Manifest& manifest,
               const std::vector<CheckedFile>& files, const std::vector<cairn::Check>& checks) {
     const auto record = RecordChecks(fs, directory, manifest, files, checks);
@@ -321,7 +319,7 @@ class Verifier {
             fmt::format("note: what was found is not kept for cairn ls: {}", record.status().message()));
       return;
     }
-    // What passed today may be less than what failed before.
+    // A check that passed today may be weaker than one that failed before.
     const bool passed =
         std::ranges::all_of(checks, [](const cairn::Check& check) { return check.problems == 0; });
     const Standing standing = StandingOf(*record, LookAtFiles(directory, manifest));

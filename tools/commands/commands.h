@@ -1,5 +1,5 @@
 // The verbs of `cairn`, one file cmd_NAME.cc each. A verb adds its subcommand to the program's, and sets
-// `verb` where that subcommand was given.
+// `verb` if that subcommand was given.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -34,7 +34,7 @@ void AddPlanPredict(CLI::App& plan, Verb& verb);
 void AddReportMatch(CLI::App& report, Verb& verb);
 void AddReportRewrite(CLI::App& report, Verb& verb);
 
-// The flags of `cairn train` and cairn-train: the subcommand declares none, since it hands all on.
+// The flags of `cairn train` and cairn-train: the subcommand declares none, because it passes all on.
 manual::Command DescribeTrain();
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// First the flags, then what completes them. The keys of --config are given to the same options as if they
-// had been typed, unless they were; keys that only cairn train has are passed over, so that one file serves
-// both. A model's config.json fills in the sizes that are still missing. What contradicts itself, or what
-// cairn train cannot run, is refused last, when all is known.
+// Flags come first. The keys of --config are then given to the options that were not typed; keys that only
+// cairn train has are skipped, so that one file serves both. A model's config.json fills in the sizes that
+// are still missing. Contradictions, and plans that cairn train cannot run, are refused last, when all is
+// known.
 
 #include "tools/commands/plan_options.h"
 
@@ -216,7 +216,7 @@ Status ApplyConfig(CLI::App& plan, const std::string& path) {
   return TakeGroupedToml(text.str(), path, [&](const TomlField& key) { return ApplyField(plan, key); });
 }
 
-// What flags gave stands; the rest comes from the model's file.
+// Flags win over the model's file.
 Status ApplyModel(PlanOptions& options) {
   const bool directory = std::filesystem::is_directory(options.model);
   const std::string path = directory ? JoinPath(options.model, "config.json") : options.model;
@@ -283,7 +283,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   if (request.program == Program::kCairn &&
       (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
     return InvalidArgument(
-        "cairn train has no sequence parallelism, no flash attention that is chosen and no FP8; plan without "
+        "cairn train has no sequence parallelism, no choice of flash attention and no FP8; plan without "
         "--for-cairn and --sbatch");
   if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");

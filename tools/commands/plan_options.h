@@ -1,4 +1,4 @@
-// What `cairn plan` is asked: model, cluster, batch, search space, output.
+// The options of `cairn plan`: model, cluster, batch, search space, output.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -41,7 +41,7 @@ std::string NameOf(Program program);  // with the bytes of a parameter
 // Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
 Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);
 
-// Samples to train; 0 where nothing was said.
+// Samples to train; 0 if no length was given.
 double SamplesOf(const PlanOptions& options);
 
 }  // namespace cairn

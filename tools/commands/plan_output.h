@@ -14,7 +14,7 @@ namespace cairn {
 struct PlanFacts {
   Candidate candidate;
   Prediction prediction;
-  TrainingCost training;  // zeros where no length was given
+  TrainingCost training;  // zeros if no length was given
   CheckpointCost checkpoint;
   int64_t save_interval = 0;  // steps
 };

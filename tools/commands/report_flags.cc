@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tools/cli/choices.h"
+
 namespace cairn {
 namespace {
 
@@ -46,6 +48,14 @@ void AddConfigFlags(CLI::App& command, RunConfig& config) {
           "activations are recomputed, which counts as work of the hardware (the default, unless the log "
           "says otherwise)")
       ->group(kGroup);
+}
+
+void AddFormula(CLI::App& command, TflopsFormula& formula, const std::string& description) {
+  AddChoice<TflopsFormula>(command, "--formula", formula, description,
+                           {{"auto", TflopsFormula::kAuto},
+                            {"simple", TflopsFormula::kSimple},
+                            {"megatron", TflopsFormula::kMegatron},
+                            {"model", TflopsFormula::kModel}});
 }
 
 }  // namespace cairn

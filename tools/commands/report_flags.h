@@ -3,12 +3,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "tools/report/run_config.h"
+#include "tools/report/run_summary.h"
 
 namespace cairn {
 
 // A flag for each count of RunConfig (--gpus, --seq-length, ...), --size, --recompute and --precision.
 // `config` must outlive the parsing.
 void AddConfigFlags(CLI::App& command, RunConfig& config);
+
+// --formula.
+void AddFormula(CLI::App& command, TflopsFormula& formula, const std::string& description);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// A step's name says its number and whether it is partial, superseded or being deleted. Then come its
-// files' times, and only then is a committed or superseded step opened, because opening accesses its files.
-// What its verify record says counts as far as the files still look the same. The steps that followed judge
-// a step too, so verdicts are added when all of a run are known.
+// A step's name says its number and whether it is partial, superseded or being deleted. Its files' times are
+// read next, and only then is a committed or superseded step opened, because opening accesses its files. Its
+// verify record counts as long as the files look the same. Later steps say whether a step is healthy, so
+// verdicts are added when all steps of a run are known.
 
 #include "tools/commands/run_listing.h"
 
@@ -41,7 +41,7 @@ void ReadTimes(FileSystem& fs, StepListing& step) {
   if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
 }
 
-// What a purge takes of a virtual step's shards it takes of the step.
+// A purge of a virtual step's shards is a purge of the step.
 void AddShardTimes(FileSystem& fs, const StepReader& reader, StepListing& step) {
   for (const ManifestFile& file : step.manifest->files)
     if (const auto info = fs.Stat(JoinPath(reader.DirectoryOf(file.name), file.name)); info.ok())
@@ -81,7 +81,7 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
 
 std::string NameOf(const std::string& directory) { return directory.substr(directory.find_last_of('/') + 1); }
 
-// Adds to each step what the steps say that followed it in its run directory.
+// Adds to each step the verdict of the steps that followed it in its run directory.
 void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepListing>& steps) {
   const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run_dir);
   if (!facts.ok()) return;
@@ -95,7 +95,7 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
   }
 }
 
-// In the order of their commits (branch.h). A step without a readable manifest counts to the newest branch.
+// In the order of their commits (branch.h). A step without a readable manifest belongs to the newest branch.
 void SortByCommit(std::vector<StepListing>& steps) {
   size_t newest = 0;
   for (const StepListing& step : steps)
@@ -105,7 +105,7 @@ void SortByCommit(std::vector<StepListing>& steps) {
   });
 }
 
-// Nothing where `directory` is not a run directory.
+// Nothing if `directory` is not a run directory.
 std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   if (!names.ok()) return std::nullopt;
@@ -118,7 +118,7 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   return run;
 }
 
-// Sealed, or of a format that is recognised.
+// Whether it is sealed, or of a known format.
 bool IsKnownForeign(FileSystem& fs, const std::string& path) {
   return HasSeal(fs, path) || !SystemOf(fs, path).empty();
 }
@@ -174,7 +174,7 @@ StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
   return step;
 }
 
-// A run of another system: one of its steps, at least, is sealed or recognised.
+// A run of another system: at least one of its steps is sealed or recognised.
 std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& directory) {
   const std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
   if (std::ranges::none_of(steps, [&](const ForeignStep& step) { return IsKnownForeign(fs, step.path); }))

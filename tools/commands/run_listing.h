@@ -1,4 +1,4 @@
-// What lies in a run directory, from names, sizes, times, manifests and catalogs: no tensor is read.
+// Lists a run directory by names, sizes, times, manifests and catalogs: no tensor is read.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ struct StepListing {
   std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
                           // superseded, deleting; of another system's: sealed, sealed with problems,
                           // changed since sealed, not sealed, being written
-  std::string system;     // whose it is, where it is another's; empty: Cairn's, or nobody's that is known
+  std::string system;     // another system's name; empty: Cairn, or unknown
   std::string trouble;    // why it is damaged, or what has changed
-  std::string unhealthy;  // why (ckpt/run/health.h); empty where it is healthy or nothing is known
+  std::string unhealthy;  // why (ckpt/run/health.h); empty if it is healthy or nothing is known
   uint64_t bytes = 0;     // of all files
   int64_t modified_unix_seconds = 0;  // of the newest file
   int64_t accessed_unix_seconds =
@@ -35,8 +35,8 @@ struct RunListing {
   std::vector<StepListing> steps;  // by step, then by name
 };
 
-// The runs that `directory` means: itself, where it is a step or a run directory, of Cairn or of another
-// system; else the run directories in it. Errors: NotFound where there is none.
+// The runs that `directory` means: itself, if it is a step or a run directory, of Cairn or of another
+// system; else the run directories in it. Errors: NotFound if there is none.
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory);
 
 }  // namespace cairn

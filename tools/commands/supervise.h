@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// The command's exit status, 128 + N where signal N ended it. Errors: NotFound where it cannot be started.
+// The command's exit status, 128 + N if signal N ended it. Errors: NotFound if it cannot be started.
 Result<int> Supervise(const std::vector<std::string>& command);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// The tokens become an indexed dataset, if they are none; cairn-train, which takes the model from the step,
-// evaluates each checkpoint on it and writes each batch's loss to a file. What is no step that cairn-train
-// can open (another system's files, a member of an archive) becomes a temporary one of weights alone first;
-// one such step is there at a time.
+// The tokens become an indexed dataset unless they are one already. cairn-train, which takes the model from
+// the step, evaluates each checkpoint on it and writes each batch's loss to a file. A checkpoint that
+// cairn-train cannot open (another system's files, a member of an archive) first becomes a temporary step of
+// weights alone; only one such step exists at a time.
 
 #include "tools/commands/verify_loss.h"
 
@@ -34,7 +34,7 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kMock = "mock";
 
-// What a batch is here: one sample of seq_length tokens.
+// A batch is one sample of seq_length tokens.
 struct LossBatches {
   std::string source;  // PREFIX, FILE.txt or "mock"
   int64_t count = kDefaultBatches;
@@ -251,7 +251,7 @@ class LossRun {
   int runs_ = 0;
 };
 
-// A loss that is not finite says nothing of the weights, so that it equals no other.
+// A loss that is not finite says nothing about the weights: it equals no other.
 LossComparison Compare(const Losses& a, const Losses& b, double tolerance) {
   LossComparison comparison;
   for (size_t i = 0; i < a.batches.size(); ++i) {

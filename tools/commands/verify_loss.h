@@ -28,8 +28,8 @@ struct LossOptions {
 inline constexpr int64_t kDefaultBatches = 8;
 inline constexpr int64_t kDefaultSeqLength = 1024;
 
-// Prints both losses. kExitCheckFailed where a batch's differ by more than the tolerance, or are not finite.
-// Errors: those of the checkpoints, the data and the trainer.
+// Prints both losses. kExitCheckFailed if those of a batch differ by more than the tolerance or are not
+// finite. Errors: those of the checkpoints, the data and the trainer.
 Result<int> RunVerifyLoss(const LossOptions& options);
 
 }  // namespace cairn

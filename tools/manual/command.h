@@ -9,10 +9,10 @@
 
 namespace cairn::manual {
 
-// What a shell can offer where a value is to be typed.
+// What a shell can offer for a value.
 enum class ValueKind { kNone, kChoice, kFile, kDirectory, kOther };
 
-// What follows a flag, or stands for itself as a positional. kind is kNone for a flag without a value.
+// The value of a flag or positional. kind is kNone for a flag without a value.
 struct Value {
   std::string name;  // as --help writes it: "N", "DIR", "auto|on|off"
   ValueKind kind = ValueKind::kNone;
@@ -66,10 +66,10 @@ std::string LastWord(const Command& command);
 // The words after the command's name: "[OPTIONS] --store DIR SRC...".
 std::vector<std::string> SynopsisWords(const Command& command);
 
-// The value as help writes it, with "..." where several may be given; empty for a flag without one.
+// The value as help writes it, with "..." if several may be given; empty for a flag without one.
 std::string ValueText(const Option& option);
 
-// What a page says behind the description: "Default: 3. From 1 to 8. Not together with --x."; may be empty.
+// The sentences after the description: "Default: 3. From 1 to 8. Not together with --x."; may be empty.
 std::string ConstraintText(const Option& option);
 
 // The groups in the order of their first option.

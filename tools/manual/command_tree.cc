@@ -25,7 +25,7 @@ bool IsChoice(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), fits);
 }
 
-// "auto|on|off" -> its words; nothing where the name is not a list of choices.
+// "auto|on|off" -> its words; empty if the name is not a list of choices.
 std::vector<std::string> ChoicesOf(const std::string& name) {
   const std::vector<std::string> words = CLI::detail::split(name, '|');
   if (words.size() < 2 || !std::all_of(words.begin(), words.end(), IsChoice)) return {};

@@ -1,4 +1,4 @@
-// The parts of what --help prints beneath its options.
+// The parts of the text that --help prints below its options.
 #pragma once
 
 #include <string>

@@ -76,7 +76,7 @@ std::string EndSections(const Command& command) {
 
 }  // namespace
 
-// What stands between two ` is code there too. Python-Markdown, which renders docs/, knows no backslash
+// Text between two ` is code in Markdown too. Python-Markdown, which renders docs/, knows no backslash
 // before < and >.
 std::string MarkdownText(const std::string& text) {
   std::string safe;

@@ -111,7 +111,7 @@ void WriteEnd(const Command& command, RoffWriter& page) {
   for (const std::string& example : command.examples) page.Verbatim(example);
 }
 
-// Its parents; of a command that has none, nothing.
+// Names the parent commands, if any.
 void WriteSeeAlso(const Command& command, RoffWriter& page) {
   std::vector<std::string> pages;
   std::string name = command.name;

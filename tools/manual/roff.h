@@ -10,7 +10,8 @@ namespace cairn::manual {
 // Section 1; `version` is the program's ("cairn 0.1.0").
 std::string RoffPage(const Command& command, const std::string& version);
 
-// Text as it stands on a line of roff: nothing in it is taken for a request, an escape or a typographic sign.
+// Escapes text for a line of roff, so that nothing in it is read as a request, an escape or a typographic
+// sign.
 std::string RoffText(const std::string& text);
 
 }  // namespace cairn::manual

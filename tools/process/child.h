@@ -1,4 +1,4 @@
-// Runs another program to its end: arguments in, what it printed out. No shell reads the arguments.
+// Runs another program to its end, and returns its output. No shell reads the arguments.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,12 @@ struct ChildOutcome {
 };
 
 // `words[0]` is looked up in PATH; `input` is the child's standard input.
-// `meanwhile` is called some times a second until it ends. Errors: NotFound (there is no such program),
+// Calls `meanwhile` several times a second until it ends. Errors: NotFound (there is no such program),
 // IoError (it could not be started).
 Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input = "",
                               const std::function<void()>& meanwhile = nullptr);
 
-// What it printed on stdout. Errors: those of RunChild; IoError with what it printed on stderr where its exit
-// status is not 0.
+// The child's stdout. Errors: those of RunChild; IoError with the child's stderr if its exit status is not 0.
 Result<std::string> ChildOutput(const std::vector<std::string>& words, const std::string& input = "");
 
 }  // namespace cairn

@@ -24,7 +24,7 @@ Result<ScratchDir> ScratchDir::Make() {
   return made;
 }
 
-// In a session of its own, so that a terminal's Ctrl-C does not reach it. Without it the directory is as
+// Runs in a session of its own, so that a terminal's Ctrl-C does not reach it. Without it the directory is as
 // good.
 void ScratchDir::StartRemover() {
   int ends[2];

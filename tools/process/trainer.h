@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// cairn-train, which lies beside this program. Errors: NotFound where it was not built.
+// cairn-train, which lies beside this program. Errors: NotFound if it was not built.
 Result<std::string> FindTrainer();
 
 }  // namespace cairn

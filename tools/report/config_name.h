@@ -1,4 +1,4 @@
-// What the name of a log or script says of its run: "61B-ds-zero1-mbs-2-pp16-dp-1-gas-512.out".
+// Reads the configuration in the name of a log or script: "61B-ds-zero1-mbs-2-pp16-dp-1-gas-512.out".
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What log lines tell of a run's configuration, whoever wrote them:
+// Reads a run's configuration from log lines, whichever program wrote them:
 //
 //   "  hidden_size ............................. 1024"            the dump of arguments (Megatron, DeepSpeed)
 //   "using world size: 16, data-parallel-size: 1, ..."            Megatron
@@ -21,7 +21,7 @@ int TakeCommandLine(std::string_view text, RunConfig& config);
 int TakeJsonField(std::string_view text, RunConfig& config);
 int TakeSentence(std::string_view text, RunConfig& config);
 
-// A field by any of its names, in the writing of flags or of dumps. False where the name means nothing here.
+// Takes a field by any of its names, spelled as in flags or in dumps. False if the name is unknown.
 bool TakeField(std::string_view name, std::string_view value, RunConfig& config);
 
 }  // namespace cairn

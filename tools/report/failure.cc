@@ -1,8 +1,8 @@
 // A table of signs, each with a cause and a weight: the first sign in a line decides what the line says, so
-// their order matters. Lines that only advise are dropped before. Exceptions, tracebacks and exit codes come
-// after the signs, because they name a cause only where no sign does. Over a log, a heavier failure replaces
-// a lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the machine
-// replaces that.
+// their order matters. Lines that only give advice are dropped before. Exceptions, tracebacks and exit codes
+// come after the signs, because they name a cause only if no sign does. Over a log, a heavier failure
+// replaces a lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the
+// machine replaces that.
 
 #include "tools/report/failure.h"
 
@@ -162,7 +162,7 @@ std::string Shortened(std::string_view text) {
   return cut ? out + "..." : out;
 }
 
-// The length of one prefix of a launcher; 0 where there is none.
+// The length of one prefix of a launcher; 0 if there is none.
 size_t PrefixLength(std::string_view text) {
   if (text.empty()) return 0;
   if (text[0] == ' ' || text[0] == '\t') return 1;

@@ -19,7 +19,7 @@ struct Failure {
   bool decreed = false;  // Slurm ended the job: what follows is its consequence
 };
 
-// What `text` says by itself; nothing where it says nothing of a failure.
+// The failure that the line `text` reports; nullopt if it reports none.
 std::optional<Failure> FailureIn(std::string_view text);
 
 class FailureSearch {

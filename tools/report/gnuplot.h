@@ -7,12 +7,11 @@
 
 namespace cairn {
 
-// What gnuplot writes on its standard output for these commands. Errors: NotFound (it is not installed),
-// IoError with its first line of complaint.
+// The standard output of gnuplot for these commands. Errors: NotFound (it is not installed), IoError with
+// the first line of its message.
 Result<std::string> RunGnuplot(const std::string& commands);
 
-// As a string of gnuplot's in double quotes: what it or its enhanced text would obey is taken out of its
-// meaning.
+// A gnuplot string in double quotes. Characters that gnuplot would interpret are removed.
 std::string GnuplotString(std::string_view text);
 
 }  // namespace cairn

@@ -63,7 +63,7 @@ std::string Failures(const std::vector<RunSummary>& runs) {
   return out.empty() ? "" : "<h2>Failures</h2>\n<ul>\n" + out + "</ul>\n";
 }
 
-// Without what may stand only at the start of a document.
+// Without the parts that only the start of a document may have.
 std::string_view Inline(std::string_view svg) {
   const size_t begin = svg.find("<svg");
   return begin == svg.npos ? svg : svg.substr(begin);

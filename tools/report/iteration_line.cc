@@ -51,7 +51,7 @@ void TakeLoss(std::string_view name, std::string_view value, IterationLine& line
   line.nan_loss = NumberAt(value).has_value() && !std::isfinite(line.loss);
 }
 
-// The names that were not met as they are spelled today.
+// Other names, by the words in them.
 void TakeOddField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
   const auto has = [name](std::string_view word) { return FindWord(name, word) != npos; };
   if (has("tflop")) {
@@ -135,7 +135,7 @@ void TakeField(std::string_view name, std::string_view value, IterationLine& lin
   field->set(number->value, line);
 }
 
-// "iteration 5/ 100" at or after `at`: where the 5 is; npos where there is none.
+// "iteration 5/ 100" at or after `at`: where the 5 is; npos if there is none.
 size_t IterationNumber(std::string_view text, size_t at) {
   constexpr std::string_view kWord = "iteration";
   for (;;) {
@@ -201,7 +201,7 @@ constexpr size_t kLongValue =
     24;  // of a number and a unit; more may be the line that a lost \n put behind it
 
 // The fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns where the number of
-// another iteration stands; npos where there is none.
+// another iteration stands; npos if there is none.
 size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
   int loss_rank = 0;
   const char separator = text.find('|', at) == npos ? ',' : '|';

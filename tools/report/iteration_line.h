@@ -3,7 +3,7 @@
 //   iteration 5/ 100 | consumed samples: 40 | elapsed time per iteration (ms): 9000.1 | ... | lm
 //   loss: 6.9E+00 |
 //
-// Fields come in any order, under any of the names they had; any may be missing.
+// Fields come in any order, under any name that a version used; any may be missing.
 #pragma once
 
 #include <cmath>
@@ -33,8 +33,9 @@ struct IterationLine {
   bool nan_loss = false;  // the loss is written as nan or inf
 };
 
-// Calls `take` for each iteration told in `text`: two where a line end was lost. Lines that only mention one
-// ("saved checkpoint at iteration 5") are none.
+// Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention
+// one
+// ("saved checkpoint at iteration 5") do not count.
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take);
 
 // DeepSpeed's own lines:

@@ -21,7 +21,7 @@ constexpr size_t kMaxLine = 16384;
 
 bool IsName(char c) { return IsLetter(c) || IsDigit(c) || c == '_'; }
 
-// With $NAME and ${NAME} replaced where they are known.
+// With $NAME and ${NAME} replaced if they are known.
 std::string Expanded(std::string_view line, const Variables& variables) {
   std::string out;
   for (size_t at = 0; at < line.size() && out.size() < kMaxLine; ++at) {
@@ -60,7 +60,7 @@ void TakeAssignment(std::string_view line, Variables& variables) {
   variables[std::string(line.substr(0, end))] = Expanded(UnquotedWord(line.substr(end + 1)), variables);
 }
 
-// The value of "--name=value", "--name value" or "-n value"; empty where the line has none.
+// The value of "--name=value", "--name value" or "-n value"; empty if the line has none.
 std::string Option(std::string_view line, std::string_view name, std::string_view letter) {
   for (const std::string_view flag : {name, letter}) {
     const size_t at = line.find(flag);

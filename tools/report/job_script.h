@@ -1,4 +1,4 @@
-// What a job script says of its run: names, where its log goes, and the flags of the training.
+// Reads a job script: its name, where its log goes, and the flags of the training.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace cairn {
 
 struct JobScript {
   std::string path;
-  std::string job_name;  // #SBATCH --job-name; empty where there is none
+  std::string job_name;  // #SBATCH --job-name; empty if there is none
   std::string output;    // #SBATCH --output: "logs/%x-%j.out"
   RunConfig config;      // of its flags, with the shell's variables put in, else of its name
 };

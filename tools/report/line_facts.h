@@ -1,4 +1,4 @@
-// Small facts of single log lines: memory, checkpoints, dates, who speaks.
+// Facts in single log lines: memory, checkpoints, dates, which rank printed it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct MemoryFacts {
   double reserved_gib = 0;   // the most that the allocator held
 };
 // "max allocated: 2000.2 | reserved: 3000.0 | max reserved: 3200.0" (MB), "Max_MA 5.38 GB ... Max_CA 6 GB",
-// "MaxMemAllocated=15.06GB". 0 for what the line does not tell.
+// "MaxMemAllocated=15.06GB". 0 if the line does not say.
 MemoryFacts MemoryIn(std::string_view text);
 
 struct CheckpointFacts {
@@ -24,7 +24,7 @@ CheckpointFacts CheckpointIn(std::string_view text);
 // "2024-09-03 15:52:43" or with T between, anywhere in `text`, as seconds since 1970 in no time zone.
 std::optional<int64_t> DateIn(std::string_view text);
 
-// Who printed the line by its launcher's prefix ("3: ", "[rank3]: ", "[default0]:"); empty where there is
+// Who printed the line by its launcher's prefix ("3: ", "[rank3]: ", "[default0]:"); empty if there is
 // none.
 std::string_view SpeakerOf(std::string_view text);
 

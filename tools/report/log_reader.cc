@@ -1,8 +1,8 @@
-// A start ends where the next begins: at a banner (the dump of arguments, a command line, "using world size")
-// once there are iterations, or where the iteration goes back without one.
+// A start ends where the next one begins: at a banner (the dump of arguments, a command line, "using world
+// size") after iterations, or where the iteration number decreases without a banner.
 //
-// Several ranks may print the same lines. The one whose launcher's prefix the first line had is believed; an
-// iteration that is there already is an echo if another prefix told it, or if it is the last one again.
+// Several ranks may print the same lines. The rank with the launcher's prefix of the first line counts; an
+// iteration that was read already is an echo if it has another prefix, or if it is the last one again.
 #include "tools/report/log_reader.h"
 
 #include <algorithm>
@@ -71,9 +71,8 @@ class Reader : public LineSink {
 
   void Iterations(std::string_view text) {
     const std::string_view prefix = text.substr(0, FindWord(text, "iteration"));
-    ParseIterations(text, [&](const IterationLine& line) {
-      Iteration(line, SampleSource::kIteration, prefix);
-    });
+    ParseIterations(text,
+                    [&](const IterationLine& line) { Iteration(line, SampleSource::kIteration, prefix); });
   }
 
   void Evaluation(std::string_view text) {
@@ -113,7 +112,7 @@ class Reader : public LineSink {
     if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
   }
 
-  // It went on.
+  // The training continued.
   void ClearFailure() {
     if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
   }

@@ -21,7 +21,7 @@ constexpr size_t kMaxLineBytes = 1 << 20;
 
 bool IsEnd(char c) { return c == '\n' || c == '\r'; }
 
-// After the last line end; 0 where there is none.
+// After the last line end; 0 if there is none.
 size_t WholeLines(std::string_view text) {
   const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
   size_t end = line ? static_cast<size_t>(line - text.data()) + 1 : 0;

@@ -1,7 +1,7 @@
-// Reads a log of any size from front to back and hands over the lines that may matter.
+// Reads a log of any size from front to back and passes on the lines that may matter.
 //
-// A line ends at \n or \r: what a progress bar wrote over itself is a line each time. Numbers of lines count
-// \n, as editors do. Escape sequences of terminals are taken out. Memory: one block, whatever the file.
+// A line ends at \n or \r, so each state of a progress bar is a line. Line numbers count \n, as editors do.
+// Terminal escape sequences are removed. Memory: one block, whatever the size of the file.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct LogLine {
   uint32_t kinds = 0;     // LineKind, or-ed
 };
 
-// What the file looks like as a whole.
+// Facts about the whole file.
 struct LogFacts {
   uint64_t bytes = 0;
   uint64_t lines = 0;         // \n seen, and 1 for a last line without
-  uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB is handed over in parts
+  uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB is passed on in parts
   uint64_t zeros = 0;         // bytes 0 in the first block
   bool compressed = false;    // gzip, zstd, xz or zip by its first bytes
 };
 
-// Who takes the lines.
+// Receives the lines.
 class LineSink {
  public:
   virtual ~LineSink() = default;

@@ -1,6 +1,6 @@
-// The words themselves. A word may be coarse: a hit only selects a line, which the reader of its kind then
-// takes apart. But a word that most lines hold would cost more than it finds, hence the checks of what stands
-// around some of them.
+// The words themselves. A word may be coarse: it only selects a line, which the reader of its kind then
+// parses. But a word that most lines contain would cost more than it finds, so some words also check the
+// characters around them.
 #pragma once
 
 #include <cctype>
@@ -8,14 +8,14 @@
 #include <string_view>
 
 #include "tools/report/log_words.h"
+#include "tools/report/numbers.h"
 
 namespace cairn {
 
-// Whether the word at [begin, end) of `text` counts, by what stands around it.
+// Whether the word at [begin, end) of `text` counts, by the characters around it.
 using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
 
 inline char At(std::string_view text, size_t i) { return i < text.size() ? text[i] : '\0'; }
-inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 inline bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
 inline bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
@@ -30,7 +30,7 @@ inline bool EndsName(std::string_view text, size_t begin, size_t end) {
 inline bool BeforeCapital(std::string_view text, size_t, size_t end) {
   return At(text, end) >= 'A' && At(text, end) <= 'Z';
 }
-// Of one line, "elapsed time per iteration (ms)" and "number of skipped iterations" do not count.
+// "elapsed time per iteration (ms)" and "number of skipped iterations" do not count.
 inline bool BeforeNumber(std::string_view text, size_t, size_t end) {
   const size_t at = text.substr(0, end + 16).find_first_not_of(" :=", end);
   return IsDigit(At(text, at == std::string_view::npos ? end + 16 : at));
@@ -71,7 +71,6 @@ struct LogWord {
   WordCheck check = nullptr;
 };
 
-// One hit a line is best: each costs a look.
 inline constexpr LogWord kLogWords[] = {
     {"iteration", kIterationLine, true, BeforeNumber},
     {"iter time (s):", kDeepSpeedLine},

@@ -2,7 +2,6 @@
 // there are words compared.
 #include "tools/report/log_words.h"
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -15,13 +14,11 @@ uint32_t PairOf(char first, char second) {
   return static_cast<uint32_t>(static_cast<unsigned char>(first)) << 8 | static_cast<unsigned char>(second);
 }
 
-char Small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 char Capital(char c) { return IsLower(c) ? static_cast<char>(c - ('a' - 'A')) : c; }
 
 bool Begins(std::string_view text, const LogWord& word) {
   if (!word.any_case) return text.starts_with(word.text);
-  return text.size() >= word.text.size() &&
-         std::ranges::equal(text.substr(0, word.text.size()), word.text, {}, Small);
+  return SameWord(text.substr(0, word.text.size()), word.text);
 }
 
 // By the first two characters of a word: the words that begin with them.

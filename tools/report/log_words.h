@@ -1,4 +1,4 @@
-// The words that a report looks for in a log, and what a line that holds one may be.
+// The words that a report looks for in a log, and what a line with one of them may be.
 //
 // Most lines of a log contain none. Only those that do are parsed.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// What a line may be. A line can be several: an error in the middle of a line of a progress bar.
+// The kinds of lines. A line can be of several: an error in the middle of a line of a progress bar.
 enum LineKind : uint32_t {
   kIterationLine = 1 << 0,  // "iteration 5/ 100 | ..."
   kDeepSpeedLine =

@@ -1,4 +1,4 @@
-// Finds for each log the job script that made it, so that both can bear one name.
+// Finds the job script of each log, so that both can have the same name.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct LogMatch {
   std::string log;
   std::string script;    // empty: none, or several as good
   std::string evidence;  // "its --output", "its name", "5 flags"
-  std::string rename;    // the path the log should have; empty where it has it
+  std::string rename;    // the path that the log should have; empty if it has it already
 };
 
 std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std::vector<JobScript>& scripts);

@@ -43,7 +43,7 @@ DigitRun ReadDigits(std::string_view text, size_t at) {
   return digits;
 }
 
-// The exponent at `at` ("E+05"), and where it ends; 0 and `at` where there is none.
+// The exponent at `at` ("E+05"); `at` moves to its end. 0 if there is none.
 int ReadExponent(std::string_view text, size_t& at) {
   if (at >= text.size() || LowerCase(text[at]) != 'e') return 0;
   size_t k = at + 1;

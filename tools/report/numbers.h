@@ -1,5 +1,5 @@
-// Numbers out of log lines: "9000.1", "6.931472E+00", "nan", "-inf". Fast, as a log of gigabytes holds little
-// else.
+// Reads numbers in log lines: "9000.1", "6.931472E+00", "nan", "-inf". It is fast because a log of gigabytes
+// contains little else.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ std::string_view Trim(std::string_view text);
 // Whether two texts differ in nothing but the case of ASCII letters.
 bool SameWord(std::string_view a, std::string_view b);
 
-// Where `word` (lower case) starts in `text`, whatever the case of the latter; npos where it does not.
+// Where `word` (lower case) starts in `text`, in any case; npos if it is not there.
 size_t FindWord(std::string_view text, std::string_view word, size_t from = 0);
 
 inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }

@@ -53,7 +53,7 @@ Number MemoryOf(const RunSummary& run) { return run.reserved_gib ? run.reserved_
 Number SizeOf(const RunSummary& run) { return run.parameters ? Number(*run.parameters / 1e9) : std::nullopt; }
 std::string SizeOfBillions(double billions) { return SizeText(billions * 1e9); }
 
-// Of all GPUs together.
+// The sum over all GPUs.
 Number PflopsOf(const RunSummary& run) {
   if (!run.tflops || !run.config.gpus) return std::nullopt;
   return *run.tflops * static_cast<double>(*run.config.gpus) / 1e3;

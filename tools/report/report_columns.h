@@ -29,14 +29,14 @@ using ColumnList = std::vector<const ReportColumn*>;
 // Columns by key or heading, in any case. Errors: InvalidArgument naming the ones there are.
 Result<ColumnList> FindColumns(const std::vector<std::string>& names);
 
-// Those of tables: the brief's. `days`: with the days of the planned training.
+// The usual columns of tables. `days`: with the days of the planned training.
 ColumnList MarkdownColumns(bool days);
 ColumnList TerminalColumns(bool days);
 ColumnList PageColumns(bool days);  // how a run ended comes first: a page scrolls sideways
 
-// What a table shows; "-" where there is nothing.
+// The cell of a table; "-" if it is empty.
 std::string Cell(const ReportColumn& column, const RunSummary& summary);
-// A number with all its digits, or the text; "" where there is nothing.
+// A number with all its digits, or the text; "" if there is nothing.
 std::string RawCell(const ReportColumn& column, const RunSummary& summary);
 
 // By the column, those without a value last.

@@ -14,6 +14,24 @@ namespace cairn {
 namespace {
 
 using nlohmann::ordered_json;
+using TextRows = std::vector<std::vector<std::string>>;
+
+// Characters, not bytes, of UTF-8.
+size_t TextWidth(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+// The heading, then a row a run.
+TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  TextRows rows(1);
+  for (const ReportColumn* column : columns) rows[0].emplace_back(column->heading);
+  for (const RunSummary& run : runs) {
+    auto& row = rows.emplace_back();
+    for (const ReportColumn* column : columns) row.push_back(Cell(*column, run));
+  }
+  return rows;
+}
 
 std::string Padded(std::string_view text, size_t width, bool right) {
   const std::string blanks(width - std::min(width, TextWidth(text)), ' ');
@@ -72,21 +90,6 @@ ordered_json ToJson(const RunSummary& run) {
 }
 
 }  // namespace
-
-size_t TextWidth(std::string_view text) {
-  return static_cast<size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  TextRows rows(1);
-  for (const ReportColumn* column : columns) rows[0].emplace_back(column->heading);
-  for (const RunSummary& run : runs) {
-    auto& row = rows.emplace_back();
-    for (const ReportColumn* column : columns) row.push_back(Cell(*column, run));
-  }
-  return rows;
-}
 
 std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
   TextRows rows = TableRows(columns, runs);

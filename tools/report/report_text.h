@@ -9,11 +9,6 @@
 
 namespace cairn {
 
-using TextRows = std::vector<std::vector<std::string>>;
-
-// The heading, then a row a run.
-TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs);
-
 // As Markdown, columns as wide as their widest cell, numbers to the right.
 std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
@@ -25,8 +20,5 @@ std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummar
 
 // A list of objects with all columns, files, failures and configuration.
 nlohmann::ordered_json ReportJson(const std::vector<RunSummary>& runs);
-
-// Characters, not bytes, of UTF-8.
-size_t TextWidth(std::string_view text);
 
 }  // namespace cairn

@@ -25,52 +25,26 @@ struct Column {
 };
 
 struct Heading {
-  std::string_view word;
   Column column;
+  std::vector<std::string_view> words;  // of the heading, letters alone
 };
-constexpr Heading kHeadings[] = {
-    {"gpus", {Role::kField, "gpus"}},
-    {"gpu", {Role::kField, "gpus"}},
-    {"nodes", {Role::kField, "nodes"}},
-    {"nnodes", {Role::kField, "nodes"}},
-    {"dp", {Role::kField, "dp"}},
-    {"tp", {Role::kField, "tp"}},
-    {"mp", {Role::kField, "tp"}},
-    {"pp", {Role::kField, "pp"}},
-    {"mbs", {Role::kField, "mbs"}},
-    {"microbatch", {Role::kField, "mbs"}},
-    {"micbs", {Role::kField, "mbs"}},
-    {"gbs", {Role::kField, "gbs"}},
-    {"globalbatch", {Role::kField, "gbs"}},
-    {"globbs", {Role::kField, "gbs"}},
-    {"gas", {Role::kField, "gas"}},
-    {"chunks", {Role::kField, "gas"}},
-    {"ppchunks", {Role::kField, "gas"}},
-    {"layers", {Role::kField, "layers"}},
-    {"nlayers", {Role::kField, "layers"}},
-    {"nl", {Role::kField, "layers"}},
-    {"hidden", {Role::kField, "hidden"}},
-    {"nhidden", {Role::kField, "hidden"}},
-    {"hiddensize", {Role::kField, "hidden"}},
-    {"h", {Role::kField, "hidden"}},
-    {"seq", {Role::kField, "seq"}},
-    {"seqlen", {Role::kField, "seq"}},
-    {"vocab", {Role::kField, "vocab"}},
-    {"size", {Role::kSize, {}}},
-    {"sizeb", {Role::kSize, {}}},
-    {"params", {Role::kSize, {}}},
-    {"recompute", {Role::kRecompute, {}}},
-    {"secit", {Role::kSeconds, {}}},
-    {"seciter", {Role::kSeconds, {}}},
-    {"sit", {Role::kSeconds, {}}},
-    {"secondsit", {Role::kSeconds, {}}},
-    {"secperit", {Role::kSeconds, {}}},
-    {"timeit", {Role::kSeconds, {}}},
-    {"speed", {Role::kSeconds, {}}},
-    {"tflops", {Role::kTflops, {}}},
-    {"tflopsgpu", {Role::kTflops, {}}},
-    {"tflop", {Role::kTflops, {}}},
-    {"tflopsgpus", {Role::kTflops, {}}},
+const Heading kHeadings[] = {
+    {{Role::kField, "gpus"}, {"gpus", "gpu"}},
+    {{Role::kField, "nodes"}, {"nodes", "nnodes"}},
+    {{Role::kField, "dp"}, {"dp"}},
+    {{Role::kField, "tp"}, {"tp", "mp"}},
+    {{Role::kField, "pp"}, {"pp"}},
+    {{Role::kField, "mbs"}, {"mbs", "microbatch", "micbs"}},
+    {{Role::kField, "gbs"}, {"gbs", "globalbatch", "globbs"}},
+    {{Role::kField, "gas"}, {"gas", "chunks", "ppchunks"}},
+    {{Role::kField, "layers"}, {"layers", "nlayers", "nl"}},
+    {{Role::kField, "hidden"}, {"hidden", "nhidden", "hiddensize", "h"}},
+    {{Role::kField, "seq"}, {"seq", "seqlen"}},
+    {{Role::kField, "vocab"}, {"vocab"}},
+    {{Role::kSize, {}}, {"size", "sizeb", "params"}},
+    {{Role::kRecompute, {}}, {"recompute"}},
+    {{Role::kSeconds, {}}, {"secit", "seciter", "sit", "secondsit", "secperit", "timeit", "speed"}},
+    {{Role::kTflops, {}}, {"tflops", "tflopsgpu", "tflop", "tflopsgpus"}},
 };
 
 struct Cell {
@@ -127,7 +101,7 @@ Column ColumnOf(std::string_view heading) {
   for (const char c : heading.substr(0, heading.find('(')))
     if (IsLetter(c)) word += LowerCase(c);
   for (const Heading& known : kHeadings)
-    if (known.word == word) return known.column;
+    if (std::ranges::find(known.words, word) != known.words.end()) return known.column;
   return {};
 }
 
@@ -136,8 +110,8 @@ struct CellNumber {
   double value;
   size_t begin, end;  // in the text
 };
-// "21e3.5" and "21e1e3" are no numbers: another number before the rest would be read as one with it.
-bool GoesOn(std::string_view rest) {
+// "21e3.5" and "21e1e3" are not numbers: a new number before the rest would be read together with it.
+bool Continues(std::string_view rest) {
   if (rest.starts_with('.')) rest.remove_prefix(1);
   if (!rest.empty() && IsDigit(rest[0])) return true;
   if (rest.empty() || LowerCase(rest[0]) != 'e') return false;
@@ -151,7 +125,7 @@ std::optional<CellNumber> NumberIn(std::string_view text) {
   const auto number = NumberAt(text.substr(begin));
   if (!number) return std::nullopt;
   const size_t end = begin + number->length;
-  if (GoesOn(text.substr(end))) return std::nullopt;
+  if (Continues(text.substr(end))) return std::nullopt;
   return CellNumber{number->value, begin, text[end - 1] == '.' ? end - 1 : end};  // "27..." is 27 and dots
 }
 
@@ -273,7 +247,7 @@ class Rewriter {
   void TableRow(std::string_view line, const std::vector<Cell>& cells) {
     Row row;
     std::optional<Cell> target;
-    // A row of CSV that does not fit its heading goes on in the next line, or comes from the one before.
+    // A row of CSV that does not fit its heading continues in the next line, or comes from the one before.
     const bool fits = options_.syntax == TableSyntax::kMarkdown || cells.size() == columns_.size();
     const bool blank = std::ranges::all_of(cells, [&](Cell cell) { return TextOf(line, cell).empty(); });
     for (size_t i = 0; fits && !blank && i < std::min(cells.size(), columns_.size()); ++i) {

@@ -12,7 +12,7 @@ enum class TableSyntax { kMarkdown, kCsv };
 
 struct RewriteOptions {
   TableSyntax syntax = TableSyntax::kMarkdown;
-  RunConfig defaults;  // what the table has no column for: sequence length, vocabulary, recomputation, ...
+  RunConfig defaults;  // facts without a column: sequence length, vocabulary, recomputation, ...
   TflopsFormula formula =
       TflopsFormula::kAuto;  // auto: Megatron's for rows with layers, hidden size and vocabulary
 };

@@ -95,12 +95,8 @@ bool Agree(const RunConfig& a, const RunConfig& b) {
   return !(a.precision && b.precision && *a.precision != *b.precision);
 }
 
-std::optional<int64_t> VocabOf(const RunConfig& config) {
-  return config.padded_vocab ? config.padded_vocab : config.vocab;
-}
-
 std::optional<ModelShape> ShapeOf(const RunConfig& config) {
-  const auto vocab = VocabOf(config);
+  const auto vocab = config.padded_vocab ? config.padded_vocab : config.vocab;
   const auto possible = [](const std::optional<int64_t>& side) {
     return side && *side > 0 && *side <= kLargestSide;
   };

@@ -1,5 +1,5 @@
-// What a run was: the model's shape, the topology, the batch. From the log, else the file's name, else
-// options.
+// The configuration of a run: the model's shape, the topology, the batch. From the log, else the file's name,
+// else options.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace cairn {
 
 struct RunConfig {
-  std::optional<double> size_b;  // parameters, 10^9, where the shape is not known
+  std::optional<double> size_b;  // parameters, 10^9, if the shape is not known
   std::optional<int64_t> gpus, nodes, gpus_per_node;
   std::optional<int64_t> tp, pp, dp, cp;
   std::optional<int64_t> virtual_layers;  // layers per virtual pipeline stage
@@ -23,9 +23,9 @@ struct RunConfig {
   std::optional<int64_t> kv_heads, head_dim;
   std::optional<int64_t> train_iters, log_interval, save_interval;
   std::optional<bool> recompute;
-  std::optional<bool> gated;    // MLP
-  std::optional<bool> grouped;  // false: kv_heads counts for nothing, for Megatron says 1 where it has none
-  std::optional<bool> untied;   // output layer
+  std::optional<bool> gated;             // MLP
+  std::optional<bool> grouped;           // false: ignore kv_heads, for Megatron says 1 if it has none
+  std::optional<bool> untied;            // output layer
   std::optional<std::string> precision;  // fp16, bf16, fp32
 
   bool operator==(const RunConfig&) const = default;
@@ -47,17 +47,14 @@ void FillFrom(const RunConfig& other, RunConfig& config);
 // Fills in what follows from the rest: DP = GPUs / (TP·PP·CP), GBS = MBS·GAS·DP, and so on round.
 void Derive(RunConfig& config);
 
-// False where both know a field of model, topology or batch and differ in it.
+// False if both know a field of model, topology or batch and differ in it.
 bool Agree(const RunConfig& a, const RunConfig& b);
 
-// The model, for size and FLOPs: what is not known is as GPT-2 has it, its vocabulary as the program padded
-// it. Nothing where layers, hidden size, sequence or vocabulary are unknown, or no model has them.
+// The model, for size and FLOPs: unknown facts are GPT-2's, and the vocabulary is padded as the program
+// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown, or no model has them.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
-// Of that shape, exact for GPT-2; or size_b; nothing where neither is known.
+// Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.
 std::optional<double> Parameters(const RunConfig& config);
-
-// FLOPs use the vocabulary as the program padded it.
-std::optional<int64_t> VocabOf(const RunConfig& config);
 
 }  // namespace cairn

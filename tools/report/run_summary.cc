@@ -17,7 +17,7 @@ namespace {
 
 std::optional<double> Told(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
 
-// A last iteration whose loss is NaN is one that was told.
+// The loss of a last iteration that was NaN is NaN, not missing.
 std::optional<double> LossOf(double last, const std::vector<Sample>& samples) {
   const bool nan = std::isnan(last) && !samples.empty() && samples.back().nans > 0;
   return nan ? std::optional(kNoNumber) : Told(last);
@@ -88,7 +88,7 @@ class Times {
     return std::ranges::count_if(seconds, [limit](double second) { return second > limit; });
   }
 
-  // Mean of the global batches; nothing where no line tells it.
+  // Mean of the global batches; nullopt if no line has it.
   std::optional<double> Batch() const {
     double sum = 0, lines = 0;
     for (const Sample& sample : kept_) {
@@ -152,7 +152,7 @@ void TakeDays(const SummaryOptions& options, RunSummary& summary) {
   if (summary.config.gpus) summary.gpu_hours = *summary.days * 24 * static_cast<double>(*summary.config.gpus);
 }
 
-// A failure after the last iteration that is only what leaving looks like to other ranks.
+// A failure after the last iteration that is only how other ranks see a rank leave.
 bool OnlyTheEnd(const TrainingStart& sum) {
   constexpr int kCause = 40;  // failure.cc: the program stopped by itself, or the machine did
   return (sum.reached_total() || sum.done) && sum.failure->weight < kCause;
@@ -195,7 +195,7 @@ void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summar
   summary.last_iteration = samples.back().iteration;
 }
 
-// Rates of samples become seconds of iterations, where the batch is known.
+// Turns sample rates into seconds of an iteration, if the batch is known.
 void TakeSamples(TrainingRun& run, RunSummary& summary) {
   summary.samples = run.sum.series.Release();
   if (run.sum.source != SampleSource::kThroughput) return;

@@ -1,4 +1,4 @@
-// What a report says of a run: averages, speed, memory, how it ended.
+// The facts of a run that a report shows: averages, speed, memory, how it ended.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 namespace cairn {
 
 // kMegatron: hardware FLOPs as published tables have them. kModel: those of the model alone, as logs have
-// them (tools/plan/formulas.h). kAuto: Megatron's where the model's shape is known, else the simple one.
+// them (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
 enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 
-// TFLOPs of a GPU by each formula that what is known serves.
+// TFLOPs of a GPU by each formula whose inputs are known.
 struct FormulaTflops {
   std::optional<double> simple, megatron, model;
 
@@ -24,7 +24,7 @@ FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters
                        double seconds);
 
 struct SummaryOptions {
-  RunConfig defaults;  // what neither the log nor the file's name tells
+  RunConfig defaults;  // facts that neither the log nor the file's name gives
   int64_t skip = 0;    // first iterations that the averages leave out
   TflopsFormula formula = TflopsFormula::kAuto;
   std::optional<double> iterations;  // of the training that is planned: for its days
@@ -41,7 +41,7 @@ struct RunSummary {
   RunConfig config;  // completed from name, options and arithmetic
   RunEnd end = RunEnd::kUnknown;
   std::optional<FailedStart> failure;
-  std::string cause;      // empty where it ended well
+  std::string cause;      // empty if it ended well
   bool complete = false;  // got to its last iteration
 
   int64_t iterations = 0;  // done and kept, each once
@@ -70,8 +70,7 @@ struct RunSummary {
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);
 
-// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", "unknown
-// format".
+// Describes a file without an iteration and a failure: "empty file", "binary data, no log", "unknown format".
 std::string EmptyCause(const LogFacts& facts);
 
 }  // namespace cairn

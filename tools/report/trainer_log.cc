@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxReports = size_t{1} << 20;
 constexpr std::string_view kBegin = "***** Running training *****";
 
-// The number after `name`, in quotes or not; NaN where there is none. `found`: whether one is written.
+// The number after `name`, in quotes or not; NaN if there is none. `found`: whether one is written.
 double NumberAfter(std::string_view text, std::string_view name, bool* found = nullptr) {
   const size_t at = text.find(name);
   if (at == npos) return kNoNumber;
@@ -36,7 +36,7 @@ int64_t CountAtEnd(std::string_view text) {
   return CountAt(Trim(digits)).value_or(-1);
 }
 
-// "00:04", "1:02:03": seconds; nothing where `text` does not start so.
+// "00:04", "1:02:03": seconds; nullopt if `text` starts with something else.
 std::optional<double> Clock(std::string_view text) {
   double seconds = 0;
   for (int parts = 0;; ++parts) {
@@ -157,7 +157,7 @@ void TrainerLog::FindTotal() {
   if (total_ < 0 && steps >= 1 && steps < 1e9) total_ = static_cast<int64_t>(steps);
 }
 
-// By the bar, else by the part of the epochs; -1 where neither says it.
+// By the bar, else by the share of the epochs; -1 if neither says it.
 int64_t TrainerLog::StepOf(size_t report) const {
   const Report& at = reports_[report];
   if (at.step >= 0) return at.step;
@@ -169,7 +169,7 @@ int64_t TrainerLog::StepOf(size_t report) const {
 // Bars show whole seconds: their times are scaled to the sum in the last line. Where there are no
 // bars, or the clock did not move, every step took the mean.
 void TrainerLog::AddSamples(TrainingStart& start) const {
-  const double mean = runtime_ / static_cast<double>(total_);  // NaN where the log ends before
+  const double mean = runtime_ / static_cast<double>(total_);  // NaN if the log ends before
   double measured = 0;
   int64_t steps = 0;
   int64_t last_step = 0;

@@ -20,7 +20,7 @@ bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
   return a.total < 0 || b.total < 0 || a.total == b.total;
 }
 
-// False where the samples consumed at the two first lines show that one cannot continue the other.
+// False if the samples consumed at the two first lines show that one cannot continue the other.
 bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
   const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
   if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
@@ -30,14 +30,14 @@ bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
          (start.first_iteration - interval - run.first_iteration) * batch + interval * later_batch;
 }
 
-// Begins after the beginning, and where the run has been.
-bool GoesOn(const TrainingStart& run, const TrainingStart& start) {
+// Begins after the first iteration, and not beyond the last one of the run.
+bool Continues(const TrainingStart& run, const TrainingStart& start) {
   const int64_t interval = std::max(LogInterval(run), LogInterval(start));
   return start.first_iteration > interval && start.first_iteration > run.first_iteration &&
          start.first_iteration <= run.series.back().iteration + interval && SamplesAgree(run, start);
 }
 
-bool GoesOnInFile(const TrainingStart& run, const TrainingStart& start) {
+bool ContinuesInFile(const TrainingStart& run, const TrainingStart& start) {
   if (!Agree(run.config, start.config)) return false;
   if (start.series.empty()) return !Finished(run) && start.failure.has_value() && SameTotal(run, start);
   if (run.series.empty()) return run.failure.has_value();
@@ -46,9 +46,9 @@ bool GoesOnInFile(const TrainingStart& run, const TrainingStart& start) {
   return !Finished(run) && run.failure.has_value() && SameTotal(run, start);
 }
 
-bool GoesOnAcrossFiles(const TrainingRun& run, const TrainingRun& later) {
+bool ContinuesAcrossFiles(const TrainingRun& run, const TrainingRun& later) {
   if (run.sum.series.empty() || later.sum.series.empty()) return false;
-  return Agree(run.sum.config, later.sum.config) && GoesOn(run.sum, later.sum) &&
+  return Agree(run.sum.config, later.sum.config) && Continues(run.sum, later.sum) &&
          SameTotal(run.sum, later.sum) && Agree(ConfigFromName(run.files[0]), ConfigFromName(later.files[0]));
 }
 
@@ -57,7 +57,7 @@ void AddFiles(const std::vector<std::string>& files, TrainingRun& run) {
     if (std::ranges::find(run.files, file) == run.files.end()) run.files.push_back(file);
 }
 
-// What was done beyond the checkpoint that the later start went on from.
+// Removes the iterations beyond the checkpoint from which the later start continued.
 void CutRedone(int32_t from, TrainingRun& run) {
   std::vector<Sample> redone;
   const int64_t interval = LogInterval(run.sum);
@@ -123,16 +123,16 @@ TrainingRun RunOf(TrainingStart start) {
   return run;
 }
 
-// A start without facts does not count, where there are others.
-bool TellsNothing(const TrainingStart& start) { return start.series.empty() && !start.failure; }
+// A start without facts does not count if there are others.
+bool HasNoFacts(const TrainingStart& start) { return start.series.empty() && !start.failure; }
 
 std::vector<TrainingRun> JoinFile(TrainingLog log, bool join) {
   std::vector<TrainingRun> runs;
-  const bool all_empty = std::ranges::all_of(log.starts, TellsNothing);
+  const bool all_empty = std::ranges::all_of(log.starts, HasNoFacts);
   for (TrainingStart& start : log.starts) {
-    if (!all_empty && TellsNothing(start)) continue;
+    if (!all_empty && HasNoFacts(start)) continue;
     if (all_empty && !runs.empty()) break;
-    if (join && !runs.empty() && GoesOnInFile(runs.back().sum, start))
+    if (join && !runs.empty() && ContinuesInFile(runs.back().sum, start))
       Append(RunOf(std::move(start)), runs.back());
     else
       runs.push_back(RunOf(std::move(start)));
@@ -149,7 +149,7 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
     for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this continues
-      if (runs[head].files != runs[i].files && GoesOnAcrossFiles(runs[head], runs[i]) &&
+      if (runs[head].files != runs[i].files && ContinuesAcrossFiles(runs[head], runs[i]) &&
           (best == SIZE_MAX ||
            runs[head].sum.series.back().iteration < runs[best].sum.series.back().iteration))
         best = head;

@@ -22,13 +22,13 @@ struct TrainingRun {
   std::string last_file;              // of the last start
   int64_t redone_iterations = 0;      // log lines' worth
   double redone_seconds = 0;
-  double gap_seconds = 0;  // between starts, where both lines bear dates
+  double gap_seconds = 0;  // between starts, if both lines have dates
 };
 
 // In the order of the logs. `join` false: a run a start.
 std::vector<TrainingRun> JoinRuns(std::vector<TrainingLog> logs, bool join = true);
 
-// Iterations that a line stands for: what the log says, else the usual step from one to the next.
+// Iterations per log line: as the log says, else the usual step from one line to the next.
 int64_t LogInterval(const TrainingStart& start);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// One start of a training program, as its log shows it. A run is one start, or several that go on from each
-// other.
+// One start of a training program, as its log shows it. A run is one start, or several that continue
+// each other.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// Which lines the samples come from; where there are several kinds, the last of these.
+// Which lines the samples come from; if there are several kinds, the last of these.
 enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
 struct TrainingStart {

@@ -5,7 +5,7 @@
 #include "convert/stream/value_distance.h"
 #include "tools/check/value_stats.h"
 
-// Of OpenMP's runtime; null in a build without it.
+// A function of OpenMP's runtime; null in a build without it.
 extern "C" void omp_set_num_threads(int threads) __attribute__((weak));
 
 namespace cairn {

@@ -1,4 +1,4 @@
-// What the scripts say. That the shells do it, tests/cli/test_manual.py finds out.
+// The candidates for the last word. tests/cli/test_manual.py runs the scripts in the shells.
 #include "tools/manual/completion.h"
 
 #include <gmock/gmock.h>
@@ -9,34 +9,59 @@
 namespace cairn::manual {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using testing::ElementsAre;
+using testing::IsEmpty;
 
-TEST(CompletionTest, BashKnowsCommandsFlagsChoicesAndPaths) {
-  const std::string script = BashCompletion(ExampleProgram());
-  EXPECT_THAT(script, HasSubstr("'tool copy' | \\\n    'tool list')\n      command="));
-  EXPECT_THAT(script,
-              HasSubstr("'tool copy --mode')\n      COMPREPLY=($(compgen -W 'fast slow' -- \"$cur\"))"));
-  EXPECT_THAT(script, HasSubstr("'tool copy --to')\n      _tool_paths -d; return"));
-  EXPECT_THAT(script, HasSubstr("complete -F _tool tool\n"));
-  EXPECT_THAT(script, Not(HasSubstr("--hidden")));
+std::vector<std::string> Offered(std::vector<std::string> words) {
+  std::vector<std::string> offered;
+  for (const Candidate& candidate : Complete(ExampleProgram(), std::move(words)).candidates)
+    offered.push_back(candidate.word);
+  return offered;
 }
 
-TEST(CompletionTest, ZshTextKeepsItsQuotesAndBrackets) {
-  const std::string script = ZshCompletion(ExampleProgram());
-  EXPECT_TRUE(script.starts_with("#compdef tool\n"));
-  EXPECT_THAT(script, HasSubstr("'copy:copy '\\''things'\\'' \\[fast\\]\\: it'\\''s quick'\n"));
-  EXPECT_THAT(script, HasSubstr("'(--mode --dry-run)--mode=[how]:fast|slow:(fast slow)'"));
-  EXPECT_THAT(script, HasSubstr("'(--jobs --threads -j)-j+[threads]:INT: '"));
-  EXPECT_THAT(script, HasSubstr("'*:SRC:_files'"));
+ValueKind PathsFor(std::vector<std::string> words) {
+  return Complete(ExampleProgram(), std::move(words)).paths;
 }
 
-TEST(CompletionTest, FishTextKeepsItsQuotes) {
-  const std::string script = FishCompletion(ExampleProgram());
-  EXPECT_THAT(script, HasSubstr("-a copy -d 'copy \\'things\\' [fast]: it\\'s quick'\n"));
-  EXPECT_THAT(script, HasSubstr("-l mode -x -a 'fast slow' -d 'how'\n"));
-  EXPECT_THAT(script, HasSubstr("-l jobs -l threads -s j -x -d 'threads'\n"));
-  EXPECT_THAT(script, HasSubstr("-l log -r -F -d 'notes'\n"));
+TEST(CompletionTest, SubcommandsHaveTheirSummaries) {
+  const Completion completion = Complete(ExampleProgram(), {"tool", ""});
+  ASSERT_EQ(completion.candidates.size(), 2U);
+  EXPECT_EQ(completion.candidates[0].word, "copy");
+  EXPECT_EQ(completion.candidates[0].description, "copy 'things' [fast]: it's quick");
+  EXPECT_EQ(CompletionText(Complete(ExampleProgram(), {"tool", "li"})), "none\nlist\tlist things\n");
+}
+
+TEST(CompletionTest, FlagsThatTakeAValueEndWithASign) {
+  EXPECT_THAT(Offered({"tool", "copy", "--m"}), ElementsAre("--mode="));
+  EXPECT_THAT(Offered({"tool", "copy", "-j"}), ElementsAre("-j"));
+  EXPECT_THAT(Offered({"tool", "copy", "--r"}), ElementsAre("--red"));
+  EXPECT_THAT(Offered({"tool", "copy", "--hid"}), IsEmpty());
+}
+
+TEST(CompletionTest, ChoicesAreOfferedInBothSpellings) {
+  EXPECT_THAT(Offered({"tool", "copy", "--mode", ""}), ElementsAre("fast", "slow"));
+  EXPECT_THAT(Offered({"tool", "copy", "--mode=s"}), ElementsAre("slow"));
+  EXPECT_THAT(Offered({"tool", "copy", "--mode", "=", "s"}), ElementsAre("slow"));
+  EXPECT_THAT(Offered({"tool", "copy", "--mode", "="}), ElementsAre("fast", "slow"));
+}
+
+TEST(CompletionTest, AValueIsNotACommand) {
+  EXPECT_THAT(Offered({"tool", "copy", "--jobs", "list", "--m"}), ElementsAre("--mode="));
+  EXPECT_THAT(Offered({"tool", "copy", "--jobs", ""}), IsEmpty());
+}
+
+TEST(CompletionTest, FlagsThatWereGivenOrAreExcludedAreNotOffered) {
+  EXPECT_THAT(Offered({"tool", "copy", "--mode=fast", "--m"}), IsEmpty());
+  EXPECT_THAT(Offered({"tool", "copy", "--mode", "fast", "--d"}), IsEmpty());
+  EXPECT_THAT(Offered({"tool", "copy", "--d"}), ElementsAre("--dry-run"));
+}
+
+TEST(CompletionTest, PathsAreLeftToTheShell) {
+  EXPECT_EQ(PathsFor({"tool", "copy", ""}), ValueKind::kFile);
+  EXPECT_EQ(PathsFor({"tool", "copy", "--to", ""}), ValueKind::kDirectory);
+  EXPECT_EQ(PathsFor({"tool", "copy", "--log="}), ValueKind::kFile);
+  EXPECT_EQ(PathsFor({"tool", "list", ""}), ValueKind::kNone);
+  EXPECT_EQ(CompletionText(Complete(ExampleProgram(), {"tool", "copy", "--to", "x"})), "directories\n");
 }
 
 }  // namespace
