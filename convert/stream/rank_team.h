@@ -46,9 +46,10 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // After a failure rank 0 waits for a while until nobody writes into the directory any more.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The others wait until `directory` has become `final_path`. Errors: Aborted if it is gone instead.
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
-                      const std::string& final_path);
+// The other ranks wait until rank 0 has published the step, as `published` finds. Errors: Aborted if the
+// directory is gone instead, or after `patience`.
+Status AwaitPublished(FileSystem& fs, const std::string& directory, std::chrono::seconds patience,
+                      const std::function<bool()>& published);
 
 // True for the names that a team leaves in the directory.
 bool IsTeamFileName(std::string_view name);
