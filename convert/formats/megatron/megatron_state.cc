@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-void Copy(const PyValue* from, const char* key, const char* name, nlohmann::json& state) {
+void CopyInteger(const PyValue* from, const char* key, const char* name, nlohmann::json& state) {
   if (const auto value = AsInt(from ? Find(*from, key) : nullptr)) state[name] = *value;
 }
 
@@ -50,13 +50,13 @@ void AddRoundRobin(const PyValue& config, nlohmann::json& state) {
 
 nlohmann::json MegatronState(const PyValue& root) {
   nlohmann::json state = nlohmann::json::object();
-  Copy(&root, "global_steps", "iteration", state);
-  Copy(&root, "total_iters", "iteration", state);
-  Copy(&root, "iteration", "iteration", state);
-  Copy(&root, "global_samples", "consumed_samples", state);
-  Copy(Find(root, "args"), "consumed_train_samples", "consumed_samples", state);
-  Copy(&root, "tokens", "consumed_tokens", state);
-  Copy(&root, "skipped_steps", "skipped_steps", state);
+  CopyInteger(&root, "global_steps", "iteration", state);
+  CopyInteger(&root, "total_iters", "iteration", state);
+  CopyInteger(&root, "iteration", "iteration", state);
+  CopyInteger(&root, "global_samples", "consumed_samples", state);
+  CopyInteger(Find(root, "args"), "consumed_train_samples", "consumed_samples", state);
+  CopyInteger(&root, "tokens", "consumed_tokens", state);
+  CopyInteger(&root, "skipped_steps", "skipped_steps", state);
   for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
     if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
   if (const PyValue* config = FindKind(root, "ds_config", PyKind::kDict)) {
