@@ -37,7 +37,7 @@ TEST(BenchDiskTest, EveryEngineWritesAndReadsTheSameBytes) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "scratch files are removed";
 }
 
-TEST(BenchDiskTest, AFileThatEndsEarlyIsNoFastRead) {
+TEST(BenchDiskTest, AFileThatEndsEarlyIsNotAFastRead) {
   const TempDir dir;
   auto buffer = WarmBuffer::Make(8 * kPageBytes);
   ASSERT_TRUE(buffer.ok());

@@ -20,7 +20,7 @@ TEST(BenchRoundsTest, EachRoundStartsWithTheNextContender) {
   for (const Series& series : samples->series()) EXPECT_EQ(series.seconds.size(), 4u);
 }
 
-TEST(BenchRoundsTest, TheFirstFailureEndsItWithTheContendersName) {
+TEST(BenchRoundsTest, TheFirstFailureEndsTheRoundsWithTheContendersName) {
   int runs = 0;
   const std::vector<Contender> contenders = {{"fine",
                                               [&](Samples&) {

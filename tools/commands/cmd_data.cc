@@ -45,7 +45,7 @@ struct DataOptions {
   bool json = false;
 };
 
-// The facts of the dataset that was, or would be, written.
+// The files that were, or would be, written.
 struct DataFacts {
   ImportCounts counts;
   uint32_t vocab_size = 0;

@@ -60,7 +60,7 @@ TEST_F(StepCheckTest, AWholeSampleFindsEveryDamagedChunk) {
   EXPECT_EQ(report.bytes_checked, (*step)->catalog().bytes());
 }
 
-TEST_F(StepCheckTest, WeightsThatAreNotTheirMastersAreTold) {  // MakeStep draws both at random
+TEST_F(StepCheckTest, WeightsThatAreNotTheirRoundedMastersAreReported) {  // MakeStep draws both at random
   const VerifyReport report = CheckStep(fs_, directory_, {.structure = false, .hash = false, .values = true});
   ASSERT_FALSE(report.problems.empty());
   EXPECT_NE(report.problems[0].what.find("not the fp32 master"), std::string::npos)
@@ -137,7 +137,7 @@ TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
     EXPECT_NE(ProblemOf(c.change).find(c.says), std::string::npos) << c.says << ": " << ProblemOf(c.change);
 }
 
-TEST_F(StepCheckTest, ElementsAreFoundWhereTheyLie) {
+TEST_F(StepCheckTest, ElementsAreLocatedInTheirFiles) {
   const auto step = StepReader::Open(fs_, directory_);
   const StepCatalog& catalog = (*step)->catalog();
   for (uint32_t t = 0; t < catalog.tensors.size(); ++t) {

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-TEST(StoredSlices, FilesSayWhoseTheyAre) {
+TEST(StoredSlices, NamesGiveTheRank) {
   const Topology topology{.tp = 2, .pp = 2, .dp = 4};
   for (const auto& [file, says] : std::initializer_list<std::pair<const char*, const char*>>{
            {"iter_0000100/mp_rank_01_002/model_optim_rng.pt", "tp 1, pp 2"},

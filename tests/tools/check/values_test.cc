@@ -75,7 +75,7 @@ TEST(ValueStatsTest, ManyThreadsSeeWhatOneSees) {
   for (size_t i = 3; i < sums.size(); ++i) EXPECT_EQ(sums[i], sums[i % 3]) << "to the last bit";
 }
 
-TEST(ValueStatsTest, CountsWhatIsNotFiniteApart) {
+TEST(ValueStatsTest, CountsNonFiniteValuesSeparately) {
   ValueStats stats;
   const float first[] = {NAN, -INFINITY, 3};
   const float second[] = {-4, 0, -0.0f};

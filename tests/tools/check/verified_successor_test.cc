@@ -60,7 +60,7 @@ TEST_F(VerifiedSuccessorTest, OneStepIsReadAndFromThenOnTheRecordCounts) {
   EXPECT_EQ(TrustOf(40), Trust::kVerified);
 }
 
-TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNone) {
+TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNotASuccessor) {
   Flip(30);
   EXPECT_TRUE(Find(10).ok());
   EXPECT_EQ(TrustOf(30), Trust::kDamaged);

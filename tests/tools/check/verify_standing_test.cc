@@ -83,7 +83,7 @@ TEST(VerifyStandingTest, TheStrongestPassAndEveryOpenFailureCount) {
   }
 }
 
-TEST(VerifyStandingTest, AFileThatLooksOtherwiseWasNotChecked) {
+TEST(VerifyStandingTest, AFileThatLooksDifferentWasNotChecked) {
   const std::vector<Check> checks = {Sample(0, 550), Pass(CheckKind::kEveryByte, 1100)};
   EXPECT_EQ(StandingOf(checks, kFiles).trust, Trust::kVerified);
   const auto changed_by = [&](auto change) {
@@ -111,7 +111,7 @@ TEST(VerifyStandingTest, AnOldRecordHoldsForFilesNotWrittenSince) {
   EXPECT_EQ(StandingOf({old}, FilesAt(101)).trust, Trust::kChanged);
 }
 
-TEST(VerifyStandingTest, ManyChecksStayAShortListThatSaysTheSame) {
+TEST(VerifyStandingTest, ManyChecksShrinkToAShortEquivalentList) {
   std::vector<Check> checks;
   AddCheck(checks, Pass(CheckKind::kEveryByte, 1100));
   for (uint64_t i = 0; i < 200; ++i) {

@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-TEST(RoffTest, TextCannotBeTakenForRequests) {
+TEST(RoffTest, TextIsNotReadAsRequests) {
   EXPECT_EQ(RoffText(".TH"), "\\&.TH");
   EXPECT_EQ(RoffText("'s a-b"), "\\(aqs a\\-b");
   EXPECT_EQ(RoffText("a\\b"), "a\\(rsb");
@@ -40,7 +40,7 @@ TEST(RoffTest, AProgramListsItsCommandsAndHasNoParent) {
   EXPECT_THAT(page, Not(HasSubstr("SEE ALSO")));
 }
 
-TEST(MarkdownTest, SignsOfMarkdownAreEscapedOutsideOfCode) {
+TEST(MarkdownTest, MarkdownIsEscapedOutsideOfCode) {
   EXPECT_EQ(MarkdownText("*a* _b_ [c] ` \\"), "\\*a\\* \\_b\\_ \\[c\\] \\` \\\\");
   EXPECT_EQ(MarkdownText("say `*d* [e]`*"), "say `*d* [e]`\\*");
   EXPECT_EQ(MarkdownText("<y> & z"), "&lt;y&gt; &amp; z");

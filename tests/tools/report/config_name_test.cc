@@ -39,7 +39,7 @@ TEST(ConfigNameTest, ANumberWithAUnitIsNotTheValueOfTheWordBefore) {
   EXPECT_EQ(ConfigFromName("dp2tp4").tp, 4);
 }
 
-TEST(ConfigNameTest, OtherWordsAreNone) {
+TEST(ConfigNameTest, OtherWordsDoNotCount) {
   for (const char* name :
        {"slurm-12345.out", "tr1-fp16-a100-80gb", "run_3.log", "", "0", "-", "b", "mbs-", "x61"})
     EXPECT_TRUE(ConfigFromName(name).empty()) << name;

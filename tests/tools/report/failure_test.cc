@@ -71,7 +71,7 @@ constexpr std::pair<const char*, const char*> kLines[] = {
 };
 
 // Lines without such a word are dropped before anybody asks what they say.
-TEST(FailureTest, LogWordsLetEachOfThemThrough) {
+TEST(FailureTest, LogWordsSelectEachOfTheseLines) {
   for (const auto& [line, cause] : kLines)
     EXPECT_TRUE(*cause == '\0' || (LineKinds(line) & kTroubleLine) != 0) << line;
 }

@@ -58,7 +58,7 @@ TEST(MatchLogsTest, LogsFindTheirScriptsAndNames) {
   EXPECT_EQ(matches[3].script, "") << "no script has PP=32";
 }
 
-TEST(MatchLogsTest, TwoAsGoodAreNone) {
+TEST(MatchLogsTest, TwoEqualMatchesAreNoMatch) {
   const auto matches =
       MatchLogs({LogNamed("slurm-1.out", 8)}, {Script("a.slurm", "a", "", 8), Script("b.slurm", "b", "", 8)});
   EXPECT_EQ(matches[0].script, "");

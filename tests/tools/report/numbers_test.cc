@@ -29,7 +29,7 @@ TEST(NumbersTest, TheNearestDoubleAsTheLibraryReadsIt) {
   }
 }
 
-TEST(NumbersTest, NamedNumbersAndWhatIsNone) {
+TEST(NumbersTest, NamedNumbersAndOtherWords) {
   EXPECT_TRUE(std::isnan(NumberAt("nan |")->value));
   EXPECT_TRUE(std::isnan(NumberAt("NaN")->value));
   EXPECT_EQ(NumberAt("-inf")->value, -INFINITY);

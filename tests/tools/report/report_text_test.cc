@@ -39,7 +39,7 @@ TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
 }
 
-TEST(ReportTextTest, CsvIsQuotedWhereItMust) {
+TEST(ReportTextTest, CsvIsQuotedIfNecessary) {
   const auto columns = FindColumns({"file", "sec_per_it", "pp"});
   ASSERT_TRUE(columns.ok());
   EXPECT_EQ(CsvText(*columns, Runs()),
@@ -84,7 +84,7 @@ TEST(ReportTextTest, Sizes) {
   EXPECT_EQ(SizeText(136192), "136K");
 }
 
-TEST(ReportTextTest, ThePageNeedsNothingElseAndObeysNoText) {
+TEST(ReportTextTest, ThePageIsSelfContainedAndEscapesText) {
   const std::string page = HtmlPage(PageColumns(false), Runs(), {"<?xml?>\n<svg id=\"x\"></svg>"});
   EXPECT_NE(page.find("<svg id=\"x\">"), std::string::npos);
   EXPECT_LT(page.find("Cause</th>"), page.find("GPUs</th>"));
@@ -94,7 +94,7 @@ TEST(ReportTextTest, ThePageNeedsNothingElseAndObeysNoText) {
   EXPECT_NE(page.find("&lt;b&gt;"), std::string::npos);
 }
 
-TEST(ReportTextTest, PlotsAreCommandsForAllThatHasValues) {
+TEST(ReportTextTest, PlotsShowTheQuantitiesThatHaveValues) {
   const auto runs = Runs();
   const auto curves = PlotCommands(runs, {}, PlotType::kSvg);
   ASSERT_TRUE(curves.ok());

@@ -58,7 +58,7 @@ TEST(RewriteTableTest, EverythingElseStaysByteForByte) {
   EXPECT_EQ(Rewritten(text), wanted);
 }
 
-TEST(RewriteTableTest, MegatronsFormulaWhereTheShapeIsThere) {
+TEST(RewriteTableTest, MegatronsFormulaIfTheShapeIsKnown) {
   RewriteOptions options;
   options.defaults.seq = 2048;
   options.defaults.padded_vocab = 250880;
@@ -103,7 +103,7 @@ TEST(RewriteTableTest, ATableWithoutSecondsStaysAndIsCounted) {
   EXPECT_EQ(rewritten->left, 1);
 }
 
-TEST(RewriteTableTest, AColumnSaysWhatIsRecomputed) {
+TEST(RewriteTableTest, AColumnGivesTheRecomputation) {
   const std::string text =
       "| GPUs | Size | GBS | Recompute | Sec/it | TFLOPs |\n|-|-|-|-|-|-|\n"
       "| 64 | 52 | 1024 | full | 129 | 52.84 |\n| 64 | 52 | 1024 | selective | 129 | 39.63 |\n";

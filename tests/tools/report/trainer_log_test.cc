@@ -67,7 +67,7 @@ TEST(TrainerLogTest, StepsAndTimesOfTheBars) {
   EXPECT_LT(run.samples[1].seconds, run.samples[0].seconds) << "4 s, then 2 s of five steps";
 }
 
-TEST(TrainerLogTest, TheLastLineTellsTheMean) {
+TEST(TrainerLogTest, TheLastLineGivesTheMean) {
   const std::string lines =
       "{'loss': 3.654, 'learning_rate': 4e-05, 'epoch': 0.625}\n"
       "{'loss': 3.649, 'learning_rate': 2.75e-05, 'epoch': 1.25}\n"
@@ -91,7 +91,7 @@ TEST(TrainerLogTest, TheLastLineTellsTheMean) {
   EXPECT_FALSE(old[0].config.gbs);
 }
 
-TEST(TrainerLogTest, OneThatStopsBeforeIsIncompleteOrFailed) {
+TEST(TrainerLogTest, ARunThatStopsEarlyIsIncompleteOrFailed) {
   const std::string text = kWithBars;
   const size_t second = text.find("\r{'loss': '3.701'");
   EXPECT_EQ(LogOfText(text.substr(0, second))[0].end, RunEnd::kIncomplete);
@@ -102,7 +102,7 @@ TEST(TrainerLogTest, OneThatStopsBeforeIsIncompleteOrFailed) {
   for (const RunSummary& run : twice) EXPECT_EQ(run.iterations, 20);
 }
 
-TEST(TrainerLogTest, NoNumberIsTakenForALoss) {
+TEST(TrainerLogTest, OtherNumbersAreNotALoss) {
   const auto runs = LogOfText("{'loss': nan, 'epoch': 0.5}\n{'loss': , 'epoch': x}\n{'loss': '\n{'loss': ");
   EXPECT_EQ(runs[0].nans, 1);
   EXPECT_EQ(runs[0].samples.size(), 4u);

@@ -46,7 +46,7 @@ TEST(TrainingRunTest, AveragesLeaveTheFirstIterationsOut) {
   EXPECT_FALSE(OfText(NewLine(1, 3, 10))[0].sec_per_it_skip1.has_value());
 }
 
-TEST(TrainingRunTest, ARestartGoesOnAndRedoneIterationsCountOnce) {
+TEST(TrainingRunTest, ARestartContinuesAndRedoneIterationsCountOnce) {
   const auto runs = OfText(Dump(8, 12, 384, 2, 2048) + Lines(1, 10, 20) + kOutOfMemory +
                            Dump(8, 12, 384, 2, 2048) + " loading checkpoint\n" + Lines(7, 20, 20, 4));
   ASSERT_EQ(runs.size(), 1u);
@@ -60,7 +60,7 @@ TEST(TrainingRunTest, ARestartGoesOnAndRedoneIterationsCountOnce) {
   EXPECT_EQ(runs[0].earlier_failures[0].failure.cause, "out of memory");
 }
 
-TEST(TrainingRunTest, ALossThatIsNaNIsShownAsThat) {
+TEST(TrainingRunTest, ANaNLossIsShown) {
   const auto loss = FindColumns({"loss"});
   ASSERT_TRUE(loss.ok());
   const auto shown = [&](const std::string& text) { return Cell(*(*loss)[0], OfText(text)[0]); };
@@ -124,7 +124,7 @@ TEST(TrainingRunTest, OtherFilesWithOtherConfigurationsOrBatchesStayApart) {
   EXPECT_EQ(Summaries({Log(Lines(1, 10, 30), "a"), Log(Lines(1, 20, 30), "b")}).size(), 2u);
 }
 
-TEST(TrainingRunTest, ARunThatFailedIsTold) {
+TEST(TrainingRunTest, AFailedRunIsReported) {
   const auto runs =
       OfText(Lines(1, 5, 10) + "Traceback (most recent call last):\n  File \"x\"\n" + kOutOfMemory);
   ASSERT_EQ(runs.size(), 1u);
@@ -160,13 +160,13 @@ TEST(TrainingRunTest, AnExceptionWithoutAKindIsAFailure) {
       "python traceback");
 }
 
-TEST(TrainingRunTest, WhatIsNoLogOfATrainingIsUnknown) {
+TEST(TrainingRunTest, OtherFilesAreUnknown) {
   const auto runs = OfText("hello\n");
   EXPECT_EQ(runs[0].end, RunEnd::kUnknown);
   EXPECT_EQ(runs[0].cause, "unknown format");
 }
 
-TEST(TrainingRunTest, WhatTrainingSurvivedOrLeavingLooksLikeIsNoFailure) {
+TEST(TrainingRunTest, ErrorsThatTrainingSurvivedAndRanksThatLeaveAreNotFailures) {
   EXPECT_TRUE(OfText(Lines(1, 2, 9) + "ValueError: a worker's\n" + Lines(3, 9, 9))[0].ok());
   EXPECT_TRUE(OfText(Lines(1, 9, 9) + "RuntimeError: NCCL communicator was aborted on rank 1.\n")[0].ok());
   EXPECT_FALSE(OfText(Lines(1, 9, 9) + "OSError: [Errno 28] No space left on device\n")[0].ok())
