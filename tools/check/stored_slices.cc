@@ -79,8 +79,7 @@ std::string ToString(const FileRank& rank) {
   return text.empty() ? "-" : text;
 }
 
-std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor) {
-  const auto& catalog = static_cast<const StoredCatalog&>(source.catalog());
+std::vector<StoredSlice> SlicesOf(const StoredCatalog& catalog, const Topology& topology, uint32_t tensor) {
   std::vector<StoredSlice> slices;
   for (const ArrayPart& part : catalog.parts) {
     if (part.tensor != tensor || part.in_array.Volume() == 0) continue;
@@ -98,7 +97,7 @@ std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor) {
                         .file_offset = extent.file_offset + (here.begin - extent.range.begin) * size,
                         .bytes = size * (CountBefore(here.end, part.in_array, array.shape) -
                                          CountBefore(here.begin, part.in_array, array.shape)),
-                        .rank = RankOfFile(catalog.files[extent.file], source.manifest().topology)});
+                        .rank = RankOfFile(catalog.files[extent.file], topology)});
     }
   }
   return slices;

@@ -33,6 +33,6 @@ struct StoredSlice {
 };
 // In the order of boxes, then of elements. If several tensors share an array, a slice reaches from the
 // tensor's first to its last element, whatever lies between.
-std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor);
+std::vector<StoredSlice> SlicesOf(const StoredCatalog& catalog, const Topology& topology, uint32_t tensor);
 
 }  // namespace cairn

@@ -44,7 +44,7 @@ class Inspector {
         names_(std::move(names)),
         source_(opened_.source()),
         catalog_(source_.catalog()),
-        stored_(dynamic_cast<const StoredSource*>(&source_)) {
+        stored_(opened_.foreign ? opened_.foreign->stored() : nullptr) {
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
       if (IsChosen(catalog_.tensors[i])) chosen_.push_back(i);
   }
@@ -136,7 +136,7 @@ class Inspector {
   void PrintStoredSlices() const {
     TextTable table({"tensor", "box", "of", "stored as", "elements of it", "file", "offset", "bytes"});
     for (uint32_t chosen : chosen_)
-      for (const StoredSlice& slice : SlicesOf(*stored_, chosen))
+      for (const StoredSlice& slice : SlicesOf(*stored_, source_.manifest().topology, chosen))
         table.Add({names_.Of(catalog_.tensors[chosen]), ToString(slice.box), ToString(slice.rank),
                    fmt::format("{} {}{}", slice.array->name, ToString(slice.array->shape),
                                slice.transposed ? ", transposed" : ""),
@@ -174,7 +174,8 @@ class Inspector {
                        {"min", s.min}, {"max", s.max},      {"norm", s.norm()}};
     }
     if (options_.slices && stored_) {
-      for (const StoredSlice& slice : SlicesOf(*stored_, index)) json["slices"].push_back(ToJson(slice));
+      for (const StoredSlice& slice : SlicesOf(*stored_, source_.manifest().topology, index))
+        json["slices"].push_back(ToJson(slice));
     } else if (options_.slices) {
       ForEachSlice(index,
                    [&](const TensorEntry&, const Piece& piece) { json["slices"].push_back(ToJson(piece)); });
@@ -213,7 +214,7 @@ class Inspector {
   StateNames names_;
   CheckpointSource& source_;
   const TensorTable& catalog_;
-  const StoredSource* const stored_;  // of another system; null of a native step
+  const StoredCatalog* const stored_;  // of another system; null for a native step
   std::vector<uint32_t> chosen_;
   std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
 };

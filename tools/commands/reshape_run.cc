@@ -39,9 +39,10 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
 }
 
 // Reads no tensor, so the report has no fingerprint.
-Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
+Result<int> RunVirtually(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags,
                          const ReshapeOptions& options) {
-  const auto* step = dynamic_cast<const StepReader*>(&source);
+  const CheckpointSource& source = opened.source();
+  const StepReader* step = opened.foreign ? nullptr : opened.step.reader.get();
   if (!step || !FileSystem::Posix().Stat(step->directory()).ok())
     return NotSupported("{}: --virtual needs a Cairn step outside of archives; leave --virtual out",
                         source.name());
@@ -135,7 +136,7 @@ Result<int> RunReshape(const OpenedSource& opened, const std::string& target, co
       .read_back = !flags.no_read_back,
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
       .progress = {}};
-  if (flags.is_virtual) return RunVirtually(source, target, flags, options);
+  if (flags.is_virtual) return RunVirtually(opened, target, flags, options);
   CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateReshape(source, options));
   if (flags.dry_run && !options.team.leads()) return kExitDone;
   if (flags.dry_run) {
