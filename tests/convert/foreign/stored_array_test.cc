@@ -6,7 +6,7 @@ namespace cairn {
 namespace {
 
 // Four elements in file 0, a hole of two, four elements in file 1.
-StoredArray Sample() { return {"flat", Dtype::kF32, {10}, {{{0, 4}, 0, 100}, {{6, 10}, 1, 200}}}; }
+StoredArray FlatArray() { return {"flat", Dtype::kF32, {10}, {{{0, 4}, 0, 100}, {{6, 10}, 1, 200}}}; }
 
 std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint64_t>> ExtentsOf(const StoredArray& array) {
   std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint64_t>> extents;
@@ -16,7 +16,7 @@ std::vector<std::tuple<uint64_t, uint64_t, uint32_t, uint64_t>> ExtentsOf(const 
 }
 
 TEST(StoredArray, ASliceCrossesExtentsAndHoles) {
-  const StoredArray slice = SliceOf(Sample(), 2, {3, 2});
+  const StoredArray slice = SliceOf(FlatArray(), 2, {3, 2});
   EXPECT_EQ(slice.shape, (Dims{3, 2}));
   EXPECT_EQ(ExtentsOf(slice), (decltype(ExtentsOf(slice)){{0, 2, 0, 108}, {4, 6, 1, 200}}));
   EXPECT_EQ(slice.elements(), 4);
@@ -24,15 +24,15 @@ TEST(StoredArray, ASliceCrossesExtentsAndHoles) {
 }
 
 TEST(StoredArray, ASliceOfNothingHasNoExtents) {
-  EXPECT_TRUE(SliceOf(Sample(), 2, {0}).extents.empty());
-  EXPECT_TRUE(SliceOf(Sample(), 4, {2}).extents.empty());
-  EXPECT_TRUE(SliceOf(Sample(), 20, {2}).extents.empty());
+  EXPECT_TRUE(SliceOf(FlatArray(), 2, {0}).extents.empty());
+  EXPECT_TRUE(SliceOf(FlatArray(), 4, {2}).extents.empty());
+  EXPECT_TRUE(SliceOf(FlatArray(), 20, {2}).extents.empty());
 }
 
 TEST(StoredArray, SlicesAreAppendedAtTheirPlaces) {
   StoredArray whole{"whole", Dtype::kF32, {8}};
-  Append(whole, SliceOf(Sample(), 6, {4}), 0);
-  Append(whole, SliceOf(Sample(), 0, {4}), 4);
+  Append(whole, SliceOf(FlatArray(), 6, {4}), 0);
+  Append(whole, SliceOf(FlatArray(), 0, {4}), 4);
   EXPECT_EQ(ExtentsOf(whole), (decltype(ExtentsOf(whole)){{0, 4, 1, 200}, {4, 8, 0, 100}}));
 }
 
