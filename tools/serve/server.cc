@@ -291,10 +291,10 @@ class Server {
   FileSystem& fs_ = FileSystem::Posix();
   MessageSocket socket_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
-  std::map<std::string, std::shared_ptr<RunningSave>> begun_;  // by nonce; not written yet
+  std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
-  HeldRuns runs_;                                              // used by the thread that saves
-  Reads served_;                                               // used by the thread that reads
+  HeldRuns runs_;                                                // used by the thread that saves
+  Reads served_;                                                 // used by the thread that reads
   WorkerPool saves_{1};
   WorkerPool reads_{1};  // last: threads end before what they use
 };

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "convert/torch/storage_layout.h"
 #include "convert/foreign/stored_array.h"
+#include "convert/torch/storage_layout.h"
 
 namespace cairn {
 

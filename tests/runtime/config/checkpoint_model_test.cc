@@ -139,14 +139,14 @@ TEST(CheckpointModelTest, TensorsMustBeThoseOfTheModel) {
   std::vector<ParameterSpec> specs = GptSpecs(flags);
   EXPECT_TRUE(CheckParameters(model, specs).ok());
   specs[3].name = "layers.1.attention.sink.weight";
-  EXPECT_THAT(CheckParameters(model, specs).message(),
-              HasSubstr("no tensor layers.1.attention.sink"));
+  EXPECT_THAT(CheckParameters(model, specs).message(), HasSubstr("no tensor layers.1.attention.sink"));
   specs = GptSpecs(flags);
   specs[3].shape[0] += 1;
   EXPECT_THAT(CheckParameters(model, specs).message(), HasSubstr("by the model in the manifest"));
   specs = GptSpecs(flags);
   specs.pop_back();
-  EXPECT_THAT(CheckParameters(model, specs).message(), HasSubstr("output.weight of a model like this is missing"));
+  EXPECT_THAT(CheckParameters(model, specs).message(),
+              HasSubstr("output.weight of a model like this is missing"));
 }
 
 }  // namespace

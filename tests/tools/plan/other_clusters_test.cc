@@ -7,9 +7,9 @@
 #include <cmath>
 #include <random>
 
+#include "tests/bench/cross_validation.h"
 #include "tests/tools/plan/kept_back_runs.h"
 #include "tools/plan/calibration.h"
-#include "tests/bench/cross_validation.h"
 
 namespace cairn {
 namespace {

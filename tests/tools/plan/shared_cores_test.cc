@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "tools/plan/calibration.h"
 #include "tests/bench/cross_validation.h"
+#include "tools/plan/calibration.h"
 
 namespace cairn {
 namespace {
