@@ -58,7 +58,7 @@ inline uint64_t EndOf(const Piece& piece) {
 }
 
 inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.range.size() * SizeOf(dtype); }
-// Of chunk `chunk` of a piece of `decoded_bytes`.
+// The bytes of chunk `chunk` of a piece of `decoded_bytes`.
 inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
   return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
 }

@@ -41,7 +41,7 @@ class PieceTable {
   Piece back() const { return (*this)[size() - 1]; }
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
-  // Of one piece, without making it.
+  // For one piece, without making it.
   Region RegionOf(size_t index) const;
   uint32_t FileOf(size_t index) const;
 

@@ -18,7 +18,7 @@
 namespace cairn {
 
 struct Health {
-  // Of the last iteration. May be infinite or NaN.
+  // That of the last iteration. May be infinite or NaN.
   double loss = 0;
   double grad_norm = 0;
   // In a row, up to the save. Bad: the loss is not finite, or the update was skipped and no loss scale

@@ -105,7 +105,7 @@ Status CheckUnsupported(FileSystem& fs, const std::string& path) {
   return OkStatus();
 }
 
-// Of the formats that `--from` takes.
+// The names that `--from` takes.
 std::string ReadableNames(std::span<const System> systems) {
   std::vector<std::string_view> names;
   for (const System& system : systems)

@@ -27,7 +27,7 @@ std::span<const IgnoredFlag> IgnoredFlags();
 // Lets `app` take the ignored flags, without a word in its help.
 void DeclareIgnoredFlags(CLI::App& app);
 
-// What `flag` says where it has these values: "--data-impl has no effect here: why". Errors: InvalidArgument
+// What `flag` says if it has these values: "--data-impl has no effect here: why". Errors: InvalidArgument
 // for a value that would have had an effect.
 Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values);
 

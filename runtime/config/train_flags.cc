@@ -279,7 +279,7 @@ const Flag kFlags[] = {
     {kCheckpoints, "no-load-optim",
      "Leave optimizer and learning rate schedule of --load, start them at 0; iteration and data continue",
      &C::no_load_optim},
-    {kCheckpoints, "no-load-rng", "Leave the random state of --load: dropout draws anew", &C::no_load_rng},
+    {kCheckpoints, "no-load-rng", "Leave the random state of --load: dropout draws other numbers", &C::no_load_rng},
     {kCheckpoints, "reset-progress",
      "Take weights and optimizer of --load, but start again at iteration 0 and the first sample",
      &C::reset_progress},

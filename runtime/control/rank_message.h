@@ -22,7 +22,7 @@ Result<std::string> DecodeOutcome(std::string_view blob);
 bool IsDamage(StatusKind kind);
 
 // Collective: OK on all ranks where `mine` is on all, else on all of them the failure of one rank, named; one
-// that is no damage where there is such.
+// that is not damage if there is such.
 Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
 
 // Collective: on every rank what `make` returns on rank 0, where alone it is called; its failure too.

@@ -48,7 +48,7 @@ struct TrainState {
   // that is missing, of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
 
-  // Of a step that another program's training was converted to: what is missing is as in a training that
+  // For a step that another program's training was converted to: what is missing is as in a training that
   // begins, and gets into `missing`; updates and skipped iterations also go by those programs' names. Errors:
   // Corrupt naming a key that is of the wrong type or negative.
   static Result<TrainState> FromOtherProgram(const nlohmann::json& json, std::vector<std::string>& missing);

@@ -37,7 +37,7 @@ class BlendedDataset {
 
   // At least num_samples; under kByLength with several members perhaps less: all that there is.
   uint64_t size() const { return members_.size() == 1 ? members_[0].size() : index_.dataset.size(); }
-  // Of one dataset, in one pass over it; 0 of several, which are passed at different paces.
+  // The sample of one dataset, in one pass over it; 0 for several, which are passed at different paces.
   double samples_per_epoch() const { return members_.size() == 1 ? members_[0].samples_per_epoch() : 0; }
   // True if the samples that both have would come in the same order had `num_samples` been asked for.
   bool SameOrderFor(uint64_t num_samples) const;

@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBlockBytes = 1 << 20;  // one write; larger ones are no faster
+constexpr size_t kBlockBytes = 1 << 20;  // one write; larger ones are not faster
 
 template <typename T>
 std::span<const std::byte> BytesOf(const T& value) {

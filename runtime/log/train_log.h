@@ -16,7 +16,7 @@
 
 namespace cairn {
 
-// Of one step, with the half of attention that the causal mask leaves, as Megatron-LM counts.
+// For one step, with the half of attention that the causal mask leaves, as Megatron-LM counts.
 Flops StepFlops(const TrainConfig& config, const Topology& topology, int64_t global_batch);
 
 struct StepReport {

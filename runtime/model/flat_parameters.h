@@ -69,7 +69,7 @@ class FlatParameters {
   const Kept& kept() const { return kept_; }
   const at::Tensor& weights() const { return weights_; }  // those kept
   const at::Tensor& grads() const { return grads_; }      // those kept
-  // Of those kept, by their place in the whole buffer.
+  // The parameters that are kept, by their place in the whole buffer.
   at::Tensor Weights(FlatRange range) const;
   at::Tensor Grads(FlatRange range) const;
   // Sets those of a parameter's weights that are kept. `values`: its shape in memory, flattened.

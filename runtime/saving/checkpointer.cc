@@ -69,8 +69,8 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   return checkpointer;
 }
 
-// Of the newest step that has one, first in the run itself, then in `load`; else the data's tokenizer. Steps
-// without one are still good.
+// From the newest step that has one, first in the run itself, then in `load`; else the data's tokenizer.
+// Steps without one are still good.
 std::vector<BesideFile> Checkpointer::FindTokenizer() {
   std::vector<std::string> places;
   for (const std::string& place : {options_.save_dir, options_.load}) {

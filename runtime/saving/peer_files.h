@@ -76,7 +76,7 @@ class PeerFiles {
   uint64_t session_ = 0;
   std::deque<std::pair<int, std::string>> early_;  // messages of the next session
 
-  // Of the session.
+  // The session's.
   bool serving_ = false;
   std::map<std::string, Offer> offers_;
   std::map<std::string, std::unique_ptr<File>> files_;  // opened offers

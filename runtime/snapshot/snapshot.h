@@ -83,7 +83,7 @@ class Snapshot {
   const std::unique_ptr<DeviceSnapshot> device_;  // after the arena, which it has pinned
   std::vector<Chunk> chunks_;
 
-  // Of the save under way.
+  // The save under way.
   std::vector<Base> bases_;
   bool behind_ = false;
   StepIdentity identity_;

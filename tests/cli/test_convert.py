@@ -466,7 +466,7 @@ class DiffTest(CliTest):
         for name in ("model.safetensors", "config.json"):
             shutil.copytree(self.dir / "hf", self.dir / name)
             path = self.dir / name / name
-            # No NaN comes of it, and the JSON stays one.
+            # It gives no NaN, and the JSON stays one.
             path.write_bytes(path.read_bytes() + b"\n" if name == "config.json" else path.read_bytes()[:-1] + b"\n")
             self.cairn("verify", name, "--hash", code=1, says=[name, "SHA-256"])
         (self.dir / "hf/SHA256SUMS").write_text("nonsense\n")

@@ -26,7 +26,7 @@ class FailingFileSystem final : public WrappedFileSystem {
 
   void Heal() { healed_ = true; }
   bool fired() const { return fired_; }
-  // Of the call that failed first.
+  // The call that failed first.
   const std::string& what() const { return what_; }
   const std::string& path() const { return path_; }
   // It changes something that a success would promise. (`latest` is a hint, and what is only removed is not

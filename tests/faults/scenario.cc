@@ -202,7 +202,7 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
 // ---- Archive ----
 
 // Counts wholly verified members of the store; returns a complaint if one claims to be verified and is not.
-// Of the step `going` parts may be left.
+// Parts of the step `going` may be left.
 std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven, int64_t going = -1) {
   proven = 0;
   const auto members = ListStore({fs, store});
@@ -300,7 +300,7 @@ std::function<Status(FileSystem&, const std::function<void()>&)> Reporting(
   };
 }
 
-// Of two archived steps the first may be gone, and is once that was reported.
+// The first of two archived steps may be gone, and is gone once that was reported.
 std::function<std::string(FileSystem&, size_t)> OnlyTheFirstGoes(const std::string& store) {
   return [=](FileSystem& fs, size_t reported) -> std::string {
     size_t proven = 0;
@@ -311,7 +311,7 @@ std::function<std::string(FileSystem&, size_t)> OnlyTheFirstGoes(const std::stri
   };
 }
 
-// Of two archived steps in pieces the first goes.
+// The first of two archived steps in pieces goes.
 Scenario PruneScenario(const std::string& root, const Topology& topology) {
   const std::string store = JoinPath(root, "store");
   Scenario scenario = ScenarioOfTwo(root, "prune what is in pieces", topology, kInPieces);

@@ -42,7 +42,7 @@ void RunOn(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
-// Of a mutation's time nothing counts but the input's: reading clocks costs as much as a small input.
+// Only the input's time counts, not the mutation's: reading clocks costs as much as a small input.
 uint64_t RunMutations(const DriverOptions& options, std::vector<std::string> seeds) {
   Mutator mutator(options.seed, std::move(seeds), FuzzWords());
   const auto start = std::chrono::steady_clock::now();

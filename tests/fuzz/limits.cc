@@ -15,7 +15,7 @@
 #include <new>
 #include <utility>
 
-// Of a sanitizer's run time, where the program has one.
+// From a sanitizer's run time, if the program has one.
 extern "C" {
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*)());
 __attribute__((weak)) void __sanitizer_print_stack_trace();
@@ -71,7 +71,7 @@ void OnSignal(int signal) {
   std::raise(signal);
 }
 
-// Of all that follows; an input that recurses without end has no stack left for the handler.
+// Holds for all that follows; an input that recurses without end has no stack left for the handler.
 void Handle(int signal) {
   struct sigaction action {};
   action.sa_handler = OnSignal;

@@ -139,7 +139,7 @@ class DeepSpeedTest(Case):
         "zero1": (["--to", "megatron-deepspeed", "--zero", "1", "--dp", "2"], {"world": 2, "config": stage(1)}),
         "universal1": (["--to", "universal"], {"world": 2, "config": stage(1, True)}),
     }
-    # Of a universal checkpoint ZeRO 3 takes the hyper-parameters of the first group for all of them.
+    # From a universal checkpoint ZeRO 3 takes the hyper-parameters of the first group for all of them.
     ONE = {
         "universal3": (["--to", "universal"], {"world": 4, "one_group": True, "config": stage(3, True)}),
         "one_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
@@ -161,7 +161,7 @@ class DeepSpeedTest(Case):
         "tied_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "2"],
                        {"world": 2, "config": ZERO | {"zero_optimization": {"stage": 3}}}),
     }
-    # Of ZeRO 3 nothing but fp32 masters is there.
+    # ZeRO 3 keeps nothing but fp32 masters.
     TIED3 = {
         "tied_zero2": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "2"],
                        {"world": 2, "config": ZERO | {"zero_optimization": {"stage": 2}}}),
@@ -175,7 +175,7 @@ class DeepSpeedTest(Case):
                         {"world": 2, "vectors_first": True, "config": ROBIN}),
     }
 
-    # Of ZeRO 3 each rank has a piece of what is frozen.
+    # Under ZeRO 3 each rank has a piece of what is frozen.
     FROZEN = {
         "frozen_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
                          {"world": 4, "frozen": "layers.1", "config": stage(3)}),

@@ -86,7 +86,7 @@ void TiledOnCutRows(TrainConfig& c) {
   CutRows(c);
   Tiled(c);
 }
-// Of 16 tokens about two end a document.
+// About two of 16 tokens end a document.
 void ResetByDocument(TrainConfig& c) {
   c.eod = 3;
   c.reset_position_ids = c.reset_attention_mask = true;

@@ -16,7 +16,7 @@ inline FileSystem& Fs() {
   return file_system;
 }
 
-// Of a step, or a run directory's newest one; null where it does not open, which fails the test.
+// Opens a step, or a run directory's newest one; null if it does not open, which fails the test.
 inline std::unique_ptr<StepReader> Open(const std::string& path) {
   auto reader = OpenCheckpoint(Fs(), path, [](const Status&) {});
   EXPECT_TRUE(reader.ok()) << reader.status().message();

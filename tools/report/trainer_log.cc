@@ -166,7 +166,7 @@ int64_t TrainerLog::StepOf(size_t report) const {
   return std::lround(std::min(1.0, at.epoch / epochs) * static_cast<double>(total_));
 }
 
-// Bars show whole seconds: their times are scaled to the sum in the last line. Where there are no
+// Bars show whole seconds: their times are scaled to the sum in the last line. If there are no
 // bars, or the clock did not move, every step took the mean.
 void TrainerLog::AddSamples(TrainingStart& start) const {
   const double mean = runtime_ / static_cast<double>(total_);  // NaN if the log ends before

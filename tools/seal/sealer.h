@@ -21,7 +21,7 @@ struct SealOptions {
   bool strict = false;        // a run's tracker must name the step (foreign_run.h)
   bool anyway = false;        // problems are sealed with it
   bool dry_run = false;       // reads no tensor and writes nothing
-  // Of the bytes done, of all.
+  // Bytes done so far, and bytes in all.
   std::function<void(uint64_t done, uint64_t bytes)> progress = {};
   const std::atomic<bool>* stop = nullptr;
 };

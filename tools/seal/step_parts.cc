@@ -1,5 +1,6 @@
 // Files first, since what is said of folders rests on them. A check that does not know what it sees (a
-// compressed zip, a model of an unknown family) is no judge: what it cannot tell goes into the seal as such.
+// compressed zip, a model of an unknown family) is not a judge: what it cannot tell goes into the seal as
+// such.
 
 #include "tools/seal/step_parts.h"
 

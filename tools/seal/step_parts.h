@@ -31,7 +31,7 @@ struct StepParts {
 // The name of the format that recognises `directory`; empty: none does.
 std::string SystemOf(FileSystem& fs, const std::string& directory);
 
-// Of the files of `directory` as they were listed. A file that cannot be read is a problem.
+// Checks the files of `directory` as they were listed. A file that cannot be read is a problem.
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,
                          const OpenOptions& options);
 

@@ -47,7 +47,7 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
   return opened;
 }
 
-// Of another system. What is not read of them is told on stderr.
+// Opens another system's checkpoint. stderr names what is not read.
 Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened) {
   opened.path = path;
   opened.log = std::make_unique<ReadLog>(opened.step.fs());
@@ -114,7 +114,7 @@ bool IsForeign(const std::string& argument) {
   if (IterationSavedByCairn(fs, argument) != argument) return false;
   const Result<Recognised> found = Recognise(fs, argument);
   if (found.ok() || found.status().kind() == StatusKind::kInvalidArgument) return true;
-  // Of a format that is not read. A run of Cairn is one whatever else lies in it.
+  // A format that is not read. A run of Cairn is one whatever else lies in it.
   return found.status().kind() == StatusKind::kNotSupported && !HoldsSteps(fs, argument);
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kPointer = "latest_universal";
 
-// Of "3.input_layernorm.weight", a pipeline's name: 3.
+// The 3 of "3.input_layernorm.weight", a pipeline's name.
 std::optional<int> PipelineIndex(const std::string& name) {
   int index = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);

@@ -32,7 +32,7 @@ struct MegatronModule {
 std::span<const MegatronModule> MegatronModules();
 
 // The module of a stored name, whichever program and version it is of: "self_attention.linear_qkv". Null
-// where there is none.
+// if there is none.
 const MegatronModule* FindMegatronModule(std::string_view stored);
 
 }  // namespace cairn

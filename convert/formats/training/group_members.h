@@ -31,7 +31,7 @@ class GroupMembers {
   std::set<std::string> seen_;
 };
 
-// Of the states in `catalog` whose arrays have one of these names, given for each group in order; several
+// The states in `catalog` whose arrays have one of these names, given for each group in order; several
 // parameters where one array is of several.
 GroupMembers MembersOfArrays(const StoredCatalog& catalog,
                              const std::vector<std::vector<std::string>>& names);

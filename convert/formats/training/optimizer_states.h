@@ -17,7 +17,7 @@ struct OptimizerStates {
   const PyValue* step = nullptr;                           // the number of updates; null: there is none
 };
 
-// `state` is the dict of one parameter, `of` its name for messages. None is no state. Errors: NotSupported
+// `state` is the dict of one parameter, `of` its name for messages. None is not a state. Errors: NotSupported
 // naming a state that is not a Role, or not a tensor.
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of);
 

@@ -15,7 +15,7 @@ inline constexpr size_t kMaxParamGroups = 64;           // of an untrusted file
 std::optional<nlohmann::json> PlainJson(const PyValue& value);
 
 // `param_groups` of an optimizer's state dict: a list of dicts, without the parameters themselves. Empty
-// where there is none.
+// if there is none.
 nlohmann::json ParamGroupsOf(const PyValue* groups);
 
 // A number, or the one element of a tensor of fp32, fp64, int32 or int64 in `file` at `path`; nothing for

@@ -149,7 +149,7 @@ TEST(CodecPolicy, CompressesOnlyWhileTheDiskIsTheBottleneck) {
   const CodecSpeed sample{1000, 800, 1.0, 0.5};  // 1000 bytes/s and thread, ratio 0.8
   EXPECT_TRUE(CompressionPays(500, sample, 1));
   EXPECT_TRUE(CompressionPays(900, sample, 1));
-  EXPECT_FALSE(CompressionPays(1000, sample, 1));  // the encoder is no faster than the disk
+  EXPECT_FALSE(CompressionPays(1000, sample, 1));  // the encoder is not a faster than the disk
   EXPECT_FALSE(CompressionPays(990, sample, 1));   // a gain of 1 %
   EXPECT_TRUE(CompressionPays(1000, sample, 2));
   EXPECT_TRUE(CompressionPays(1900, sample, 2));

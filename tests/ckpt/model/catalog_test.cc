@@ -83,7 +83,7 @@ StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) 
   return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
 }
 
-// Of one where the first chunk of a piece has other exceptions.
+// A catalog in which the first chunk of a piece has other exceptions.
 StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> exceptions) {
   return KindOf(std::move(catalog), [&](Catalog& c) {
     c.pieces[piece].stored[0].exceptions = static_cast<uint32_t>(exceptions.size());

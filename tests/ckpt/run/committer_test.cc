@@ -21,7 +21,7 @@ class CommitterTest : public testing::Test {
     return Committer::Create(
         fs_, {.run_dir = run_, .step = 7, .nonce = "ab12", .need_bytes = need_bytes, .resume = resume});
   }
-  // Of a save that another process left behind.
+  // A save that another process left behind.
   std::string LeavePartial(const std::string& nonce) const {
     const std::string partial = JoinPath(run_, PartialDirName(7, nonce));
     stdfs::create_directories(partial);

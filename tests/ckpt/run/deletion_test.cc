@@ -211,7 +211,7 @@ TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
   EXPECT_EQ(alone.kind(), StatusKind::kCorrupt);
   EXPECT_NE(alone.message().find(Path(30) + ": a bit"), std::string::npos) << alone.message();
   Save(40, /*bad=*/true);
-  EXPECT_FALSE(stays_for(20).ok());  // an unhealthy step is no reason
+  EXPECT_FALSE(stays_for(20).ok());  // an unhealthy step does not count
   stays = stays_for(40);             // but may itself go
   ASSERT_TRUE(stays.ok()) << stays.status().message();
   EXPECT_NE(stays->Text().find(Path(20)), std::string::npos);

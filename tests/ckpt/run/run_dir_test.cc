@@ -32,7 +32,7 @@ TEST(RetentionTest, TheBestByValidationLossStay) {
   for (size_t i = 0; i < losses.size(); ++i)
     steps.push_back({.step = static_cast<int64_t>(i + 1) * 10, .validation_loss = losses[i]});
   EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 50, 60}));
-  // Of the two with a loss of 2 the newer.
+  // The newer one of the two with a loss of 2.
   EXPECT_EQ(StepsToRetire(steps, {.keep_best = 2}), (std::vector<int64_t>{10, 20, 30, 60}));
   steps[3].unhealthy = "it diverged";
   EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 40, 60}));

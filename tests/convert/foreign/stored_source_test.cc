@@ -190,7 +190,7 @@ TEST(StoredSource, ReadsAnnouncedBoxes) {
   }
 }
 
-// At an odd place of the file, in blocks that are no multiple of a read.
+// At an odd place of the file, in blocks that are not a multiple of a read.
 TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
   std::mt19937_64 rng(3);
   Sample sample;

@@ -1,4 +1,4 @@
-// Of every format that is read: what a file lacks is an error, and so is what it has beside, unless it is
+// For every format that is read: what a file lacks is an error, and so is what it has beside, unless it is
 // named. A checkpoint of each is written, and its entries are taken out, or joined by another, one at a time.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>

@@ -69,7 +69,7 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
   });
   LeaveTeam(fs, dir.path(), other, NoSpace("the disk is full"), 0);
   EXPECT_GT(looks, 3);
-  // What a rank that fails of it would say is no news.
+  // A rank that fails because of it would say nothing new.
   LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path()), 0);
   EXPECT_EQ(AwaitTeam(Disk(), dir.path(), lead).status().message(), "rank 1 failed: the disk is full");
 }

@@ -138,10 +138,10 @@ TEST(PickleMachine, RefusesWhatContradictsItself) {
            "Nb."s,
            "s."s,  // too few operands
            "K\x01)R."s,
-           "ca\nb\nK\x01R."s,  // what is called is no class, or has no arguments
+           "ca\nb\nK\x01R."s,  // what is called is not a class, or has no arguments
            "K\x01K\x02"
            "a."s,
-           "]K\x01K\x02s."s,  // fills what is no list or dict
+           "]K\x01K\x02s."s,  // fills what is not a list or dict
            "}(K\x01u."s,
            "(K\x01"
            "d."s,  // a key without a value

@@ -79,7 +79,7 @@ class ExportTest : public testing::TestWithParam<Target> {
     Topology t{.tp = 1 << random() % 3, .pp = 1, .dp = 1 + static_cast<int>(random() % 4)};
     const std::string_view format = GetParam().format;
     const bool deepspeed = format == "megatron-deepspeed";
-    // Of 16-bit weights ZeRO 3 stores the masters alone.
+    // ZeRO 3 stores only the masters of 16-bit weights.
     t.zero = deepspeed ? static_cast<int>(random() % (GetParam().weights == Dtype::kF32 ? 4 : 3)) : 0;
     const bool core = format == "torch-dist" || format == "megatron";
     if (core && GetParam().weights != Dtype::kF32) t.zero = static_cast<int>(random() % 2);

@@ -109,7 +109,7 @@ Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
   return topology;
 }
 
-// Of each family; CAIRN_LONG=1 asks for all that were promised.
+// For each family; CAIRN_LONG=1 asks for all that were promised.
 int Rounds() {
   if (kSanitized) return 5;
   return std::getenv("CAIRN_LONG") != nullptr ? 1000 : 20;

@@ -60,7 +60,7 @@ Bytes CastBytes(Dtype from, const Bytes& in, Dtype to) {
   return out;
 }
 
-// The whole weight of a parameter as strip should give it: its master where there is one, cast.
+// The whole weight of a parameter as strip should give it: its master if there is one, cast.
 Bytes ExpectedWeight(const StepRecipe& recipe, const std::string& name, Dtype to) {
   Bytes weight;
   for (const TensorEntry& tensor : TensorsOf(recipe)) {

@@ -254,7 +254,7 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   ExpectStep(8);
 }
 
-// Of two ranks one has lost its directory, and the other has the step as a training wrote it that walked back
+// One of two ranks has lost its directory, and the other has the step as a training wrote it that walked back
 // later. Neither its shard nor its parity is of the step that the others have.
 TEST_F(CheckpointerTest, ParityOfAStepThatWasWrittenAgainIsNotOfTheNewOne) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};

@@ -256,7 +256,7 @@ TEST(PipelineSchedule, ActivationsInFlightAreBounded) {
   };
   EXPECT_EQ(most(GPipe, plain), (std::vector<int64_t>{16, 16, 16, 16}));
   EXPECT_EQ(most(OneForwardOneBackward, plain), (std::vector<int64_t>{4, 3, 2, 1}));
-  // Of chunks, which are half as large: 5.5 micro-batches instead of 4, a factor of 1 + (p - 1) / (p v).
+  // With chunks, which are half as large: 5.5 micro-batches instead of 4, a factor of 1 + (p - 1) / (p v).
   EXPECT_EQ(most(Interleaved, cut), (std::vector<int64_t>{11, 9, 7, 5}));
 }
 

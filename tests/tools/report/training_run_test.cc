@@ -250,7 +250,7 @@ TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   EXPECT_NEAR(*run.tflops_megatron / (6 * tokens * (products + attention)), 1, 1e-9);
   EXPECT_NEAR(*run.tflops_model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
   EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are believed
-  // Megatron-LM says one group where it has none.
+  // Megatron-LM says one group if it has none.
   const std::string plain = std::string(dump).replace(dump.find("attention ........................... True"),
                                                       42, "attention ........................... False");
   EXPECT_GT(*OfText(plain + lines)[0].parameters, *run.parameters + 32 * 2 * 4096.0 * 3000);

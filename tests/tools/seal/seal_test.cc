@@ -67,7 +67,7 @@ class SealTest : public testing::Test {
     return *std::move(result);
   }
 
-  // The first problem; empty where there is none.
+  // The first problem; empty if there is none.
   std::string FirstProblem(const ForeignStep& step, SealDepth depth = SealDepth::kAll) {
     const auto seal = ReadSeal(Disk(), step.path);
     EXPECT_TRUE(seal.ok()) << seal.status().message();
@@ -122,7 +122,7 @@ TEST_P(SealedSystemTest, NothingIsSealedThatLacksAFileOrItsEnd) {
   const size_t stride = 1 + files->size() / 24;  // a universal checkpoint has hundreds
   for (size_t i = 0; i < files->size(); i += stride) {
     const StepFile& file = (*files)[i];
-    // Of those nothing depends on, or what other versions do without.
+    // Nothing depends on these, or other versions do without them.
     const std::string name = file.name.substr(FolderOf(file.name).size());
     if (name == "cairn.json" || name == "common.pt" || name == "optimizer_state.pt" ||
         name.starts_with("latest"))

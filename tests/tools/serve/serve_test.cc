@@ -340,7 +340,7 @@ TEST(ServeTest, AMessageWithoutANumberEndsTheHelperAndFreesTheRun) {
   }
 }
 
-// Of a save and a load, request by request.
+// A save and a load, request by request.
 std::vector<json> Requests(const std::string& run) {
   const json box = {{"offset", {0, 0}}, {"extent", {kRows, kColumns}}};
   json read = box;

@@ -1,7 +1,7 @@
 // Units (tars) are sorted by run, form and step, and fill one bundle after another until each reaches the
 // target. A unit that does not fit is passed over and is the first candidate of the next bundle. Forms share
 // a bundle only below the least size, and two members of one directory never do. If the rest is too little
-// for a bundle, it waits; with `all` it goes where there is room, or two units or more become a bundle.
+// for a bundle, it waits; with `all` it goes if there is room, or two units or more become a bundle.
 
 #include "tools/archive/bundle/bundle_plan.h"
 
@@ -117,7 +117,7 @@ BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSi
     }
     left.splice(left.begin(), passed);
     const bool enough = filler.full() || filler.crowded();
-    // A rest that is too small goes where there is room for it.
+    // A rest that is too small goes if there is room for it.
     if (all && !enough && filler.bytes() < sizes.least &&
         std::ranges::any_of(fillers, [&](Filler& host) { return host.Absorb(taken); }))
       continue;

@@ -1,4 +1,4 @@
-// A repair tries the parity, then the source. From parity the whole file is computed anew beside the
+// A repair tries the parity, then the source. From parity the whole file is computed again beside the
 // damaged one; it takes the place only when every member in it is proven. From the source the content is
 // stored again and counts only under the same name, that is, with the same digest. Weights are stripped
 // again, from their step or from its full copy in the store. A member of a bundle that was stored again has

@@ -212,7 +212,7 @@ void PolicyRun::CountStored(const PlanEntry& entry, const ArchiveOutcome& outcom
   if (events_.stored) events_.stored(entry, outcome);
 }
 
-// The ledger learns of sources that are not stored. A ledger that cannot be opened is no reason to stop.
+// The ledger learns of sources that are not stored. A ledger that cannot be opened does not stop the run.
 void PolicyRun::NoteInLedger(const Plan& plan) {
   Result<Ledger> ledger = Ledger::Open(store_);
   if (!ledger.ok()) {

@@ -15,7 +15,7 @@ enum class AccessTimes {
   kFrozen,    // noatime or read-only: no read counts, only the write that made the file
 };
 
-// Of the mount that `path` lies on.
+// For the mount that `path` lies on.
 Result<AccessTimes> AccessTimesAt(const std::string& path);
 
 std::string_view Name(AccessTimes times);  // "strictatime", "relatime", "noatime"

@@ -2,8 +2,8 @@
 // run that the store still has.
 //
 // A run is its identity (run_identity.h), never its name: two directories of one name are two runs, a run
-// that was removed and started anew under its old name is another one, and a copied directory that nobody has
-// written into yet is not a run of its own. Content alone decides whether a step is stored.
+// that was removed and started again under its old name is another one, and a copied directory that nobody
+// has written into yet is not a run of its own. Content alone decides whether a step is stored.
 #pragma once
 
 #include <cstdint>
@@ -61,9 +61,9 @@ void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& m
 
 PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members);
 
-// Of each step of the run, on scratch and in the store, what `classes` ask for.
+// What `classes` ask for of each step of the run, on scratch and in the store.
 //
-// Of the store those count that were proven and are of the directory's own identity, or of a copy's origin
+// Only members count that were proven and are of the directory's own identity, or of a copy's origin
 // and not beyond the copy's newest step. Superseded steps do not count, nor do those beyond the newest step
 // on scratch that are older than it: the training went back and left them behind, and records of older
 // versions do not say so. `all` lets all of these count too: what prune must not take.

@@ -25,8 +25,8 @@ struct WantedForms {
   void Add(const WantedForms& more);  // each reason once
 };
 
-// Of each step of `timeline`, which is ascending and has each step once. A step that is not healthy is never
-// asked for, and takes no other's place.
+// What is wanted of each step of `timeline`, which is ascending and has each step once. A step that is not
+// healthy is never asked for, and takes no other's place.
 std::map<int64_t, WantedForms> SelectSteps(const std::vector<TimelineStep>& timeline,
                                            const std::vector<KeepClass>& classes);
 

@@ -97,7 +97,7 @@ Result<json> Gather(const Store& store, const std::string& launch) {
   return team;
 }
 
-// What the launch did, from before nobody held the lock for a while; or all anew.
+// What the launch did, from before nobody held the lock for a while; or all again.
 Status StartTeam(const Store& store, const RankTeam& team) {
   if (team.alone() || !TeamOf(store, team.launch)) {
     CAIRN_RETURN_IF_ERROR(RemoveClaims(store));

@@ -21,7 +21,7 @@
 
 namespace cairn {
 
-// Of SLURM_ARRAY_* and of RankTeam's variables. Errors: InvalidArgument for an array that is not a plain
+// From SLURM_ARRAY_* and RankTeam's variables. Errors: InvalidArgument for an array that is not a plain
 // range, or a launcher that does not name its job.
 Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env);
 
@@ -59,7 +59,8 @@ class TeamStore {
 
   // True if all others have left: then this process holds the lock alone until the end.
   Result<bool> IsLast();
-  // Of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still to come.
+  // The results of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still
+  // to come.
   Result<std::vector<ShareResult>> Collect();
 
  private:

@@ -42,11 +42,11 @@ struct BundleNameParts {
   int64_t first_step = 0, last_step = 0;
 };
 std::optional<BundleNameParts> ParseBundleName(std::string_view name);
-// Of the last entry of its tar.
+// The name of the last entry of its tar.
 std::string BundleIndexName(std::string_view bundle);
 
 std::string EncodeBundle(const Bundle& bundle);
-// Of a bundle of this name. Errors: Corrupt, NotSupported (version). The caller adds the path.
+// Decodes a bundle of this name. Errors: Corrupt, NotSupported (version). The caller adds the path.
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name);
 
 // The names of all bundles of a store, those included of which only the sidecar is left.

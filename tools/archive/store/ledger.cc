@@ -2,7 +2,7 @@
 // only the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one
 // transaction that excludes other writers, so a row that another process adds meanwhile is not taken for
 // gone. What a scrub found stays with a row only while record, claims aside, and tar are the same. A database
-// that cannot be read is set aside and made anew once; without any, the lists come from the sidecars.
+// that cannot be read is set aside and made again once; without any, the lists come from the sidecars.
 
 #include "tools/archive/store/ledger.h"
 

@@ -44,7 +44,7 @@ struct LedgerMember {
 class Ledger {
  public:
   // Opens the store's ledger.sqlite, or makes it. One that cannot be read is set aside (".damaged") and made
-  // anew. Errors: those of the disk; a store that cannot be written to has no ledger to open.
+  // again. Errors: those of the disk; a store that cannot be written to has no ledger to open.
   static Result<Ledger> Open(const Store& store);
   Ledger(Ledger&&) noexcept = default;
   Ledger& operator=(Ledger&&) noexcept = default;

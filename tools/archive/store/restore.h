@@ -18,7 +18,7 @@ std::filesystem::path DestinationPath(const std::string& destination);
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member);
 
 struct RestoreOptions {
-  // Of a tree: whether its entries get their owners and groups back, by number; only root can.
+  // For a tree: whether its entries get their owners and groups back, by number; only root can.
   bool same_owner = ::geteuid() == 0;
 };
 

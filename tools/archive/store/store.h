@@ -21,9 +21,9 @@ class Store {
   FileSystem& fs() const { return *fs_; }
   const std::string& directory() const { return directory_; }
 
-  // Of what has this name in the store: a tar, a bundle, a piece of a tar, one of store_names.h.
+  // The path of what has this name in the store: a tar, a bundle, a piece of a tar, one of store_names.h.
   std::string Path(std::string_view name) const { return JoinPath(directory_, name); }
-  // Of what lies beside a tar or a bundle of this name.
+  // The paths of what lies beside a tar or a bundle of this name.
   std::string Sidecar(std::string_view tar) const { return Path(tar) + ".json"; }
   std::string Parity(std::string_view tar) const { return Path(tar) + std::string(kParitySuffix); }
   // Where a member's entries lie: in a tar of its own, or in its bundle.
@@ -45,7 +45,7 @@ struct MemberRef {
   Store store;
   std::string tar;
 
-  // Of its own tar, and of that one's sidecar.
+  // Its own tar, and that one's sidecar.
   std::string path() const { return store.Path(tar); }
   std::string sidecar() const { return store.Sidecar(tar); }
   // Where its bytes lie: by its record, or of one without by the names of its tar's files. Errors: FindTar's.

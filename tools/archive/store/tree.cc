@@ -206,7 +206,7 @@ std::string ContentOf(const ArchivedEntry& entry) {
                                         : fmt::format("directory {:04o}", entry.facts.mode);
 }
 
-// Of every entry; "" is the tree's own directory.
+// One for every entry; "" is the tree's own directory.
 std::map<std::string, std::string> ContentsOf(const ArchiveRecord& record) {
   std::map<std::string, std::string> contents;
   for (const ArchivedFile& file : record.files) contents[file.name] = ContentOf(file);

@@ -48,7 +48,7 @@ void NamePieces(VerifyReport& report, const TarPlace& place, const ArchiveRecord
   }
 }
 
-// Of a tree: every file against its SHA-256.
+// For a tree: every file against its SHA-256.
 VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const ArchiveRecord& record,
                         const ByteProgress& progress) {
   VerifyReport report;

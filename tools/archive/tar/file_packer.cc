@@ -93,7 +93,7 @@ struct PackPool::Encoder {
     job.frame.stored_bytes = static_cast<uint32_t>(job.stored.size());
   }
 
-  // Weights that cannot be read are no reason to fail: the master is stored whole then.
+  // Weights that cannot be read are not a failure: the master is stored whole then.
   bool TrySplit(PackPool::Job& job) {
     if (!job.weights || job.input.size() % 4 != 0) return false;
     weights.resize(job.input.size() / 2);

@@ -25,7 +25,7 @@ struct PackSegment {
 
 // The stretches of a step's file, by its catalog: all of it, in order. Small ones are put together.
 std::vector<PackSegment> SegmentsOf(const StepCatalog& catalog, const ManifestFile& file);
-// Of a file that nobody described.
+// For a file that nobody described.
 std::vector<PackSegment> UnknownSegments(uint64_t bytes);
 
 // Threads that encode chunks, for one file after the other.

@@ -6,7 +6,7 @@
 //                                               list it, and one tensor is read without the rest
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, where one file is too small (tar_pieces.h)
 //   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
-//   STORE/bloom-step-00000002.files.77aa.tar    files that are no native step: another system's, or anything
+//   STORE/bloom-step-00000002.files.77aa.tar    files that are not native step: another system's, or anything
 //   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members in one tar; its sidecar holds
 //   all
 //                                               their records (bundle.h)
@@ -111,7 +111,8 @@ struct ArchiveRecord {
   // Who asked for it (claims.h), sorted; empty in stores of older versions: nobody knows.
   std::vector<std::string> claims = {};
   std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest
-  // Of a tree. Absent of one that a program before version 4 stored: its digest is of names, sizes and times.
+  // For a tree. Absent of one that a program before version 4 stored: its digest is of names, sizes and
+  // times.
   std::optional<ArchivedTree> tree = {};
   bool operator==(const ArchiveRecord&) const = default;
 };
@@ -134,7 +135,7 @@ std::optional<TarNameParts> ParseTarName(std::string_view name);
 // Digits alone, as in such names.
 std::optional<int64_t> ParseStepNumber(std::string_view digits);
 
-// Names may have any bytes, text must be UTF-8: "\\" for a backslash, "\xff" for a byte that is no part of
+// Names may have any bytes, text must be UTF-8: "\\" for a backslash, "\xff" for a byte that is not a part of
 // valid UTF-8, the rest as it is. So stand names, link targets and paths of trees in sidecars of version 4,
 // and the path of a step in those of version 7.
 std::string EscapeName(std::string_view name);

@@ -37,7 +37,7 @@ class TarFileSystem final : public ReadOnlyFileSystem {
 
  private:
   TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar);
-  // Of a file or directory of the tar, "" of the tar itself; nothing for a path elsewhere.
+  // For a file or directory of the tar, "" of the tar itself; nothing for a path elsewhere.
   std::optional<std::string> NameOf(std::string path) const;
   Result<const TarEntry*> Entry(const std::string& path) const;
   Result<std::unique_ptr<File>> OpenEntry(const TarEntry& entry, bool siblings);

@@ -96,7 +96,7 @@ std::string EncodeHeader(const Header& header) {
   return text;
 }
 
-// Of an open parity file.
+// The facts of an open parity file.
 Result<Header> ReadHeader(FileSystem& fs, File& file) {
   const auto corrupt = [&](std::string_view what) { return Corrupt("{}: {}", file.path(), what); };
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(file.path()));

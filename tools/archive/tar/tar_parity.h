@@ -51,7 +51,7 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, d
 // that is damaged.
 Result<double> ReadParityShare(FileSystem& fs, const std::string& path);
 
-// Writes the files of the tar at `place` anew as those of `target`, damaged blocks computed from the others;
+// Writes the files of the tar at `place` again as those of `target`, damaged blocks computed from the others;
 // a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt if too
 // much of a stripe is lost, or the parity itself is; what was written is removed then. Returns how many
 // blocks were computed.

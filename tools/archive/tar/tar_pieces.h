@@ -1,8 +1,8 @@
 // A tar that is too large for one file of the store lies in pieces: X.tar, X.tar.2, X.tar.3 and so on.
 //
 // It is cut between entries, so that no piece but one of a single entry exceeds the limit, and every piece
-// has the end of a tar: any tar program lists and extracts it alone (this is no multi-volume archive of tar
-// -M). One behind the other they are the member's tar, as `cat X.tar X.tar.2 | tar -xi` reads it. Offsets
+// has the end of a tar: any tar program lists and extracts it alone (this is not a multi-volume archive of
+// tar -M). One behind the other they are the member's tar, as `cat X.tar X.tar.2 | tar -xi` reads it. Offsets
 // count from the begin of the first, as if they were one file; the sidecar says how many bytes each has
 // (record.h).
 #pragma once
@@ -28,7 +28,7 @@ struct TarPieceParts {
 };
 std::optional<TarPieceParts> ParseTarPieceName(std::string_view name);
 
-// Of each tar in a directory the numbers of the pieces that are there besides the first, ascending.
+// For each tar in a directory: the numbers of the pieces that are there besides the first, ascending.
 Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,
                                                                  const std::string& directory);
 

@@ -29,11 +29,11 @@ struct FreeWriter {
   void operator()(archive* writer) const { archive_write_free(writer); }
 };
 
-// Of a file whose entries have so many.
+// For a file whose entries have so many.
 uint64_t PieceBytes(uint64_t entries) { return PageUp(entries + kEndBytes); }
 
-// What a header is written into. Then the rest is refused: closing would go on with all of the entry's bytes,
-// and archive_write_fail() before it leaks what archive_write_open() took.
+// What a header is written into. Then the rest is refused: closing would continue with all of the entry's
+// bytes, and archive_write_fail() before it leaks what archive_write_open() took.
 struct HeaderSink {
   std::string text;
   bool whole = false;
@@ -96,7 +96,7 @@ Result<std::string> HeaderOf(const TarWriter::Header& header, uint64_t bytes, bo
   return std::move(sink.text);
 }
 
-// Of a step's file: nothing but its time counts.
+// For a step's file nothing but its time counts.
 TarWriter::Header PlainHeader(const std::string& name, int64_t modified_unix_seconds) {
   return {.name = name, .facts = {.modified_unix_seconds = modified_unix_seconds}};
 }
@@ -206,7 +206,7 @@ Status TarWriter::FinishPiece() {
   CAIRN_RETURN_IF_ERROR(Zeros(bytes - out_->bytes()));
   if (!patches_.empty()) {
     CAIRN_RETURN_IF_ERROR(out_->Drain());
-    // Through the page cache, since headers are no whole pages.
+    // Through the page cache, since headers are not whole pages.
     CAIRN_ASSIGN_OR_RETURN(const auto file,
                            fs_.OpenForWrite(TarPieceName(path_, pieces_.size() + 1), Direct::kOff));
     for (const Patch& patch : patches_)

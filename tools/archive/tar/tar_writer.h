@@ -47,7 +47,7 @@ class TarWriter {
 
   // Where the next byte goes: after Begin(), of the entry's data.
   uint64_t offset() const { return begin_ + out_->bytes(); }
-  // Of the entry so far.
+  // The bytes of the entry so far.
   uint64_t entry_bytes() const { return entry_.written; }
   // Once finished: bytes of each file.
   const std::vector<uint64_t>& pieces() const { return pieces_; }

@@ -287,7 +287,7 @@ VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member,
   return VerifyMember(store, member, [&](uint64_t done) { progress.Update(done); });
 }
 
-// What was not looked at is said, and is no failure unless it was asked for by name.
+// What was not looked at is said, and is not a failure unless it was asked for by name.
 int FinishVerify(const VerifyPlan& plan, const MemberName& name, const ArchiveOptions& options,
                  ordered_json list, int code) {
   for (const ArchiveMember& m : plan.on_tape) {

@@ -54,7 +54,7 @@ class Runner {
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = StoreSource(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-    // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
+    // The newest healthy step of a run directory stays as a matter of course; one that was named is refused.
     const Status failure = !outcome.ok()                      ? outcome.status()
                            : outcome->newest && source.of_run ? OkStatus()
                                                               : outcome->kept;

@@ -42,7 +42,7 @@ TEST(MegatronCoreTest, ArgumentsHaveTheNamesAndTypesOfMegatrons) {
     EXPECT_EQ(real[name].is_boolean(), value.is_boolean()) << name;
     EXPECT_EQ(real[name].is_string(), value.is_string()) << name;
   }
-  // Of Megatron-LM's training and its other versions, of TransformerConfig, and our own.
+  // From Megatron-LM's training and its other versions, of TransformerConfig, and our own.
   EXPECT_THAT(others, ElementsAre("apply_layernorm_1p", "cairn_architecture", "iteration", "norm_epsilon",
                                   "num_key_value_heads", "softmax_scale"));
   EXPECT_EQ(written["tensor_model_parallel_size"], 2);

@@ -239,7 +239,7 @@ TEST(MegatronFunctionTest, TheFamilyIsTheOneThatWasWrittenOrThatComputesIt) {
   EXPECT_EQ(ReadArguments({{"position_embedding_type", "rope"}})["architecture"], "gpt_neox");
   EXPECT_EQ(ReadArguments({{"position_embedding_type", "alibi"}})["architecture"], "bloom");
   EXPECT_EQ(ReadArguments({{"normalization", "RMSNorm"}})["architecture"], "megatron");
-  // Of the right tensors and another function: its writer refuses by the field's name.
+  // The right tensors, but another function: its writer refuses by the field's name.
   const json interleaved = ReadArguments({{"rotary_interleaved", true}}, kSwiGlu);
   EXPECT_EQ(interleaved["architecture"], "llama");
   EXPECT_THAT(WriteConfig(interleaved).message(), HasSubstr("rotary_interleaved is true"));

@@ -68,7 +68,7 @@ TEST(BundlePlanTest, WhatIsLeftIsBundledOnDemandAndJoinsABundleWithRoomIfItIsSma
             (Steps{{1, 2, 3, 4}}));
   EXPECT_EQ(StepsOf(PlanFor({Member(1, 60), Member(2, 60), Member(3, 30), Member(4, 30)}, true)),
             (Steps{{1, 2}, {3, 4}}));
-  EXPECT_TRUE(PlanFor({Member(1, 10)}, true).bundles.empty());  // one file for one is no gain
+  EXPECT_TRUE(PlanFor({Member(1, 10)}, true).bundles.empty());  // one file for one gains nothing
 }
 
 TEST(BundlePlanTest, BundlesAreLeftAlone) {

@@ -167,7 +167,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     stdfs::rename(dir_ / "aside", path);
     EXPECT_EQ(Trouble(), "");
   }
-  // Of two of one size nothing but their entries tells.
+  // Two of one size differ only in their entries.
   ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
   const std::vector<std::string> files = FilesOf(store_.Place(*notes.record));
