@@ -106,6 +106,7 @@ Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
                          builder.Tensor({.name = "w", .shape = shape}, Role::kWeight, Dtype::kF32));
   builder.AddPart(tensor, Box::Whole(shape), array);
+  builder.account.AddStorage("toy.bin", "w", 0, 8);
   return builder.Open(fs, path, {});
 }
 
