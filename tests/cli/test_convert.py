@@ -264,7 +264,7 @@ class ExportTest(CliTest):
         for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
                             (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),
                             (["--to", "torch-dist", "--zero", 2], "Megatron-LM has no ZeRO 2"),
-                            (["--to", "dcp", "--saturate"], "--saturate"), (["--to", "nemo"], "is not one of hf"),
+                            (["--to", "dcp", "--saturate"], "--saturate"), (["--to", "nemo"], "is not one of native"),
                             (["--to", "hf", "--param-groups", 2], "--param-groups")):
             self.cairn("convert", self.run_dir, "out", *flags, code=2, says=says)
             self.assertFalse((self.dir / "out").exists())

@@ -225,7 +225,7 @@ class TorchDistPlanner {
   }
 
   void AddNotes() {
-    state_.notes.push_back("random states are not carried over; the training seeds them anew");
+    state_.notes.push_back("random states are not carried; the training seeds them anew");
     AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec,
                  tensors_.weight_type() == Dtype::kF16, state_);
   }
