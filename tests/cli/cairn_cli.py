@@ -37,7 +37,7 @@ def tree(path):
 
 
 class CliTest(unittest.TestCase):
-    program = CAIRN
+    command = CAIRN
 
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cairn-cli-"))
@@ -50,7 +50,7 @@ class CliTest(unittest.TestCase):
         return self.run_dir / f"step-{step:08}"
 
     def cairn(self, *args, code=0, says=()):
-        done = subprocess.run([self.program, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
+        done = subprocess.run([self.command, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
         text = done.stdout + done.stderr
         self.assertEqual(done.returncode, code, f"cairn {args}: {text}")
         for part in [says] if isinstance(says, str) else says:

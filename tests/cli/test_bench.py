@@ -12,7 +12,7 @@ SMALL = ["--bytes", "16MB", "--rounds", "2", "--settle", "0"]
 
 
 class BenchTest(CliTest):
-    program = os.path.join(os.path.dirname(CAIRN), "cairn-bench")
+    command = os.path.join(os.path.dirname(CAIRN), "cairn-bench")
 
     def bench(self, what):
         place = self.dir / "it's a place"
@@ -104,7 +104,7 @@ class BenchTest(CliTest):
         self.assertEqual(len(answers), len(asked))
         self.assertEqual(os.path.getsize(shared), about["bytes"])
         self.assertLessEqual({"stall", "flush", "commit", "durable"}, set(answers[0]))
-        values = [self.json("fingerprint", path)["tensors"] for path in (step, self.dir / "out", self.dir / "lazy")]
+        values = [json.loads(subprocess.check_output([CAIRN, "fingerprint", path, "--json"]))["tensors"] for path in (step, self.dir / "out", self.dir / "lazy")]
         self.assertEqual(values[0], values[1])
         self.assertEqual(values[0], values[2])
         bad = subprocess.run([SERVER, step, shared], input="sing\n", text=True, capture_output=True)

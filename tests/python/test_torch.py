@@ -682,7 +682,7 @@ class RoundTripTest(ProcessTest):
             with self.assertRaisesRegex(ValueError, "name"):
                 cairn.torch.save({name: fractions.Fraction(1, 3)}, self.directory, 1)
         for key, value in itertools.product(("nul\0", "\ud800", ""), (torch.ones(3), torch.ones(3000))):
-            with self.assertRaisesRegex(ValueError, "no name that a step can hold"):
+            with self.assertRaisesRegex(ValueError, "is not a name that a step can hold"):
                 cairn.torch.save({"model": {key: value, "w": torch.ones(3)}}, self.directory, 1)
         with mock.patch.object(_layout, "MAX_VALUE_BYTES", 1000), self.assertRaisesRegex(ValueError, r"replay\.a: non-tensor values take \d+ bytes"):
             cairn.torch.save({"step": 1, "replay": {"a": b"x" * 900}}, self.directory, 1)
