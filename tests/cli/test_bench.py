@@ -104,7 +104,8 @@ class BenchTest(CliTest):
         self.assertEqual(len(answers), len(asked))
         self.assertEqual(os.path.getsize(shared), about["bytes"])
         self.assertLessEqual({"stall", "flush", "commit", "durable"}, set(answers[0]))
-        values = [json.loads(subprocess.check_output([CAIRN, "fingerprint", path, "--json"]))["tensors"] for path in (step, self.dir / "out", self.dir / "lazy")]
+        sums = [subprocess.check_output([CAIRN, "fingerprint", path, "--json"]) for path in (step, self.dir / "out", self.dir / "lazy")]
+        values = [json.loads(text)["tensors"] for text in sums]
         self.assertEqual(values[0], values[1])
         self.assertEqual(values[0], values[2])
         bad = subprocess.run([SERVER, step, shared], input="sing\n", text=True, capture_output=True)
