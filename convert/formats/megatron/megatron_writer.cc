@@ -264,7 +264,7 @@ class MegatronPlanner {
   void AddNotes() {
     state_.notes.push_back("random states are not carried; start with --no-load-rng");
     if (!fits_all_buckets_)
-      state_.notes.push_back("some sizes are not multiples of 64; start without --overlap-grad-reduce");
+      state_.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
     if (distributed() && tensors_.weight_type() == Dtype::kF16)
       state_.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
     AddCoreNotes(tensors_.optimizer, distributed(), options_.local_spec,
