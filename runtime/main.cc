@@ -9,8 +9,8 @@
 #include "runtime/config/model_spec.h"
 #include "runtime/config/named_tokenizer.h"
 #include "runtime/control/console.h"
-#include "runtime/control/kill_switch.h"
 #include "runtime/control/rank_message.h"
+#include "runtime/control/request_file.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
@@ -147,7 +147,7 @@ Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, con
   const std::unique_ptr<ControlPlane> plane = transport.NewControlPlane("errors");
   if (!config.kill_switch_path.empty()) {
     const Result<std::string> found = FromRoot(*plane, "kill switch", [&]() -> Result<std::string> {
-      return std::string(KillSwitch(config.kill_switch_path).Found() ? "found" : "");
+      return std::string(FindKillSwitch(config.kill_switch_path) ? "found" : "");
     });
     if (!found.ok() || !found->empty()) return {found.status(), true};
   }

@@ -3,8 +3,7 @@
 
 #include <chrono>
 
-#include "runtime/control/kill_switch.h"
-#include "runtime/control/save_now_file.h"
+#include "runtime/control/request_file.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/grad_scaler.h"
@@ -64,7 +63,6 @@ class Trainer {
   CheckpointHooks* hooks_;
   std::chrono::steady_clock::time_point start_;
   SaveNowFile save_now_file_;
-  KillSwitch kill_switch_;
   TrainState state_;
   BatchSchedule schedule_;
   LrSchedule lr_;

@@ -1,4 +1,4 @@
-#include "runtime/control/save_now_file.h"
+#include "runtime/control/request_file.h"
 
 #include <unistd.h>
 
@@ -23,6 +23,12 @@ void SaveNowFile::Served() {
       fmt::format("--save-now-file {}: saved, but cannot remove it: {}; it is ignored until you remove it "
                   "and make it again",
                   path_, std::strerror(errno)));
+}
+
+bool FindKillSwitch(const std::string& path) {
+  const bool found = !path.empty() && ::access(path.c_str(), F_OK) == 0;
+  if (found) Print("Detected kill switch at " + path + ". Exiting\n");
+  return found;
 }
 
 }  // namespace cairn

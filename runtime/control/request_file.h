@@ -1,11 +1,11 @@
-// --save-now-file: a file that a user makes to ask for a save, and that is removed once the save is taken.
+// Files that a user makes to ask a running training for something.
 #pragma once
 
 #include <string>
 
 namespace cairn {
 
-// Not thread-safe.
+// --save-now-file: asks for a save, and is removed once the save is taken. Not thread-safe.
 class SaveNowFile {
  public:
   // An empty path never asks.
@@ -20,5 +20,10 @@ class SaveNowFile {
   const std::string path_;
   bool stays_ = false;  // it was served, and is still there
 };
+
+// --kill-switch-path: ends every start of a training as long as the file is there, as in BigScience's
+// Megatron-DeepSpeed. One that starts ends at once, with status 0; one that trains saves first. Prints a line
+// if the file is there; an empty path never is.
+bool FindKillSwitch(const std::string& path);
 
 }  // namespace cairn

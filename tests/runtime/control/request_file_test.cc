@@ -1,4 +1,4 @@
-#include "runtime/control/save_now_file.h"
+#include "runtime/control/request_file.h"
 
 #include <gtest/gtest.h>
 
