@@ -65,9 +65,6 @@ struct CudaSnapshotOptions {
   int slots = 2;                      // one is packed while another is copied
 };
 
-// Sources in host memory; Begin copies before it returns. The reference for the other.
-std::unique_ptr<DeviceSnapshot> NewHostSnapshot();
-
 // Loads libcairn_cuda.so from beside the program and allocates the slots: slots * slot_bytes * 1.01 and a
 // sixteenth of a slot. Errors: NotSupported if the module is not built or there is no usable GPU; NoSpace.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options = {});

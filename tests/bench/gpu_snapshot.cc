@@ -16,6 +16,7 @@
 
 #include "ckpt/io/file_system.h"
 #include "runtime/snapshot/device_snapshot.h"
+#include "tests/runtime/snapshot/host_snapshot.h"
 
 namespace cairn {
 namespace {

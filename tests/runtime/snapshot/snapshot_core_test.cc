@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/runtime/snapshot/host_snapshot.h"
 #include "tests/runtime/snapshot/random_pieces.h"
 #include "tests/runtime/snapshot/snapshot_twin.h"
 

@@ -7,6 +7,7 @@
 
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
+#include "tests/runtime/snapshot/host_snapshot.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
 

@@ -7,6 +7,7 @@
 
 #include "runtime/snapshot/snapshot_window.h"
 #include "tests/runtime/snapshot/fake/fake_cuda.h"
+#include "tests/runtime/snapshot/host_snapshot.h"
 #include "tests/runtime/snapshot/random_pieces.h"
 #include "tests/runtime/snapshot/snapshot_twin.h"
 
