@@ -15,51 +15,14 @@
 #include <set>
 
 #include "ckpt/model/model_function.h"
+#include "runtime/config/json_facts.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::json;
 
-// Reads facts; the first that is ill-typed becomes the status.
-class Facts {
- public:
-  explicit Facts(const json& facts) : facts_(facts) {}
-
-  int64_t Size(const char* name) {
-    const json value = facts_.value(name, json());
-    if (value.is_number_integer() && value > 0 && value <= kMaxModelSize) return value.get<int64_t>();
-    Fail(name, value, fmt::format("an integer from 1 to {}", kMaxModelSize));
-    return 1;
-  }
-  double Number(const char* name, double fallback) {
-    const json value = facts_.value(name, json());
-    if (value.is_number() && value.get<double>() > 0) return value.get<double>();
-    if (!value.is_null()) Fail(name, value, "a number above 0");
-    return fallback;
-  }
-  bool Switch(const char* name) {
-    const json value = facts_.value(name, json());
-    if (!value.is_null() && !value.is_boolean()) Fail(name, value, "true or false");
-    return value.is_boolean() && value.get<bool>();
-  }
-  std::string Text(const char* name) {
-    const json value = facts_.value(name, json());
-    if (!value.is_string()) Fail(name, value, "a text");
-    return value.is_string() ? value.get<std::string>() : "";
-  }
-  const Status& status() const { return status_; }
-
- private:
-  void Fail(const char* name, const json& value, std::string_view wanted) {
-    if (status_.ok())
-      status_ = InvalidArgument("the model's {} is {}; it must be {}", name, value.dump(), wanted);
-  }
-  const json& facts_;
-  Status status_;
-};
-
-Status ReadRotary(const json& function, Facts& of, ModelSpec& spec) {
+Status ReadRotary(const json& function, JsonFacts& of, ModelSpec& spec) {
   spec.rotary = {.base = of.Number("rotary_base", 10000),
                  .percent = of.Number("rotary_percent", 1),
                  .interleaved = of.Switch("rotary_interleaved")};
@@ -71,9 +34,9 @@ Status ReadRotary(const json& function, Facts& of, ModelSpec& spec) {
   return OkStatus();
 }
 
-void ReadWindow(const json& function, Facts& of, ModelSpec& spec) {
+void ReadWindow(const json& function, JsonFacts& of, ModelSpec& spec) {
   if (function.value("sliding_window", json()).is_null()) return;
-  spec.window = of.Size("sliding_window");
+  spec.window = of.Size("sliding_window", kMaxModelSize);
   for (const json& type : function.value("layer_types", json()))
     spec.windowed.push_back(type == "sliding_attention");
   spec.windowed.resize(spec.windowed.empty() ? 0 : spec.shape.layers);
@@ -208,7 +171,7 @@ Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::v
   for (const char* size : {"num_layers", "hidden_size", "ffn_hidden_size", "vocab_size",
                            "max_position_embeddings", "num_key_value_heads", "head_dim"})
     function[size] = read.facts.value(size, json());  // as stated: FunctionOf fills in what follows
-  Facts of(function);
+  JsonFacts of("the model's ", function);
   const auto fill = [&]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(spec.shape, ReadShape(function));
     if (spec.shape.positions == 0) spec.shape.positions = kMaxModelSize;
