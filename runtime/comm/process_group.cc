@@ -176,9 +176,6 @@ Work ProcessGroup::AllGatherAsync(at::Tensor out_flat, at::Tensor in_flat, std::
   return {};
 }
 
-void ProcessGroup::ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const {
-  ReduceScatterSumAsync(out_flat, in_flat, what).Wait();
-}
 Work ProcessGroup::ReduceScatterSumAsync(at::Tensor out_flat, at::Tensor in_flat,
                                          std::string_view what) const {
   CheckTensor(out_flat, what);

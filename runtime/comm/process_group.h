@@ -83,7 +83,6 @@ class ProcessGroup {
 
   // `out_flat` gets this rank's part of the sum of `in_flat` over the ranks; it may be that part of
   // `in_flat`, whose contents are unspecified afterwards.
-  void ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const;
   Work ReduceScatterSumAsync(at::Tensor out_flat, at::Tensor in_flat, std::string_view what) const;
 
   // Messages between a pair of ranks arrive in the order sent; both give tensors of the same size. Neither

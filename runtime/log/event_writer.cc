@@ -9,6 +9,7 @@
 #include <bit>
 #include <chrono>
 
+#include "runtime/control/process_info.h"
 #include "runtime/log/crc32c.h"
 
 namespace cairn {
@@ -75,12 +76,6 @@ void PutRecord(std::string_view data, std::string& out) {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string HostName() {
-  char name[256] = "";
-  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
 }
 
 }  // namespace

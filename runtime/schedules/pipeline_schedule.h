@@ -17,7 +17,6 @@ struct PipelineShape {
   int64_t micro_batches = 1;
 
   int parts() const { return stages * chunks; }
-  int PartOf(int stage, int chunk) const { return chunk * stages + stage; }
 };
 
 struct StageAction {

@@ -82,8 +82,6 @@ void Engine::Resumed() {
   zero_.WeightsChanged();
 }
 
-uint64_t Engine::CountParameters() const { return cairn::CountParameters(parameters_.specs()); }
-
 StateBuffers Engine::Buffers() const {
   return {.specs = parameters_.specs(),
           .layout = parameters_.layout(),

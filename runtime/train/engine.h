@@ -44,7 +44,6 @@ class Engine {
   StateBuffers Buffers() const;
   // To be called when Buffers() were filled from a checkpoint.
   void Resumed();
-  uint64_t CountParameters() const;  // of the whole model
   RandomStreams& streams() { return streams_; }
   const GptStage& stage() const { return chunks_.back(); }  // with one chunk on this rank: all of it
 

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "runtime/config/arguments_block.h"
+#include "runtime/config/model_spec.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
@@ -59,7 +60,6 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
       hooks_(hooks),
       start_(start),
       save_now_file_(config.save_now_file),
-      kill_switch_(config.kill_switch_path),
       schedule_(config),
       lr_(config, schedule_.total_samples()),
       scaler_(config),
@@ -90,8 +90,8 @@ Status Trainer::Start() {
   CAIRN_RETURN_IF_ERROR(Resume());
   watch_->Message(ArgumentsBlock(config_, dims_.topology));
   watch_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
-                              engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
-                              at::get_num_threads()));
+                              CountParameters(GptSpecs(config_)), Name(config_.dtype()),
+                              ToString(dims_.topology), at::get_num_threads()));
   if (Finished())
     watch_->Message(
         fmt::format(" the training is complete: {} of {} iterations are done; raise --train-iters (or "
@@ -258,7 +258,7 @@ double Trainer::Vote() {
   const bool out_of_time =
       config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
   const bool root = dims_.world_rank == 0;
-  return Votes{.stop = StopRequested() || out_of_time || (root && kill_switch_.Found()),
+  return Votes{.stop = StopRequested() || out_of_time || (root && FindKillSwitch(config_.kill_switch_path)),
                .save_now = root && save_now_file_.Asks(),
                .busy = hooks_ && hooks_->Busy()}
       .Encode(dims_.topology.world());

@@ -71,7 +71,6 @@ class ZeroUnits final : public UnitHooks {
     std::vector<Work> work;
   };
 
-  void AddUses(int unit);
   void Gather(Run& run);
   void Await(Run& run);
   void Drop(Run& run);

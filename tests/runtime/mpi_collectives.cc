@@ -50,11 +50,11 @@ void CheckReductions(const ProcessGroup& group, int64_t n, at::ScalarType type) 
   const Tensor wanted = SumOfTerms(ranks, n * ranks, type).slice(0, group.rank() * n, (group.rank() + 1) * n);
   Tensor in = Term(group.rank(), n * ranks, type);
   Tensor out = at::empty({n}, type);
-  group.ReduceScatterSum(out, in, "reduce-scatter");
+  group.ReduceScatterSumAsync(out, in, "reduce-scatter").Wait();
   CheckEqual(out, wanted, "reduce-scatter");
   in = Term(group.rank(), n * ranks, type);
   out = in.slice(0, group.rank() * n, (group.rank() + 1) * n);
-  group.ReduceScatterSum(out, in, "reduce-scatter in place");
+  group.ReduceScatterSumAsync(out, in, "reduce-scatter in place").Wait();
   CheckEqual(out, wanted, "reduce-scatter in place");
 }
 

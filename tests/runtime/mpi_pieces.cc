@@ -43,7 +43,7 @@ void Run() {
   group.AllReduceSum(t, "t");
   Check(at::equal(t, sum), "all-reduce");
   at::Tensor in = term(rank), out = at::empty({n});
-  group.ReduceScatterSum(out, in, "t");
+  group.ReduceScatterSumAsync(out, in, "t").Wait();
   Check(at::equal(out, sum.slice(0, rank * n, (rank + 1) * n)), "reduce-scatter");
   at::Tensor half = term(rank).to(at::kHalf);
   group.AllReduceSum(half, "t");

@@ -36,7 +36,7 @@ struct Task {
 };
 
 Task TaskOf(const PipelineShape& shape, int stage, const StageAction& action) {
-  return {action.kind, action.micro_batch, shape.PartOf(stage, action.chunk)};
+  return {action.kind, action.micro_batch, action.chunk * shape.stages + stage};
 }
 
 // The tasks before `task`: of the part before or behind, and the forward of a backward.
