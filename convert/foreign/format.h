@@ -22,8 +22,8 @@ struct OpenOptions {
   std::string format;              // empty: recognised from the files
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
-  std::string config;       // config.json of the model, or its directory, where names alone tell which it is
-  uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
+  std::string config;       // config.json of the model, or its directory, if names alone tell which it is
+  uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file says it; 0: as the files say
   // Leaves out tensors of types that Cairn does not hold (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;

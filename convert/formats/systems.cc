@@ -23,7 +23,7 @@
 namespace cairn {
 namespace {
 
-// Every relaxation that was of use is in the history, by name; some readers have said it already.
+// Puts every relaxation that was used into the history, by name; some readers have put it there already.
 void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
     source.AddHistory(
@@ -39,7 +39,7 @@ void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
   }
 }
 
-// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, and no iterations of Megatron's.
+// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, but no iterations of Megatron's.
 bool IsMegatron(FileSystem& fs, const std::string& path) {
   if (!MatchesMegatronLm(fs, path)) return false;
   if (!MatchesDeepSpeed(fs, path)) return true;
@@ -52,7 +52,7 @@ bool IsMegatron(FileSystem& fs, const std::string& path) {
          });
 }
 
-// What lies beside weights for use.
+// Notes files beside released weights that are not read.
 void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string>& notes) {
   for (const char* name : {"optimizer.pt", "optimizer.bin"})
     if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())

@@ -39,8 +39,7 @@ struct SealResult {
   Seal seal;                      // of a dry run without digests
 };
 
-// A seal that is there is replaced. Errors: those of the disk, Aborted where it was stopped: nothing was
-// written then.
+// Replaces an existing seal. Errors: those of the disk; Aborted if it was stopped. Nothing is written then.
 Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options);
 
 }  // namespace cairn

@@ -1,6 +1,5 @@
-// Files first, since what is said of folders rests on them. A check that does not know what it sees (a
-// compressed zip, a model of an unknown family) is not a judge: what it cannot tell goes into the seal as
-// such.
+// Files come first, since the checks of folders rely on them. A check that does not know what it sees (a
+// compressed zip, a model of an unknown family) reports no problem: the seal records that it could not tell.
 
 #include "tools/seal/step_parts.h"
 
@@ -112,7 +111,7 @@ class PartsChecker {
     }
   }
 
-  // No more than that it has its end: writers take liberties, such as NaN.
+  // Checks only that the end is there: writers take liberties, such as NaN.
   void CheckJson(const std::string& name, uint64_t bytes) {
     if (bytes == 0) return AddProblem(name, "is empty");
     const auto file = fs_.OpenForRead(PathOf(name));
@@ -129,7 +128,7 @@ class PartsChecker {
       AddProblem(name, fmt::format("is cut short: it does not end with {}", closing));
   }
 
-  // Whether it is a sound zip; one that is none is another's, and nothing is said of it.
+  // True for a sound zip. A file that is not a zip is not reported.
   bool TakeZip(const std::string& name, File& file, Stretch where) {
     std::array<std::byte, 4> start{};
     if (where.size() < start.size() || !file.ReadAt(where.begin, start).ok() ||
@@ -244,7 +243,7 @@ class PartsChecker {
     WeightIndexCheck check(PathOf(name), index);
     for (const std::string& file : index.files) {
       const auto header = ReadSafetensorsHeader(fs_, PathOf(folder + file));
-      if (!header.ok()) return;  // CheckFile has said it, where it is called so
+      if (!header.ok()) return;  // CheckFile reports it if it has this suffix
       for (const StoredArray& tensor : header->tensors)
         if (const Status status = check.Add(tensor.name, file); !status.ok())
           return AddProblem(name, status.message());
@@ -252,9 +251,10 @@ class PartsChecker {
     if (const Status status = check.Finish(); !status.ok()) AddProblem(name, status.message());
   }
 
-  // "model-00002-of-00005.safetensors", "rng_state_3.pth": where one is, all must be.
+  // "model-00002-of-00005.safetensors", "rng_state_3.pth": if one is there, all must be.
   void CheckNumbered(const std::string& folder, const Names& names) {
-    std::map<std::string, std::pair<std::set<uint64_t>, uint64_t>> shards;  // by what stands around
+    std::map<std::string, std::pair<std::set<uint64_t>, uint64_t>>
+        shards;  // by their names, without the number
     std::set<uint64_t> random_states;
     for (const auto& [name, bytes] : names) {
       if (const auto rank = NumberBetween(name, "rng_state_", ".pth")) random_states.insert(*rank);
@@ -279,7 +279,7 @@ class PartsChecker {
                              random_states.size(), *random_states.rbegin()));
   }
 
-  // The ranks that the model's states tell of, else those up to the last that is there.
+  // The ranks that the model states name, else those up to the last that is there.
   void CheckDeepSpeed(const std::string& folder, const Names& names) {
     const auto any = [&](std::string_view suffix) {
       return std::ranges::any_of(names, [&](const auto& file) { return file.first.ends_with(suffix); });
@@ -328,7 +328,7 @@ class PartsChecker {
                                          Counted(std::max(ranks, 1), "data parallel rank")));
   }
 
-  // A folder for each parameter: what one has of it, all have.
+  // A folder for each parameter: if one has a file, all must have it.
   void CheckUniversal(const std::string& zero) {
     for (const std::string name : {"fp32.pt", "exp_avg.pt", "exp_avg_sq.pt", "step.pt"}) {
       std::vector<std::string> without;
@@ -346,7 +346,7 @@ class PartsChecker {
 
   void ReadWorld(const std::string& name, int& models, int& ranks, int& stage) {
     const auto file = TorchFile::Open(fs_, PathOf(name));
-    if (!file.ok()) return;  // a zip that is cut short was told before; the rest is not ours to judge
+    if (!file.ok()) return;  // CheckFile reported a truncated zip; the rest cannot be judged here
     constexpr int64_t kMostRanks = 1 << 20;
     const auto take = [&](std::string_view key, int& count) {
       const auto world = AsInt(Find(file->root(), key));
@@ -423,7 +423,7 @@ class PartsChecker {
       parts_.untold.push_back("no format recognises the files: what must be there could not be told");
       return;
     }
-    if (!parts_.problems.empty()) return;  // it would say the same in other words
+    if (!parts_.problems.empty()) return;  // opening would report the same again
     auto source = OpenForeign(fs_, directory_, options);
     if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
       source = ReadByConfig(fs_, std::move(source).value(), options);
