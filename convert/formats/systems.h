@@ -44,6 +44,11 @@ struct System {
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
   std::string_view reader = {};  // the row that reads back what `plan` writes
   StepNames steps = {};
+  std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
+  // Checks the files of `directory` alone, whose names are `names`, by their headers and indices: what they
+  // say must be there, is there. Null: only `open` tells.
+  Status (*check_files)(FileSystem& fs, const std::string& directory,
+                        const std::vector<std::string>& names) = nullptr;
 };
 
 // The more particular before the more general, as they are recognised.

@@ -1,11 +1,9 @@
 // Checks that a checkpoint has every file that its format requires. No tensor is read, and no pickle is run.
 //
 // Every file by itself: a zip of torch.save ends with its directory, JSON with its bracket, a safetensors
-// file is as long as its header says. Every folder by what it is: each chunk that a .metadata names lies in
-// its file, and the chunks of a tensor cover its shape once; each file that an index names is there and holds
-// the index's tensors; ZeRO has the file of every rank that the model states name; numbered shards and
-// mp_rank_* folders have no gap. Then the checkpoint as a whole is opened as the other verbs open it, which
-// finds holes in fused, cut and flattened tensors.
+// file is as long as its header says. Every folder by what each format says of its own files (System::sets,
+// System::check_files). Then the checkpoint as a whole is opened as the other verbs open it, which finds
+// holes in fused, cut and flattened tensors.
 #pragma once
 
 #include <map>

@@ -325,7 +325,7 @@ constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
 constexpr const char* kAccelerateOptimizer = "optimizer_0";
 
 bool HasMetadata(FileSystem& fs, const std::string& directory) {
-  return fs.Stat(JoinPath(directory, ".metadata")).ok();
+  return fs.Stat(JoinPath(directory, kDcpMetadata)).ok();
 }
 
 Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
