@@ -25,11 +25,11 @@ namespace cairn {
 namespace {
 
 // Puts every relaxation that was used into the history, by name; some readers have put it there already.
-void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
+void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
     source.AddHistory(
         fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
-  for (const std::string& name : *options.allowed_names) {
+  for (const std::string& name : options.allowed_names) {
     std::string line = fmt::format("import: {} was left out (--allow)", name);
     const auto says_it = [&](const nlohmann::json& entry) {
       return entry == line || entry == "left out " + name;
@@ -268,11 +268,10 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
     return InvalidArgument("there is no format {}; the formats are {}", options.format,
                            ReadableNames(systems));
   }
-  OpenOptions recorded = options;
-  recorded.allowed_names = std::make_shared<std::set<std::string>>();
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, recorded));
+  ReaderOptions used{options, {}};
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, used));
   if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory()) source->SetName(path);
-  RecordAllowed(recorded, *source);
+  RecordAllowed(used, *source);
   return source;
 }
 

@@ -15,7 +15,7 @@
 
 #include "ckpt/codec/cast.h"
 #include "ckpt/io/file_copies.h"
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/step_builder.h"
 #include "convert/stream/transfer.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "ckpt/base/glob.h"
 #include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
 #include "tools/commands/commands.h"
@@ -62,15 +63,16 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, false));
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
-  ExportFlags flags{.options = {.target = {.topology = topology,
-                                           .dtype = arguments.dtype,
-                                           .local_spec = arguments.local_spec,
-                                           .param_groups = arguments.param_groups,
-                                           .allow_optimizer = IsAllowed(arguments.flags.open, "optimizer")},
-                                .writer = arguments.flags.options.writer,
-                                .progress = {}},
-                    .dry_run = arguments.flags.dry_run,
-                    .json = arguments.flags.json};
+  ExportFlags flags{
+      .options = {.target = {.topology = topology,
+                             .dtype = arguments.dtype,
+                             .local_spec = arguments.local_spec,
+                             .param_groups = arguments.param_groups,
+                             .allow_optimizer = FitsAnyGlob("optimizer", arguments.flags.open.allow)},
+                  .writer = arguments.flags.options.writer,
+                  .progress = {}},
+      .dry_run = arguments.flags.dry_run,
+      .json = arguments.flags.json};
   return RunExport(opened, *FindSystem(arguments.format), arguments.target, flags);
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "tools/seal/foreign_run.h"
 #include "tools/seal/seal_record.h"
 #include "tools/seal/step_parts.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ckpt/step/verify.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/torch/zip_container.h"
 #include "tools/seal/step_files.h"
 

@@ -56,7 +56,7 @@ std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>
 
 class UniversalOpener {
  public:
-  UniversalOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  UniversalOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
@@ -284,7 +284,7 @@ class UniversalOpener {
 
   FileSystem& fs_;
   const std::string directory_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   std::vector<ModelFile> states_;
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
@@ -314,7 +314,7 @@ bool MatchesUniversal(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
-                                                     const OpenOptions& options) {
+                                                     ReaderOptions& options) {
   if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
   CAIRN_ASSIGN_OR_RETURN(std::string directory, NamedDirectory(fs, path, kUniversalTracker));
   return UniversalOpener(fs, std::move(directory), options).Open();

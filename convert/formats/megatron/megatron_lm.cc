@@ -62,7 +62,7 @@ struct ModelChunk {
 
 class MegatronOpener {
  public:
-  MegatronOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  MegatronOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
@@ -266,7 +266,7 @@ class MegatronOpener {
 
   FileSystem& fs_;
   const std::string directory_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   int tp_ = 1;
   int pp_ = 1;
   bool tied_ = true;
@@ -314,7 +314,7 @@ std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
-                                                      const OpenOptions& options) {
+                                                      ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
   if (IsSavedByCairnMegatron(fs, directory))

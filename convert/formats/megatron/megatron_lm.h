@@ -4,7 +4,7 @@
 // pipelines with virtual stages.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
@@ -20,7 +20,7 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path);
 // a step of Cairn. Otherwise `path`.
 std::string IterationSavedByCairn(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
-                                                      const OpenOptions& options);
+                                                      ReaderOptions& options);
 
 // Checks that Megatron-Core's common.pt, if it is among `names` of files in `directory`, has the
 // metadata.json without which Megatron does not look at it.
