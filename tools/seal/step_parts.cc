@@ -134,7 +134,7 @@ class PartsChecker {
     options.replicas = Replicas::kFirst;
     parts_.system = options.format.empty() ? SystemOf(fs_, directory_) : options.format;
     if (parts_.system.empty()) {
-      parts_.untold.push_back("no format recognises the files: what must be there could not be told");
+      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
       return;
     }
     if (!parts_.problems.empty()) return;  // opening would report the same again

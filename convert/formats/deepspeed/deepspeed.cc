@@ -106,7 +106,7 @@ class DeepSpeedOpener {
       CAIRN_ASSIGN_OR_RETURN(TorchFile model, TorchFile::Open(fs_, files_.directory, name));
       models_.push_back(std::move(model));
     }
-    if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
+    if (models_.empty()) return NotFound("{}: the model states are missing", files_.directory);
     CAIRN_RETURN_IF_ERROR(CheckModelCount());
     for (const TorchFile& model : models_) builder_.account.AddFile(model);
     return OkStatus();
@@ -150,7 +150,7 @@ class DeepSpeedOpener {
       const TorchFile& model = models_[static_cast<size_t>(rank)];
       const PyValue* module = Find(model.root(), "module");
       if (!module || module->is(PyKind::kNone))
-        return Fail(model.name(), NotFound("there is no module in it"));
+        return Fail(model.name(), NotFound("it does not contain a module"));
       Numbers tensors;
       CAIRN_RETURN_IF_ERROR(ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) {
         tensors.emplace_back(key, &tensor);
@@ -231,7 +231,7 @@ class DeepSpeedOpener {
       CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards,
                              OpenShards(fs_, files_, static_cast<int>(rank), builder_, manifest_.history));
       const PyValue* shapes = Find(models_[rank].root(), "param_shapes");
-      if (!shapes) return Fail(models_[rank].name(), NotSupported("there are no param_shapes in it"));
+      if (!shapes) return Fail(models_[rank].name(), NotSupported("it does not contain param_shapes"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
       CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
                              ReadZero(fs_, shards, *shapes, round_robin, masters_alone, builder_));
@@ -479,7 +479,7 @@ class DeepSpeedOpener {
 
   // ---- All ranks together.
 
-  // A master without a weight is the weight: what the training would round to one.
+  // A master without a weight is the weight, which the training would round from it.
   Status Assemble() {
     std::set<std::pair<int, std::string>> weights;
     for (const RankSlice& slice : slices_)
@@ -494,7 +494,7 @@ class DeepSpeedOpener {
   Status AssembleMegatron() {
     const PyValue* args = Find(root(), "args");
     if (!args)
-      return Fail(models_[0].name(), NotSupported("there are no args in it, which say what the model is"));
+      return Fail(models_[0].name(), NotSupported("it does not contain args, which describe the model"));
     const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
     const auto shown = SizesShown(*args, ShapesOfFirstRank(), layers_.tp);
     if (!shown.ok()) return Fail(models_[0].name(), shown.status());

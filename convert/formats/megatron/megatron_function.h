@@ -30,7 +30,7 @@ std::string_view NameOf(MegatronProgram program);
 nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
-// biases and norms, the written family's name first, and "megatron" where none of Hugging Face's does.
+// biases and norms, the written family's name first, and "megatron" if none of Hugging Face's does.
 // `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
 // are among its "other", but where `allowed` says of args.NAME that it means nothing.
 void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,

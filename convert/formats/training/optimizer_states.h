@@ -14,7 +14,7 @@ namespace cairn {
 
 struct OptimizerStates {
   std::vector<std::pair<Role, const TensorRef*>> tensors;  // by role; all but the step
-  const PyValue* step = nullptr;                           // the number of updates; null: there is none
+  const PyValue* step = nullptr;                           // the number of updates; null if missing
 };
 
 // `state` is the dict of one parameter, `of` its name for messages. None is not a state. Errors: NotSupported
