@@ -13,7 +13,6 @@
 
 #include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/training/group_members.h"
-#include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
