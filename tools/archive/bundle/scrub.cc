@@ -168,33 +168,6 @@ Result<std::string> RepairMember(const Store& store, const ArchiveMember& member
                  source.status().message());
 }
 
-Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name) {
-  FileSystem& fs = store.fs();
-  const std::string path = store.Path(name);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
-  if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
-    return Corrupt("{}: its last entry '{}' is not an index of a bundle's members", path, entry.name);
-  std::string text(entry.bytes, '\0');
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
-  Result<Bundle> bundle = DecodeBundle(text, name);
-  if (!bundle.ok()) return bundle.status().WithContext(path);
-  bundle->tar_bytes = info.bytes;
-  std::vector<std::string> problems;
-  for (ArchiveRecord& member : bundle->members) {
-    const Status whole = ProveMember(store, member, {}).status();
-    if (!whole.ok()) problems.push_back(whole.message());
-    member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
-    member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
-  }
-  if (problems.size() == bundle->members.size()) return Corrupt("{}: none of its members is whole", path);
-  if (const auto there = fs.Stat(store.Parity(name)); there.ok())
-    bundle->parity = {name + std::string(kParitySuffix), there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, *bundle));
-  return problems;
-}
-
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar) {
   CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(store, name));
   std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });

@@ -10,7 +10,6 @@
 #include <ctime>
 
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/policy/bundle_policy.h"
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
@@ -77,8 +76,16 @@ Status PolicyRun::StoreShare(TeamStore& team) {
 Status PolicyRun::Conclude(TeamStore& team) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
   if (!shares.empty()) AddShares(shares);
-  if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
-  if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(MakeBundles());
+  std::vector<PruneEntry> pruned;
+  if (policy_.delete_stored) {
+    CAIRN_ASSIGN_OR_RETURN(pruned, Prune(fs_, policy_));
+  }
+  for (const PruneEntry& entry : pruned)
+    if (entry.remove && events_.pruned) events_.pruned(entry);
+  if (policy_.bundle > 0) {
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
+    Add({.failures = problems});
+  }
   CAIRN_ASSIGN_OR_RETURN(const Plan after, PlanNow());
   NoteInLedger(after);
   for (const std::string& failure : after.failures)
@@ -108,15 +115,19 @@ Result<Plan> PolicyRun::PlanNow() {
   return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr));
 }
 
+void PolicyRun::Add(const ShareResult& share) {
+  report_.stored_bytes += share.stored_bytes;
+  report_.stored_members += share.stored_members;
+  report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+}
+
 // The report becomes that of all processes.
 void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   report_.stored_bytes = report_.stored_members = 0;
   report_.failures.clear();
   int64_t first = report_.started_unix_seconds, last = 0;
   for (const ShareResult& share : shares) {
-    report_.stored_bytes += share.stored_bytes;
-    report_.stored_members += share.stored_members;
-    report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+    Add(share);
     first = std::min(first, share.started_unix_seconds);
     last = std::max(last, share.finished_unix_seconds);
   }
@@ -124,29 +135,23 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
 }
 
-// Returns what this source added to the report.
-ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
-  const RunReport before = report_;
-  StoreForms(team, entry);
-  return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
-          .stored_members = report_.stored_members - before.stored_members,
-          .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
-                       report_.failures.end()}};
-}
-
 // The form whose success removes the source comes last.
-void PolicyRun::StoreForms(TeamStore& team, const PlanEntry& entry) {
+ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
+  ShareResult share;
+  const bool goes = entry.delete_source, by_weights = goes && !entry.keeps_full;
   bool good = true;
-  if (entry.store_weights)
-    good = StoreForm(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
-  if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
-    good = StoreForm(team, entry, /*weights=*/false, entry.delete_source);
-  if (good && !entry.stores() && entry.delete_source && !entry.keeps_full)
-    StoreForm(team, entry, /*weights=*/true, /*delete_source=*/true);
+  if (entry.store_weights) good = StoreForm(team, entry, /*weights=*/true, by_weights, share);
+  if (good && (entry.store_full || (goes && entry.keeps_full)))
+    good = StoreForm(team, entry, /*weights=*/false, goes, share);
+  if (good && !entry.stores() && by_weights)
+    StoreForm(team, entry, /*weights=*/true, /*delete_source=*/true, share);
+  Add(share);
+  return share;
 }
 
 // Stores one form of a source, or removes the source of a form that is stored. False after a failure.
-bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
+bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
+                          ShareResult& share) {
   bool on_tape = false;
   const auto claim = [&](const std::string& tar) -> Status {
     CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
@@ -162,16 +167,24 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .delete_source = delete_source,
                                            .stored = claim,
                                            .successor = find_successor_});
-  if (on_tape) {  // not a failure: what was asked for is stored
+  if (on_tape) {  // not a failure: everything that was asked for is stored
     Note(
         fmt::format("{}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
                     entry.title));
     return false;
   }
   const Status failure = outcome.ok() ? outcome->kept : outcome.status();
-  if (!failure.ok()) Fail(entry.title, failure);
+  if (!failure.ok()) {
+    if (events_.problem) events_.problem(failure.message());
+    share.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
+  }
   if (!outcome.ok()) return false;
-  if (outcome->stored) CountStored(entry, *outcome, weights);
+  if (outcome->stored) {
+    share.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
+    ++share.stored_members;
+    seconds_ += outcome->seconds;
+    if (events_.stored) events_.stored(entry, *outcome);
+  }
   if (outcome->deleted && events_.source_removed) events_.source_removed(outcome->removed);
   return failure.ok();
 }
@@ -205,13 +218,6 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
   return outcome;
 }
 
-void PolicyRun::CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights) {
-  report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
-  ++report_.stored_members;
-  seconds_ += outcome.seconds;
-  if (events_.stored) events_.stored(entry, outcome);
-}
-
 // The ledger learns of sources that are not stored. A ledger that cannot be opened does not stop the run.
 void PolicyRun::NoteInLedger(const Plan& plan) {
   Result<Ledger> ledger = Ledger::Open(store_);
@@ -223,25 +229,6 @@ void PolicyRun::NoteInLedger(const Plan& plan) {
   for (const PlanEntry& e : plan.entries)
     (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
                       : ledger->ForgetSource(e.source.path));
-}
-
-Status PolicyRun::Prune() {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
-  CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_, entries));
-  for (const PruneEntry& entry : entries)
-    if (entry.remove && events_.pruned) events_.pruned(entry);
-  return OkStatus();
-}
-
-Status PolicyRun::MakeBundles() {
-  CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
-  report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
-  return OkStatus();
-}
-
-void PolicyRun::Fail(const std::string& title, const Status& failure) {
-  if (events_.problem) events_.problem(failure.message());
-  report_.failures.push_back(fmt::format("{}: {}", title, failure.message()));
 }
 
 void PolicyRun::Note(const std::string& line) const {

@@ -33,7 +33,7 @@ struct PolicyEvents {
 // The good step that stays when `step` goes (HealthySuccessor::For).
 using FindSuccessor = std::function<Result<HealthySuccessor>(const std::string& step)>;
 
-// Makes the bundles that are due. Returns what went wrong, one line each. Requires the store's lock.
+// Makes the bundles that are due. Returns one line for each problem. Requires the store's lock.
 Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
                                                const PolicyEvents& events);
 
@@ -55,16 +55,13 @@ class PolicyRun {
   Status PrepareStore();
   Result<Plan> PlanNow();
   void AddShares(const std::vector<ShareResult>& shares);
+  void Add(const ShareResult& share);
   ShareResult StoreSource(TeamStore& team, const PlanEntry& entry);
-  void StoreForms(TeamStore& team, const PlanEntry& entry);
-  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source);
+  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
+                 ShareResult& share);
   Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
                                             const ArchiveRequest& request);
-  void CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights);
   void NoteInLedger(const Plan& plan);
-  Status Prune();
-  Status MakeBundles();
-  void Fail(const std::string& title, const Status& failure);
   void Note(const std::string& line) const;
 
   FileSystem& fs_;

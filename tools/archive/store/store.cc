@@ -308,6 +308,10 @@ Result<ArchiveRecord> ReadRecord(const MemberRef& ref) {
   return ReadSidecar(ref);
 }
 
+Status WriteRecord(const Store& store, const ArchiveRecord& record) {
+  return ReplaceSmallFile(store.fs(), store.Sidecar(TarName(record)), EncodeRecord(record));
+}
+
 Status WriteStoreReadme(const Store& store) {
   CAIRN_RETURN_IF_ERROR(WriteWhereOther(store.fs(), store.Path(kUnpackName), kUnpackText));
   return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadme);

@@ -108,6 +108,9 @@ ArchiveMember DescribeTar(const MemberRef& member);
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
 Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 
+// Puts a member's own sidecar in its place, whole and synced.
+Status WriteRecord(const Store& store, const ArchiveRecord& record);
+
 // Writes README.txt and unpack.py if they are missing or of another version.
 Status WriteStoreReadme(const Store& store);
 

@@ -55,9 +55,6 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
 Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
                              const StoreOptions& options = {}, Links links = Links::kRefuse);
 
-// Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
-Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& progress);
-
 // Reads an archived step back. Errors: Corrupt with the first problem.
 Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record, const ByteProgress& progress);
 
