@@ -13,7 +13,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/scrub.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"

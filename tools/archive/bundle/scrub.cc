@@ -11,7 +11,7 @@
 
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/archiver.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/tar_parity.h"

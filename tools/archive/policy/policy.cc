@@ -17,7 +17,6 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_parity.h"
 
 namespace cairn {

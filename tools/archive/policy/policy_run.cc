@@ -13,6 +13,7 @@
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -50,9 +51,9 @@ Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
 // Before any process of a team stores something.
 Status PolicyRun::PrepareStore() {
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &left_alone));
-  for (const std::string& name : left_alone) Note(LeftAloneText(store_, name));
+  std::vector<std::string> notes;
+  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &notes));
+  for (const std::string& note : notes) Note(note);
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);

@@ -13,8 +13,7 @@
 #include "convert/verbs/strip.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
-#include "tools/archive/store/store_names.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -134,36 +133,6 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
-}
-
-Status CleanStore(const Store& store, std::vector<std::string>* left_alone) {
-  FileSystem& fs = store.fs();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
-  for (const std::string& name : names) {
-    if (!LooksLikeLeftover(name)) continue;
-    const std::string path = store.Path(name);
-    const Result<FileInfo> info = fs.LinkStat(path);
-    if (info.status().kind() == StatusKind::kNotFound) continue;
-    CAIRN_RETURN_IF_ERROR(info.status());
-    switch (LeftoverOf(name, info->kind)) {
-      case Leftover::kPartial:
-        CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
-        break;
-      case Leftover::kStaging:
-        CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
-        break;
-      case Leftover::kRemoval:  // of a killed RemoveMember
-        CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
-        break;
-      case Leftover::kNone:
-        if (left_alone != nullptr) left_alone->push_back(name);
-    }
-  }
-  return OkStatus();
-}
-
-std::string LeftAloneText(const Store& store, const std::string& name) {
-  return fmt::format("{} is left alone: it is not of Cairn's making", store.Path(name));
 }
 
 }  // namespace cairn

@@ -48,11 +48,4 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options);
 
-// Removes what killed runs left in a store: files and directories that never became members, by the names
-// that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
-// lock.
-Status CleanStore(const Store& store, std::vector<std::string>* left_alone = nullptr);
-// The note on one of them.
-std::string LeftAloneText(const Store& store, const std::string& name);
-
 }  // namespace cairn

@@ -11,7 +11,6 @@
 #include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
-#include "tools/archive/tar/sidecar.h"
 
 namespace cairn {
 namespace {

@@ -14,7 +14,6 @@
 #include <set>
 
 #include "tools/archive/store/bundle.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {

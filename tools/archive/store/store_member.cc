@@ -20,7 +20,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/tar/file_packer.h"
 #include "tools/archive/tar/tar_parity.h"

@@ -17,7 +17,6 @@
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/health.h"
-#include "tools/archive/tar/sidecar.h"
 #include "tools/archive/tar/tar_index.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -397,6 +396,15 @@ Status TakeSha256Sums(std::string_view text, ArchiveRecord& record) {
     file.sha256 = sum->second->digest;
   }
   return OkStatus();
+}
+
+std::string SidecarText(const json& value) {
+  return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string SignedSidecarText(json root) {
+  root["digest"] = ToHex(DigestOf(SidecarText(root)));
+  return SidecarText(root);
 }
 
 std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText(WithoutDigest(record)); }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -151,6 +152,10 @@ std::string Sha256Sums(const ArchiveRecord& record);
 // Enters into the record what Sha256Sums() told: every file's SHA-256, a tree's path. Errors: Corrupt naming
 // a file that is missing there.
 Status TakeSha256Sums(std::string_view text, ArchiveRecord& record);
+
+// The text of a sidecar: JSON that carries its own digest, so that any changed byte is caught.
+std::string SignedSidecarText(nlohmann::json root);
+std::string SidecarText(const nlohmann::json& value);  // one text for one value, without a digest
 
 std::string EncodeRecord(const ArchiveRecord& record);
 // Errors: Corrupt, NotSupported (version). The caller adds the path.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/cli/output.h"
 #include "tools/commands/archive/archive_verbs.h"
@@ -57,9 +58,9 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
 }
 
 Status CleanAndReport(const Store& store) {
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
-  for (const std::string& name : left_alone) PrintProblem("note: " + LeftAloneText(store, name));
+  std::vector<std::string> notes;
+  CAIRN_RETURN_IF_ERROR(CleanStore(store, &notes));
+  for (const std::string& note : notes) PrintProblem("note: " + note);
   return OkStatus();
 }
 
