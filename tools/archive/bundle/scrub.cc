@@ -110,8 +110,7 @@ Result<std::string> WeightsAgain(const Store& store, const ArchiveRecord& record
   Result<ArchiveRecord> full = FullCopyOf(store, record);
   if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
   CAIRN_RETURN_IF_ERROR(ProveMember(store, *full, {}).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto view,
-                         TarFileSystem::Open(fs, store.Place(*full), /*past_cache=*/false, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, store.Place(*full), *full));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   return StripAgain(store, *step, TarName(*full), *full, record);
 }

@@ -219,7 +219,7 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
   return outcome;
 }
 
-// The ledger learns of sources that are not stored. A ledger that cannot be opened does not stop the run.
+// Enters the sources that are not stored. A ledger that cannot be opened does not stop the run.
 void PolicyRun::NoteInLedger(const Plan& plan) {
   Result<Ledger> ledger = Ledger::Open(store_);
   if (!ledger.ok()) {
@@ -228,7 +228,7 @@ void PolicyRun::NoteInLedger(const Plan& plan) {
   }
   (void)ledger->Sync();
   for (const PlanEntry& e : plan.entries)
-    (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
+    (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes})
                       : ledger->ForgetSource(e.source.path));
 }
 

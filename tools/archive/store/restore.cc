@@ -224,7 +224,7 @@ std::filesystem::path DestinationPath(const std::string& destination) {
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
   const Result<ArchiveRecord> record = ReadRecord(member);
   if (!record.ok()) return OpenWhole(member, nullptr);
-  return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false, *record);
+  return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), *record);
 }
 
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,

@@ -284,7 +284,7 @@ class MemberWriter {
   int64_t newest_ = 0;
 };
 
-// One a processor; each works with some 30 MB.
+// One for each processor; each takes some 30 MB.
 int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 12); }
 
 // Writes the tar under its final name and enters digests and size into the record.
@@ -295,7 +295,7 @@ Status WriteTar(const Store& store, const Source& source, ArchiveRecord& record,
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial.path()));  // of a run that was killed
   WriteRing ring(fs);
   std::optional<PackPool> pool;
-  if (options.pack) pool.emplace(options.threads > 0 ? options.threads : PackThreads());
+  if (options.pack) pool.emplace(PackThreads());
   CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path(), options.max_tar_bytes));
   CAIRN_RETURN_IF_ERROR(MemberWriter(fs, source, *tar, record, pool ? &*pool : nullptr, progress).Write());
   if (tar->pieces().size() > 1) record.pieces = tar->pieces();

@@ -18,7 +18,6 @@ namespace cairn {
 
 struct StoreOptions {
   bool pack = false;  // files in fewer bytes (packed_file.h)
-  int threads = 0;    // that encode; 0: one a processor
   double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
   uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
   std::vector<std::string> claims = {};  // who asks for it (claims.h)

@@ -293,6 +293,10 @@ std::string FileOf(const ArchiveRecord& record) {
   return record.bundle.empty() ? TarName(record) : record.bundle;
 }
 
+const std::string& ContentOf(const ArchiveRecord& record) {
+  return record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
+}
+
 std::optional<TarNameParts> ParseTarName(std::string_view name) {
   if (!name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());

@@ -125,7 +125,10 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name);
 std::string TarName(const ArchiveRecord& record);
 // The file in the store that it lies in: its own tar, or its bundle.
 std::string FileOf(const ArchiveRecord& record);
-// What such a name tells; nothing for any other.
+// The manifest digest of the step that is stored, or whose weights are.
+const std::string& ContentOf(const ArchiveRecord& record);
+
+// The parts of a tar's name.
 struct TarNameParts {
   std::string run;
   int64_t step = 0;

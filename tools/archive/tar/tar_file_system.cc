@@ -86,13 +86,13 @@ Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const
 }
 
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
-                                                           bool past_cache, const ArchiveRecord& record) {
+                                                           const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));
   for (const ArchivedFile& file : record.files)
     if (file.offset > bytes || file.stored_bytes > bytes - file.offset)
       return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
                      bytes, file.name);
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, /*past_cache=*/false));
   std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, IndexOf(record), std::move(tar)));
   for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
   return view;

@@ -22,8 +22,8 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt if a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
 
-  // The same where the sidecar says what lies where: nothing is read before it is asked for.
-  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
+  // The same by the sidecar, through the page cache: nothing is read until somebody asks for it.
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place,
                                                      const ArchiveRecord& record);
 
   const std::string& root() const { return tar_path_; }

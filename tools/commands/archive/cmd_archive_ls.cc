@@ -64,7 +64,6 @@ Result<int> RunArchiveLs(const LsOptions& options) {
   for (const std::string& problem : problems) PrintProblem(problem);
   CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members, ListByLedger(store, options.rebuild));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<SeenSource> waiting, WaitingSources(store));
-  const bool busy = IsBusy(store);
   ordered_json list = ordered_json::array();
   MemberTitles titles;
   for (const LedgerMember& entry : members) titles.Add(entry.member);
@@ -89,8 +88,8 @@ Result<int> RunArchiveLs(const LsOptions& options) {
     if (titles.ambiguous()) row.push_back(m.record ? m.record->source : "-");
     table.Add(row);
   }
+  const std::string state = IsBusy(store) ? "archiving" : "scratch only";
   for (const SeenSource& source : waiting) {
-    const std::string state = busy ? "archiving" : source.state;
     std::vector<std::string> row{fmt::format("{}@{}", source.run, source.step),
                                  "-",
                                  state,
