@@ -82,7 +82,7 @@ Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, 
     progress.Add(member.tar_bytes);
     member.verified_unix_seconds = std::time(nullptr);
   }
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(store.fs(), file));
+  CAIRN_ASSIGN_OR_RETURN(const ArchivedFile last, ReadLastEntry(store.fs(), file));
   if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
   return OkStatus();
 }

@@ -22,21 +22,20 @@ std::string OldTreeDigest(const TarIndex& index, const ArchiveRecord& record) {
   std::string text = "cairn tree\n";
   for (size_t i = 0; i < record.files.size(); ++i)
     text += fmt::format("{}\t{}\t{}\n", record.files[i].name, record.files[i].bytes,
-                        index.entries[i].facts.modified_unix_seconds);
+                        index.files[i].facts.modified_unix_seconds);
   return ToHex(DigestOf(text));
 }
 
-// Enters what the headers say; the digests come from the list of sums.
-void TakeHeaders(const TarFileSystem& view, ArchiveRecord& record) {
-  const TarIndex& index = view.index();
+// Enters the files and entries of the headers, which have no digests.
+void TakeHeaders(const TarIndex& index, ArchiveRecord& record) {
   record.directory = index.directory;
-  if (!index.others.empty()) record.tree = ArchivedTree{.entries = index.others};
-  if (record.tree) std::ranges::sort(record.tree->entries, {}, &ArchivedEntry::name);
-  for (size_t i = 0; i + 1 < index.entries.size(); ++i) {  // the last is the list of sums
-    const TarEntry& entry = index.entries[i];
-    record.files.push_back({entry.name, view.BytesOf(entry), "", entry.offset, entry.bytes, entry.packed,
-                            record.tree ? entry.facts : EntryFacts{}});
+  record.files.assign(index.files.begin(), index.files.end() - 1);  // the last is the list of sums
+  if (index.others.empty()) {
+    for (ArchivedFile& file : record.files) file.facts = {};
+    return;
   }
+  record.tree = ArchivedTree{.entries = index.others};
+  std::ranges::sort(record.tree->entries, {}, &ArchivedEntry::name);
 }
 
 // True if reading the member's tar again may give a sidecar that says more than the one that is there.
@@ -77,8 +76,8 @@ Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& pr
   record.form = parts->form;
   record.name = parts->run;
   record.step = parts->step;
-  TakeHeaders(*view, record);
-  const std::string sums_path = JoinPath(path, view->index().entries.back().name);
+  TakeHeaders(view->index(), record);
+  const std::string sums_path = JoinPath(path, view->index().files.back().name);
   CAIRN_ASSIGN_OR_RETURN(const std::string sums, ReadSmallFile(*view, sums_path, kMaxRecordBytes));
   CAIRN_RETURN_IF_ERROR(TakeSha256Sums(sums, record).WithContext(path));
   if (record.form == Form::kFiles)
@@ -97,7 +96,7 @@ Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::st
   FileSystem& fs = store.fs();
   const std::string path = store.Path(name);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(const ArchivedFile entry, ReadLastEntry(fs, path));
   if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
     return Corrupt("{}: its last entry '{}' is not an index of a bundle's members", path, entry.name);
   std::string text(entry.bytes, '\0');

@@ -73,20 +73,20 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
   const TarIndex& index = view.index();
   if (index.directory != record.directory)
     return Corrupt("holds '{}', the sidecar says '{}'", index.directory, record.directory);
-  if (index.entries.size() != record.files.size() + 1)
-    return Corrupt("has {} files, the sidecar says {}", index.entries.size(), record.files.size() + 1);
-  std::map<std::string_view, const TarEntry*> named;
-  for (const TarEntry& entry : index.entries) named[entry.name] = &entry;
+  if (index.files.size() != record.files.size() + 1)
+    return Corrupt("has {} files, the sidecar says {}", index.files.size(), record.files.size() + 1);
+  std::map<std::string_view, const ArchivedFile*> named;
+  for (const ArchivedFile& file : index.files) named[file.name] = &file;
   for (const ArchivedFile& file : record.files) {
     const auto found = named.find(file.name);
-    if (found == named.end() || found->second->offset != file.offset ||
-        found->second->bytes != file.stored_bytes || found->second->packed != file.packed)
+    const ArchivedFile* const there = found == named.end() ? nullptr : found->second;
+    if (there == nullptr || there->offset != file.offset || there->stored_bytes != file.stored_bytes ||
+        there->packed != file.packed)
       return Corrupt("its entry {} is not where the sidecar says{}", file.name,
                      record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
-    if (view.BytesOf(*found->second) != file.bytes)
-      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name,
-                     view.BytesOf(*found->second), file.bytes);
-    if (record.tree && found->second->facts != file.facts)
+    if (there->bytes != file.bytes)
+      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name, there->bytes, file.bytes);
+    if (record.tree && there->facts != file.facts)
       return Corrupt("its entry {} has another mode, owner or time than the sidecar says", file.name);
   }
   CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
