@@ -51,7 +51,7 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
   return FindTree(store.fs(), members, request.source.path, request.source.links);
 }
 
-Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const Opened& opened,
+Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request, const Opened& opened,
                                const StoreOptions& options, const ByteProgress& progress) {
   if (request.weights) return StoreWeights(store, *opened.step, opened.record, progress, options);
   if (opened.step) return StoreStep(store, *opened.step, progress, options);
@@ -91,6 +91,12 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   return StoreStep(store, *weights, progress, options, std::move(record));
 }
 
+Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress) {
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
+  return StoreOpened(store, request, opened, options, progress);
+}
+
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
@@ -121,7 +127,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
       if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
                            stored ? ProveMember(store, *stored, progress)
-                                  : StoreSource(store, request, opened, options, progress));
+                                  : StoreOpened(store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(store, copy.record());
     if (deletes) {

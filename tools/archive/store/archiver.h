@@ -43,6 +43,10 @@ Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request)
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress);
 
+// Stores the source in the form of the request, whether the store has it or not. Errors: Archive()'s.
+Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress);
+
 // Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
 // from. Errors: Corrupt if they do not fit fp16; those of StoreStep.
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
