@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/utf8.h"
 #include "slurm_text.h"
 #include "tools/process/shell_word.h"
 
@@ -29,14 +30,6 @@ std::string IdOf(const std::string& policy) { return ToHex(DigestOf(policy)).sub
 int MinuteOf(const std::string& policy) { return std::stoi(IdOf(policy).substr(0, 4), nullptr, 16) % 60; }
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-
-bool IsUtf8(const std::string& text) {
-  try {
-    return !nlohmann::json(text).dump().empty();
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-}
 
 // As a value of an #SBATCH line: "...", and a double quote as '"'. sbatch has no other way: it drops a
 // backslash and the space after it ends the value.
@@ -147,14 +140,11 @@ bool IsOfChain(std::string_view name, const std::string& policy) {
 }
 
 Status CheckSchedule(const ScheduleOptions& o, Scheduler scheduler) {
-  CAIRN_RETURN_IF_ERROR(CheckText("the policy's path", o.policy));
-  CAIRN_RETURN_IF_ERROR(CheckText("the program's path", o.cairn));
-  CAIRN_RETURN_IF_ERROR(CheckText("--log", o.log));
-  CAIRN_RETURN_IF_ERROR(CheckText("--script", o.script));
-  CAIRN_RETURN_IF_ERROR(CheckText("--partition", o.partition));
-  CAIRN_RETURN_IF_ERROR(CheckText("--account", o.account));
-  CAIRN_RETURN_IF_ERROR(CheckText("--time", o.time_limit));
-  CAIRN_RETURN_IF_ERROR(CheckText("PATH", o.search_path));
+  const std::pair<std::string_view, std::string> texts[] = {
+      {"the policy's path", o.policy}, {"the program's path", o.cairn}, {"--log", o.log},
+      {"--script", o.script},          {"--partition", o.partition},    {"--account", o.account},
+      {"--time", o.time_limit},        {"PATH", o.search_path}};
+  for (const auto& [option, text] : texts) CAIRN_RETURN_IF_ERROR(CheckText(option, text));
   CAIRN_RETURN_IF_ERROR(CheckInterval(o, scheduler));
   if (scheduler == Scheduler::kSlurm) return CheckSlurm(o);
   if (scheduler == Scheduler::kSystemd) return CheckSystemd(o);

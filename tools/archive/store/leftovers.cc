@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
@@ -13,9 +14,7 @@ constexpr std::string_view kDeletingSuffix = ".deleting";
 constexpr std::string_view kStatusPrefix = "status.json.";
 constexpr size_t kNonceDigits = 8;
 
-bool IsNonce(std::string_view text) {
-  return text.size() == kNonceDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
+bool IsNonce(std::string_view text) { return text.size() == kNonceDigits && IsHex(text); }
 
 bool IsTar(std::string_view name) { return ParseTarName(name) || ParseBundleName(name); }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "store_texts.h"
@@ -87,10 +88,6 @@ struct Selector {
   }
 };
 
-bool IsId(std::string_view text) {
-  return text.size() >= kMinIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
   Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
@@ -102,7 +99,7 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
   if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
   const size_t mark = selector.run.rfind('~');
   const std::string id = mark == text.npos ? selector.run : selector.run.substr(mark + 1);
-  if (!IsId(id)) return selector;
+  if (id.size() < kMinIdDigits || !IsHex(id)) return selector;
   selector.run = mark == text.npos ? "" : selector.run.substr(0, mark);
   selector.id = id;
   return selector;

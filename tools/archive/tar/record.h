@@ -128,6 +128,8 @@ std::string FileOf(const ArchiveRecord& record);
 // The manifest digest of the step that is stored, or whose weights are.
 const std::string& ContentOf(const ArchiveRecord& record);
 
+// What stands before ".9f8e7d6c.tar" in the name of a tar or a bundle.
+std::optional<std::string_view> StemOfTar(std::string_view name);
 // The parts of a tar's name.
 struct TarNameParts {
   std::string run;
