@@ -43,6 +43,22 @@ PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_su
   report_.started_unix_seconds = std::time(nullptr);
 }
 
+Status PolicyRun::Run(const RankTeam& team) {
+  const auto stopped = [&](const Status& why) {
+    if (team.leads()) Report(why);
+    return why;
+  };
+  Result<TeamStore> store = Join(team);
+  if (!store.ok()) return stopped(store.status());
+  Status status = StoreShare(*store);
+  const Result<bool> last = store->IsLast();
+  if (!last.ok()) return stopped(last.status());
+  if (!*last) return status;
+  if (const Status end = Conclude(*store); status.ok()) status = end;
+  Report(status);
+  return OkStatus();
+}
+
 Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
   return TeamStore::Join(store_, team, [this] { return PrepareStore(); });
@@ -98,7 +114,8 @@ Status PolicyRun::Conclude(TeamStore& team) {
   return OkStatus();
 }
 
-RunReport& PolicyRun::Finish(const Status& status) {
+// Completes the report and writes it. `status`: of the error that ended the run early.
+void PolicyRun::Report(const Status& status) {
   if (!status.ok()) report_.failures.push_back(status.message());
   report_.finished_unix_seconds = std::time(nullptr);
   report_.last_success_unix_seconds =
@@ -109,7 +126,11 @@ RunReport& PolicyRun::Finish(const Status& status) {
     report_.store_files = usage->files;
     report_.store_bytes = usage->bytes;
   }
-  return report_;
+  reported_ = true;
+  if (const Status written = WriteReport(fs_, policy_, report_); !written.ok()) {
+    if (events_.problem) events_.problem(written.message());
+    report_.failures.push_back(written.message());
+  }
 }
 
 Result<Plan> PolicyRun::PlanNow() {

@@ -41,17 +41,21 @@ class PolicyRun {
  public:
   PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
 
-  // Locks the store and makes it ready. Errors: those of TeamStore::Join.
-  Result<TeamStore> Join(const RankTeam& team);
-  // Stores this process's share of the sources. A source that fails is a failure of the report and ends
-  // nothing. Errors: those of the disk.
-  Status StoreShare(TeamStore& team);
-  // After every process has stored its share: prunes, bundles, and plans again for the report.
-  Status Conclude(TeamStore& team);
-  // The report. `status`: of the error that ended the run early.
-  RunReport& Finish(const Status& status = {});
+  // Stores this process's share of the sources; a source that fails is a failure of the report and ends
+  // nothing. The last process of the launch then prunes, bundles, and writes the report of all of them. A run
+  // that cannot begin is reported by the process that leads. Errors: those of TeamStore, and of the disk
+  // before the last process is known.
+  Status Run(const RankTeam& team);
+
+  const RunReport& report() const { return report_; }
+  // False if other processes are still at work: the last of them reports.
+  bool reported() const { return reported_; }
 
  private:
+  Result<TeamStore> Join(const RankTeam& team);
+  Status StoreShare(TeamStore& team);
+  Status Conclude(TeamStore& team);
+  void Report(const Status& status);
   Status PrepareStore();
   Result<Plan> PlanNow();
   void AddShares(const std::vector<ShareResult>& shares);
@@ -71,6 +75,7 @@ class PolicyRun {
   const cairn::Store store_;
   const std::string claim_;
   RunReport last_, report_;
+  bool reported_ = false;
   StoreUsage largest_;  // the most that any member may take
   double seconds_ = 0;  // spent on what was stored
 };

@@ -45,9 +45,8 @@ PolicyEvents PrintedEvents(bool quiet) {
   return events;
 }
 
-// Prints what this process stored while others are still at work.
-Result<int> PrintShare(const RunReport& report, const Status& status, bool json) {
-  CAIRN_RETURN_IF_ERROR(status);
+// Prints this process's share while others are still at work.
+void PrintShare(const RunReport& report, bool json) {
   if (json)
     PrintJson({{"stored_members", report.stored_members},
                {"stored_bytes", report.stored_bytes},
@@ -56,23 +55,11 @@ Result<int> PrintShare(const RunReport& report, const Status& status, bool json)
   else
     fmt::print("stored {}, {} of sources; others are still at work; the last one reports\n",
                Counted(report.stored_members, "member"), HumanBytesOrDash(report.stored_bytes));
-  return kExitDone;  // mpirun ends all others if one fails; the last one reports every failure
 }
 
 void CallFailureHook(const Policy& policy, const RunReport& report) {
   if (const int hook = RunFailureHook(policy, report); hook != 0)
     PrintProblem(fmt::format("on_failure ended with status {}", hook));
-}
-
-// Reports a run that could not begin or whose lock failed. The first process reports for its launch. Returns
-// `why`.
-Status ReportStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, PolicyRun& run,
-                     const Status& why) {
-  if (!team.leads()) return why;
-  const RunReport& report = run.Finish(why);
-  if (const Status written = WriteReport(fs, policy, report); !written.ok()) PrintProblem(written.message());
-  CallFailureHook(policy, report);
-  return why;
 }
 
 Result<int> PrintReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
@@ -99,24 +86,15 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   if (dry_run)
     return team.leads() ? RunArchivePlan({.policy = policy_path, .json = json}) : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
-  RunReport report;
-  {
-    const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
-    PolicyRun run(fs, policy, successor, PrintedEvents(json));
-    Result<TeamStore> store = run.Join(team);
-    if (!store.ok()) return ReportStopped(fs, policy, team, run, store.status());
-    Status status = run.StoreShare(*store);
-    const Result<bool> last = store->IsLast();
-    if (!last.ok()) return ReportStopped(fs, policy, team, run, last.status());
-    if (!*last) return PrintShare(run.Finish(), status, json);
-    if (const Status end = run.Conclude(*store); status.ok()) status = end;
-    report = run.Finish(status);
-    if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
-      PrintProblem(written.message());
-      report.failures.push_back(written.message());
-    }
+  const auto successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs, step, !json); };
+  PolicyRun run(fs, policy, successor, PrintedEvents(json));
+  if (const Status status = run.Run(team); !status.ok()) {
+    if (run.reported()) CallFailureHook(policy, run.report());
+    return status;
   }
-  return PrintReport(fs, policy, report, json);
+  if (run.reported()) return PrintReport(fs, policy, run.report(), json);
+  PrintShare(run.report(), json);
+  return kExitDone;  // mpirun ends all others if one fails; the last one reports every failure
 }
 
 }  // namespace cairn
