@@ -1,8 +1,8 @@
-// For each step of each run and for each tree: what is asked for, whether the store has it by content, and
-// when the purge takes it. Then entries are sorted by that time and summed up at the bandwidth; one is late
-// if the sum up to it ends after its purge less the margin. Trouble with a run, a step or a tree becomes a
-// line of the plan and ends nothing, for the others are all the more urgent. Upper bounds for a quota come
-// from sizes before packing.
+// For each step of each run and for each tree, the plan notes which forms the classes keep, whether the store
+// has them by content, and when the purge takes the source. Entries are then sorted by that time and added up
+// at the bandwidth. An entry is late if the sum up to it ends after its purge less the margin. A run, step or
+// tree that cannot be read becomes a line of the plan; the others are still planned. Upper bounds for a quota
+// come from sizes before packing.
 
 #include "tools/archive/policy/policy_plan.h"
 
@@ -111,7 +111,7 @@ class Planner {
     Append({fmt::format("{}: {}", path, Caveat(*times))}, plan_.caveats);
   }
 
-  // A tar of entries of these sizes with its sidecar and parity.
+  // At most, for a tar of entries of these sizes with its sidecar and parity.
   StoreUsage AtMost(const std::vector<uint64_t>& entries) const {
     uint64_t tar = kTarEndBytes, sidecar = kSidecarBytes;
     for (const uint64_t bytes : entries) {
@@ -141,7 +141,7 @@ class Planner {
     }
   }
 
-  // Notes that the policy asks for a member that is stored; says who else does.
+  // Notes stored copies that this policy does not claim yet. Returns the text about other claims.
   std::string Claim(const std::string& digest, Form form) {
     std::string text;
     for (const ArchiveMember& m : members_) {
@@ -197,7 +197,7 @@ class Planner {
     plan_.entries.push_back(std::move(entry));
   }
 
-  // For the forms of a good step that are not stored.
+  // Plans the forms of a good step that are not stored.
   void Ask(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted, PlanEntry& entry) {
     entry.store_full = wanted.full && !HoldsContent(members_, step.digest, Form::kFull);
     entry.store_weights = wanted.weights && !HoldsContent(members_, step.digest, Form::kWeights);

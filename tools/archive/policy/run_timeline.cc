@@ -1,8 +1,8 @@
-// LookAtRuns looks at every directory once: steps, access times, manifests, identity. A timeline joins the
-// steps on scratch with the members that the store has of the same identity, so a step that was purged
-// still counts for the classes. WantedSteps selects from it. If a step on scratch cannot be read, it
-// selects twice, with that step and without it, and both results count: the step stays asked for, and no
-// other loses its place to it.
+// LookAtRuns reads every directory once: steps, access times, manifests, identity. A timeline joins the steps
+// on scratch with the members of the same identity in the store, so a step that was purged still counts for
+// the classes. WantedSteps selects from it. If a step on scratch cannot be read, it selects twice, with that
+// step and without it, and both results count: the step is still wanted, and no other step loses its place to
+// it.
 
 #include "tools/archive/policy/run_timeline.h"
 
@@ -33,8 +33,8 @@ void TakeManifest(const Manifest& manifest, ScratchStep& step) {
   step.entries = TarEntries(manifest);
 }
 
-// The manifest names the content, so it counts even if the rest of the step cannot be read. `facts` gets what
-// it says.
+// The manifest names the content, so it counts even if the rest of the step cannot be read. Its facts are
+// added to `facts`.
 ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std::vector<StepFacts>& facts) {
   ScratchStep step{.path = path, .step = number};
   step.accessed = std::numeric_limits<int64_t>::max();
@@ -70,8 +70,8 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std:
   return step;
 }
 
-// The identity that is the directory's own; a copy has none before its next save. Of a directory that nobody
-// has owned yet, by an older version or a reshape, it is that of its newest step.
+// Sets the identity that is the directory's own; a copy has none before its next save. A directory that
+// nobody owns yet, made by an older version or a reshape, has that of its newest step.
 Status Identify(FileSystem& fs, ScratchRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity identity, IdentifyRun(fs, run.path));
   if (identity.owns()) run.id = identity.run;
@@ -83,7 +83,7 @@ Status Identify(FileSystem& fs, ScratchRun& run) {
   return OkStatus();
 }
 
-// A run in which nothing was saved yet, rather than any directory.
+// True for a run in which nothing was saved yet.
 bool LooksLikeRun(FileSystem& fs, const std::string& path) {
   const Result<std::vector<std::string>> names = fs.List(path);
   return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
@@ -120,8 +120,8 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   runs.runs.push_back(std::move(run));
 }
 
-// Whether a member was stored from a directory that the pattern means. Where it came from says only what to
-// call the pattern; nothing is stored, kept or removed by it.
+// True if a member was stored from a directory that the pattern matches. Only messages depend on this;
+// nothing is stored, kept or removed by it.
 bool CameFrom(const std::string& pattern, const ArchiveMember& member) {
   if (!member.record || member.record->source.empty()) return false;
   const std::string& source = member.record->source;
@@ -233,7 +233,7 @@ std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vec
                                            const std::vector<KeepClass>& classes, bool all) {
   std::map<int64_t, TimelineStep> steps = Timeline(run, members, false);
   std::map<int64_t, WantedForms> wanted = SelectSteps(Values(steps), classes);
-  // A step that cannot be read takes nobody's place.
+  // A step that cannot be read does not take the place of another.
   bool unreadable = false;
   for (const ScratchStep& step : run.steps)
     if (!step.trouble.empty() && !HoldsStep(members, run, step, Form::kFull) &&
