@@ -24,7 +24,7 @@ struct KeepClass {
   int64_t every = 0;
   int64_t last = 0;
   int64_t tokens = 0;
-  std::vector<int64_t> steps;
+  std::vector<int64_t> steps = {};
   int64_t daily = 0, weekly = 0, monthly = 0;
 };
 

@@ -70,9 +70,7 @@ class Planner {
     PlanEntry entry{.run = record.name,
                     .id = stored ? stored->run : "",
                     .step = record.step,
-                    .title = {},
-                    .source = {.path = directory, .native = false},
-                    .why = {}};
+                    .source = {.path = directory, .native = false}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
     std::vector<uint64_t> entries;
     for (const TreeFile& file : *files) {
@@ -171,12 +169,7 @@ class Planner {
   }
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
-    PlanEntry entry{.run = run.name,
-                    .id = run.IdOf(step),
-                    .step = step.step,
-                    .title = {},
-                    .source = {.path = step.path},
-                    .why = {}};
+    PlanEntry entry{.run = run.name, .id = run.IdOf(step), .step = step.step, .source = {.path = step.path}};
     entry.purge_days = DaysUntilPurge(step.accessed, now_, static_cast<int>(policy_.purge_days));
     entry.keeps_full = wanted.full;
     if (!step.healthy) {

@@ -15,17 +15,17 @@
 namespace cairn {
 
 struct PlanEntry {
-  std::string run;  // its name
-  std::string id;   // its identity; empty if it cannot be read
+  std::string run;      // its name
+  std::string id = {};  // its identity; empty if it cannot be read
   int64_t step = 0;
-  std::string title;  // RUN@STEP, or RUN~ID@STEP (member_title.h)
+  std::string title = {};  // RUN@STEP, or RUN~ID@STEP (member_title.h)
   ArchiveSource source;
   bool store_full = false;  // of a tree: as it is
   bool store_weights = false;
   bool keeps_full = false;  // a class asks for all of it
   bool delete_source = false;
   bool trouble = false;  // a class keeps it and it cannot be read; `why` says so
-  std::string why;
+  std::string why = {};
   uint64_t bytes = 0;          // to store, about; before packing
   uint64_t weight_bytes = 0;   // of those, the weights
   uint64_t inodes = 0;         // to store

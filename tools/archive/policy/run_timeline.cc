@@ -104,7 +104,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
       runs.failures.push_back(fmt::format("{}: matches `runs` but contains no step", path));
     return;
   }
-  ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .origin = {}, .steps = {}};
+  ScratchRun run{.path = path, .name = NameTree(path).name};
   std::vector<StepFacts> facts;
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));

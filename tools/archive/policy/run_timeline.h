@@ -39,11 +39,11 @@ struct ScratchStep {
 // A run directory.
 struct ScratchRun {
   std::string path;
-  std::string name;     // that it has in the store
-  std::string id;       // the identity that is this directory's own; empty if it has none
-  std::string origin;   // of a copy that nobody has written to: the identity that it was copied with
-  bool shared = false;  // other directories of the policy have the same: copies by older versions
-  std::vector<ScratchStep> steps;  // superseded ones first, then ascending; not empty
+  std::string name;         // that it has in the store
+  std::string id = {};      // the identity that is this directory's own; empty if it has none
+  std::string origin = {};  // of a copy that nobody has written to: the identity that it was copied with
+  bool shared = false;      // other directories of the policy have the same: copies by older versions
+  std::vector<ScratchStep> steps = {};  // superseded ones first, then ascending; not empty
 
   // The identity of the run that saved this step; empty if it is unknown.
   std::string IdOf(const ScratchStep& step) const;

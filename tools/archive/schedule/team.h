@@ -31,7 +31,7 @@ struct ShareResult {
   uint64_t stored_members = 0;
   int64_t started_unix_seconds = 0;
   int64_t finished_unix_seconds = 0;
-  std::vector<std::string> failures;
+  std::vector<std::string> failures = {};
 };
 
 class TeamStore {

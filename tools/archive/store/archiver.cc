@@ -100,8 +100,7 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  return ArchiveOutcome{
-      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
 }
 
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
@@ -109,8 +108,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  ArchiveOutcome outcome{
-      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
+  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored};
   if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
   std::optional<HealthySuccessor> stays;
   if (request.delete_source && request.successor && opened.step && !request.delete_newest) {

@@ -29,9 +29,9 @@ struct ArchiveOutcome {
   ArchiveRecord record;
   bool stored = false;  // false: it was there already
   bool deleted = false;
-  std::string removed;  // the directory that was deleted, absolute and without links
-  Status kept;          // why the source was not deleted although that was requested
-  bool newest = false;  // `kept`: it is the newest healthy step of its run
+  std::string removed = {};  // the directory that was deleted, absolute and without links
+  Status kept = {};          // why the source was not deleted although that was requested
+  bool newest = false;       // `kept`: it is the newest healthy step of its run
   double seconds = 0;
 };
 

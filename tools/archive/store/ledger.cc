@@ -245,8 +245,7 @@ Result<std::vector<LedgerMember>> Ledger::Members() {
                     .tar = query.Text(0),
                     .bytes = static_cast<uint64_t>(query.Integer(4)),
                     .state = static_cast<MemberState>(query.Integer(5)),
-                    .trouble = query.Text(6),
-                    .record = {}};
+                    .trouble = query.Text(6)};
     if (Result<ArchiveRecord> record = DecodeRecord(query.Text(7)); record.ok())
       m.record = std::move(record).value();
     members.push_back({std::move(m), {query.Integer(8), query.Text(9)}});

@@ -89,7 +89,7 @@ struct Selector {
 };
 
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
-  Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
+  Selector selector{.text = text, .run = text, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
     selector.step = ParseStepNumber(std::string_view(text).substr(at + 1));
     if (!selector.step)
@@ -160,8 +160,7 @@ Result<std::vector<std::string>> ListTars(const Store& store) {
 
 ArchiveMember DescribeTar(const MemberRef& ref) {
   const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
-  ArchiveMember member{
-      .run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar, .trouble = {}, .record = {}};
+  ArchiveMember member{.run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar};
   Result<ArchiveRecord> record = ReadSidecar(ref);
   const Result<TarPlace> place = ref.Place(record.ok() ? &*record : nullptr);
   const Result<uint64_t> bytes =
@@ -181,7 +180,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
   Result<Bundle> bundle = ReadBundle(store, name);
   if (!bundle.ok()) {
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
-    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
+    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name};
     if (there.ok()) whole.bytes = *there;
     whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
     return {WithoutRecord(std::move(whole), bundle.status())};
@@ -192,9 +191,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
                          .step = record.step,
                          .form = record.form,
                          .tar = TarName(record),
-                         .bytes = there.ok() ? record.tar_bytes : 0,
-                         .trouble = {},
-                         .record = {}};
+                         .bytes = there.ok() ? record.tar_bytes : 0};
     member.record = std::move(record);
     Judge(member, there, bundle->tar_bytes);
     if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {

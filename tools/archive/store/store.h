@@ -72,8 +72,8 @@ struct ArchiveMember {
   std::string tar;  // its name: its file in the store, or the file that it had before it was bundled
   uint64_t bytes = 0;
   MemberState state = MemberState::kStored;
-  std::string trouble;                  // the damage
-  std::optional<ArchiveRecord> record;  // if the sidecar can be read
+  std::string trouble = {};                  // the damage
+  std::optional<ArchiveRecord> record = {};  // if the sidecar can be read
 
   // The order of its commit among those of its run; without a readable record, by the number alone.
   BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }

@@ -260,8 +260,7 @@ ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeF
   if (const auto root = RootOf(directory); root.ok()) record.tree->entries.push_back(*root);
   for (const TreeFile& file : files) {
     if (file.kind == EntryKind::kFile)
-      record.files.push_back(
-          {.name = file.name, .bytes = file.info.bytes, .sha256 = {}, .facts = file.facts});
+      record.files.push_back({.name = file.name, .bytes = file.info.bytes, .facts = file.facts});
     else
       record.tree->entries.push_back({file.name, file.kind, file.target, file.facts});
   }

@@ -88,7 +88,7 @@ json ToJson(const ArchivedTree& tree) {
 }
 
 ArchivedTree TreeFromJson(const json& root) {
-  ArchivedTree tree{.followed_links = root.at("links") == "followed", .entries = {}};
+  ArchivedTree tree{.followed_links = root.at("links") == "followed"};
   for (const json& e : root.at("entries")) {
     ArchivedEntry entry{.name = NameOf(e.at("name"), true), .facts = FactsFromJson(e)};
     if (e.contains("link")) {
@@ -268,10 +268,8 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
           .directory = JoinPath(name, StepDirName(manifest.step)),
           .tokens = IntField(manifest.state, "consumed_tokens"),
           .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
-          .source = {},
           .healthy = Healthy(manifest),
-          .branches = manifest.branches,
-          .files = {}};
+          .branches = manifest.branches};
 }
 
 std::string TarName(const ArchiveRecord& record) {

@@ -54,7 +54,7 @@ struct EntryFacts {
 struct ArchivedFile {
   std::string name;  // within the step; of a tree, a path like "rank0/optim.pt"
   uint64_t bytes = 0;
-  std::string sha256;         // of the unpacked file; 64 hex digits
+  std::string sha256 = {};    // of the unpacked file; 64 hex digits
   uint64_t offset = 0;        // in the tar, of the stored bytes
   uint64_t stored_bytes = 0;  // differs from `bytes` if the file is packed (packed_file.h)
   bool packed = false;
@@ -98,20 +98,20 @@ struct ArchiveRecord {
   int64_t saved_unix_seconds = 0;  // when the source was written
   Form form = Form::kFull;
   std::string manifest_digest;        // 32 hex digits; names the content. Of a tree: TreeDigest (tree.h)
-  std::string derived_from;           // of weights: the manifest digest of their step
-  std::string source;                 // its directory, absolute; a part of a tree's identity
+  std::string derived_from = {};      // of weights: the manifest digest of their step
+  std::string source = {};            // its directory, absolute; a part of a tree's identity
   uint64_t tar_bytes = 0;             // in a bundle: of its entries there
   std::vector<uint64_t> pieces = {};  // bytes of each file of the tar (tar_pieces.h); empty: it is one
-  std::string bundle;                 // that holds it; empty: it has a tar of its own
+  std::string bundle = {};            // that holds it; empty: it has a tar of its own
   uint64_t bundle_offset =
       0;  // of its first header there; the files' offsets also count from the beginning of the tar
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
-  ArchivedParity parity;
+  ArchivedParity parity = {};
   bool healthy = true;                 // by the step's manifest (health.h); unknown counts as healthy
   std::vector<int64_t> branches = {};  // by the step's manifest (ckpt/run/branch.h)
   // Who asked for it (claims.h), sorted; empty if unknown, in stores of older versions.
   std::vector<std::string> claims = {};
-  std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest
+  std::vector<ArchivedFile> files = {};  // manifest.json first, then as in the manifest
   // For a tree. Missing if a program before version 4 stored it: then its digest covers names, sizes and
   // times.
   std::optional<ArchivedTree> tree = {};

@@ -148,7 +148,7 @@ class Indexer {
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return bad("has no size");
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
-    last_ = {.name = name, .bytes = bytes, .sha256 = {}, .offset = header_offset, .stored_bytes = bytes};
+    last_ = {.name = name, .bytes = bytes, .offset = header_offset, .stored_bytes = bytes};
     last_.facts = FactsOf(entry);
     placed_ = false;
     return *kind == EntryKind::kFile ? AddFile(split->second, bad)

@@ -57,7 +57,7 @@ class Runner {
     const Status failure = !outcome.ok()                      ? outcome.status()
                            : outcome->newest && source.of_run ? OkStatus()
                                                               : outcome->kept;
-    ShareResult share{.stored_members = outcome.ok() && outcome->stored, .failures = {}};
+    ShareResult share{.stored_members = outcome.ok() && outcome->stored};
     if (failure.ok()) return share;
     PrintProblem(failure.message());
     code_ = std::max<int>(code_, ArchiveExitCode(failure));
