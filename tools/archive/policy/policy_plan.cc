@@ -10,7 +10,6 @@
 #include <limits>
 #include <set>
 
-#include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/policy/prune.h"
 #include "tools/archive/policy/run_timeline.h"
 #include "tools/archive/policy/store_usage.h"
@@ -43,28 +42,19 @@ class Planner {
 
   void AddRuns() {
     PolicyRuns runs = LookAtRuns(fs_, policy_, members_);
-    Append(runs.failures, plan_.failures);
-    Append(runs.notes, plan_.notes);
+    plan_.failures = std::move(runs.failures);
+    plan_.notes = std::move(runs.notes);
     for (const ScratchRun& run : runs.runs) AddRun(run);
   }
 
   void AddTrees() {
-    for (const std::string& pattern : policy_.trees) {
-      const DirectoryMatches matches = MatchDirectories(pattern);
-      Append(matches.problems, plan_.failures);
-      PolicyRuns none;
-      if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members_, none);
-      Append(none.failures, plan_.failures);
-      Append(none.notes, plan_.notes);
-      for (const std::string& path : matches.paths)
-        if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
-    }
+    for (const std::string& path : MatchPatterns(policy_.trees, members_, plan_.failures, plan_.notes))
+      if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
   }
 
   Status AddTree(const std::string& directory) {
     NoteMount(directory);
-    const Result<std::vector<TreeFile>> files = ListTree(fs_, directory);
-    if (!files.ok()) return files.status();
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs_, directory));
     const ArchiveRecord record = NameTree(directory);
     CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
     PlanEntry entry{.run = record.name,
@@ -73,19 +63,22 @@ class Planner {
                     .source = {.path = directory, .native = false}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
     std::vector<uint64_t> entries;
-    for (const TreeFile& file : *files) {
+    for (const TreeFile& file : files) {
       if (file.kind != EntryKind::kFile) continue;
       entry.bytes += file.info.bytes;
       entries.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
     }
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
-    entry.store_full = !stored;
-    entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
-    if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
     entry.full_at_most = AtMost(entries);
-    if (!entry.store_full) entry.bytes = 0;
-    if (stored) entry.why += Claim(stored->manifest_digest, Form::kFiles);
+    entry.store_full = !stored;
+    if (stored) {
+      entry.why = "stored and verified already" + Claim(stored->manifest_digest, Form::kFiles);
+      entry.bytes = 0;
+    } else {
+      entry.why = "a tree that the policy names";
+      entry.inodes = entry.full_at_most.files;
+    }
     plan_.entries.push_back(std::move(entry));
     return OkStatus();
   }
@@ -105,8 +98,8 @@ class Planner {
  private:
   void NoteMount(const std::string& path) {
     const Result<AccessTimes> times = AccessTimesAt(path);
-    if (!times.ok() || Caveat(*times).empty()) return;
-    Append({fmt::format("{}: {}", path, Caveat(*times))}, plan_.caveats);
+    if (times.ok() && !Caveat(*times).empty())
+      plan_.caveats.push_back(fmt::format("{}: {}", path, Caveat(*times)));
   }
 
   // At most, for a tar of entries of these sizes with its sidecar and parity.
@@ -122,11 +115,6 @@ class Planner {
       ++usage.files;
     }
     return usage;
-  }
-
-  static void Append(const std::vector<std::string>& lines, std::vector<std::string>& all) {
-    for (const std::string& line : lines)
-      if (std::ranges::find(all, line) == all.end()) all.push_back(line);
   }
 
   void NameEntries() {
@@ -196,11 +184,11 @@ class Planner {
     entry.store_weights = wanted.weights && !HoldsContent(members_, step.digest, Form::kWeights);
     entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
     entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
-    if (entry.store_full) entry.inodes += CountTarPieces(step.entries, policy_.bundle_max);
-    if (entry.store_weights)
-      entry.inodes += policy_.bundle_max > 0 ? 1 + step.weight_bytes / policy_.bundle_max : 1;
     entry.full_at_most = AtMost(step.entries);
     entry.weights_at_most = AtMost({step.weight_at_most});
+    if (policy_.bundle_max > 0) entry.weights_at_most.files += step.weight_bytes / policy_.bundle_max;
+    if (entry.store_full) entry.inodes += entry.full_at_most.files;
+    if (entry.store_weights) entry.inodes += entry.weights_at_most.files;
     entry.weights_at_most.bytes += step.weight_at_most;  // stripped first, then put into a tar
     entry.weights_at_most.files += kStagedFiles;
     entry.why = entry.stores() ? "" : "stored and verified already: ";
@@ -217,7 +205,6 @@ class Planner {
     const std::string& name = entry.title;
     if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
     if (!entry.stores()) return;
-    entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
     plan_.bytes += entry.bytes;
     plan_.inodes += entry.inodes;
     plan_.nearest_purge_days = std::min(plan_.nearest_purge_days, entry.purge_days);

@@ -84,11 +84,10 @@ Status Identify(FileSystem& fs, ScratchRun& run) {
 }
 
 // True for a run in which nothing was saved yet.
-bool LooksLikeRun(FileSystem& fs, const std::string& path) {
-  const Result<std::vector<std::string>> names = fs.List(path);
-  return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
-           return name == kRunName || name == kLockName || ParseMarkedDirName(name);
-         });
+bool LooksLikeRun(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name == kRunName || name == kLockName || ParseMarkedDirName(name);
+  });
 }
 
 void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
@@ -100,7 +99,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     return;
   }
   if (numbers->empty()) {
-    if (!LooksLikeRun(fs, path))
+    if (!LooksLikeRun(*names))
       runs.failures.push_back(fmt::format("{}: matches `runs` but contains no step", path));
     return;
   }
@@ -176,14 +175,19 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   return steps;
 }
 
-void Merge(const std::map<int64_t, WantedForms>& from, std::map<int64_t, WantedForms>& into) {
-  for (const auto& [step, forms] : from) into[step].Add(forms);
-}
-
-std::vector<TimelineStep> Values(const std::map<int64_t, TimelineStep>& steps) {
-  std::vector<TimelineStep> values;
-  for (const auto& [number, step] : steps) values.push_back(step);
-  return values;
+// Adds the line for a pattern without a match: a note if the store has something from there, else a failure.
+void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members,
+                 std::vector<std::string>& failures, std::vector<std::string>& notes) {
+  const size_t stored =
+      std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
+  if (stored > 0)
+    notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
+                                pattern, stored, stored == 1 ? "" : "s"));
+  else
+    failures.push_back(
+        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
+                    "there",
+                    pattern));
 }
 
 }  // namespace
@@ -202,37 +206,39 @@ int64_t ScratchRun::NewestHealthy() const {
   return -1;
 }
 
-void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members, PolicyRuns& runs) {
-  const size_t stored =
-      std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
-  if (stored > 0)
-    runs.notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
-                                     pattern, stored, stored == 1 ? "" : "s"));
-  else
-    runs.failures.push_back(
-        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
-                    "there",
-                    pattern));
+std::vector<std::string> MatchPatterns(const std::vector<std::string>& patterns,
+                                       const std::vector<ArchiveMember>& members,
+                                       std::vector<std::string>& failures, std::vector<std::string>& notes) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    const DirectoryMatches matches = MatchDirectories(pattern);
+    failures.insert(failures.end(), matches.problems.begin(), matches.problems.end());
+    if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members, failures, notes);
+    for (const std::string& path : matches.paths)
+      if (seen.insert(CanonicalPath(path)).second) paths.push_back(path);
+  }
+  return paths;
 }
 
 PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members) {
   PolicyRuns runs;
-  std::set<std::string> seen;
-  for (const std::string& pattern : policy.runs) {
-    const DirectoryMatches matches = MatchDirectories(pattern);
-    runs.failures.insert(runs.failures.end(), matches.problems.begin(), matches.problems.end());
-    if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members, runs);
-    for (const std::string& path : matches.paths)
-      if (seen.insert(CanonicalPath(path)).second) AddRun(fs, path, runs);
-  }
+  for (const std::string& path : MatchPatterns(policy.runs, members, runs.failures, runs.notes))
+    AddRun(fs, path, runs);
   MarkShared(runs);
   return runs;
 }
 
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all) {
+  std::map<int64_t, WantedForms> wanted;
+  const auto select = [&](const std::map<int64_t, TimelineStep>& steps) {
+    std::vector<TimelineStep> timeline;
+    for (const auto& [number, step] : steps) timeline.push_back(step);
+    for (const auto& [number, forms] : SelectSteps(timeline, classes)) wanted[number].Add(forms);
+  };
   std::map<int64_t, TimelineStep> steps = Timeline(run, members, false);
-  std::map<int64_t, WantedForms> wanted = SelectSteps(Values(steps), classes);
+  select(steps);
   // A step that cannot be read does not take the place of another.
   bool unreadable = false;
   for (const ScratchStep& step : run.steps)
@@ -241,8 +247,8 @@ std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vec
       steps[step.step].healthy = false;
       unreadable = true;
     }
-  if (unreadable) Merge(SelectSteps(Values(steps), classes), wanted);
-  if (all) Merge(SelectSteps(Values(Timeline(run, members, true)), classes), wanted);
+  if (unreadable) select(steps);
+  if (all) select(Timeline(run, members, true));
   return wanted;
 }
 

@@ -56,8 +56,11 @@ struct PolicyRuns {
   std::vector<std::string> notes;
 };
 
-// Adds the line for a pattern without a match: a note if the store has something from there, else a failure.
-void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members, PolicyRuns& runs);
+// The directories that match the patterns, each once. A pattern without a match becomes a note if the store
+// has something from there, and a failure otherwise.
+std::vector<std::string> MatchPatterns(const std::vector<std::string>& patterns,
+                                       const std::vector<ArchiveMember>& members,
+                                       std::vector<std::string>& failures, std::vector<std::string>& notes);
 
 PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members);
 
