@@ -51,6 +51,12 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
   return FindTree(store.fs(), members, request.source.path, request.source.links);
 }
 
+// Whether the store has the source: the stored record, or the known part of the new one.
+Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request, const Opened& opened) {
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
+}
+
 Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request, const Opened& opened,
                                const StoreOptions& options, const ByteProgress& progress) {
   if (request.weights) return StoreWeights(store, *opened.step, opened.record, progress, options);
@@ -99,17 +105,16 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
+  return LookUp(store, request, opened);
 }
 
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored};
-  if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
+  CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, LookUp(store, request, opened));
+  const bool there = !outcome.stored;
+  if (there && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(outcome.record)));
   std::optional<HealthySuccessor> stays;
   if (request.delete_source && request.successor && opened.step && !request.delete_newest) {
     Result<HealthySuccessor> found = request.successor(request.source.path);
@@ -118,13 +123,13 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
     outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;
   }
   const bool deletes = request.delete_source && outcome.kept.ok();
-  if (!stored || deletes) {
+  if (!there || deletes) {
     // An old copy is proven again before its source is removed. A copy on tape is not read for that.
-    for (const std::string& file : stored ? FilesOf(store.Place(*stored)) : std::vector<std::string>())
+    for (const std::string& file : there ? FilesOf(store.Place(outcome.record)) : std::vector<std::string>())
       if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           stored ? ProveMember(store, *stored, progress)
-                                  : StoreOpened(store, request, opened, options, progress));
+                           there ? ProveMember(store, outcome.record, progress)
+                                 : StoreOpened(store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(store, copy.record());
     if (deletes) {

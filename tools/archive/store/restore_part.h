@@ -1,5 +1,5 @@
-// Restores a part of an archived step: its weights as a step of their own, or tensors as one safetensors
-// file. Only the needed parts of the tar are read.
+// Gets a part of an archived step back: its weights as a step of their own, or tensors as one safetensors
+// file. Of the tar only what they need is read.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ namespace cairn {
 Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination);
 
-// The step's files with the tensors that match any glob, and with the weights that packed masters are
+// The step's files in which the tensors lie that any glob means, and the weights that packed ones of them are
 // completed from.
 std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs);
 
-// Writes the tensors that match any glob (tensor_glob.h: "NAME", "NAME/master") as `destination`, and reads
-// them back. Returns how many. Errors: AlreadyExists; InvalidArgument if no tensor fits a glob; Corrupt.
+// The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
+// Returns how many. Errors: AlreadyExists; InvalidArgument if no tensor fits a glob; Corrupt.
 Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
                               const std::string& destination, const ByteProgress& progress);
 
