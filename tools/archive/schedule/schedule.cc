@@ -174,7 +174,7 @@ std::string SlurmScript(const ScheduleOptions& o) {
 
 std::string SystemdService(const ScheduleOptions& o) {
   std::string service = fmt::format(
-      R"({}: --install makes it anew, --uninstall removes it.
+      R"({}: --install replaces it, --uninstall removes it.
 [Unit]
 Description={}: archives checkpoints by policy
 
@@ -197,7 +197,7 @@ std::string SystemdTimer(const ScheduleOptions& o) {
                            : o.every_hours == 24         ? "*-*-* 03" + minute
                                                  : fmt::format("*-*-* 00/{}{}", o.every_hours, minute);
   return fmt::format(
-      R"({}: --install makes it anew, --uninstall removes it.
+      R"({}: --install replaces it, --uninstall removes it.
 [Unit]
 Description={}: archives checkpoints every {} hours
 

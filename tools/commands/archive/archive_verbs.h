@@ -33,11 +33,11 @@ CLI::App* AddArchiveVerb(CLI::App& archive, Verb& verb, const char* name, const 
   return command;
 }
 
-struct PlanOptions {
+struct ArchivePlanOptions {
   std::string policy;
   bool json = false;
 };
-Result<int> RunArchivePlan(const PlanOptions& options);
+Result<int> RunArchivePlan(const ArchivePlanOptions& options);
 // "2.5 d", or "overdue".
 std::string DaysText(double days);
 
