@@ -115,8 +115,7 @@ Status CheckInterval(const ScheduleOptions& o, Scheduler scheduler) {
     return InvalidArgument("--every-hours {}: give 1 to {}", o.every_hours, kHoursOfWeek);
   return InvalidArgument(
       "--every-hours {}: {} can say 1, 2, 3, 4, 6, 8, 12, 24 (daily) and 168 (weekly) hours exactly; give "
-      "one of "
-      "these, or use --slurm, which takes any",
+      "one of these, or use --slurm, which takes any",
       o.every_hours, Name(scheduler));
 }
 

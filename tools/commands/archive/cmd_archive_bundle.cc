@@ -106,13 +106,11 @@ void AddArchiveBundle(CLI::App& archive, Verb& verb) {
   bundle->add_flag("--dry-run", options->dry_run,
                    "show which members would go into which bundle and why; write nothing");
   bundle->footer(
-      "`cairn archive run --policy` bundles by itself as soon as small members add up to the policy's "
-      "`bundle` size;\n"
-      "this verb does not wait for that. A small tar is removed after its bundle was read back and every "
-      "member\n"
-      "in it verified, so the store needs room for one more bundle. Members on tape are brought back first\n"
-      "([recall] of the policy; without it they stay there); those that no class keeps stay there, since a "
-      "bundle is pruned as a whole.\n\n" +
+      "`cairn archive run --policy` bundles by itself as soon as small members add up to the policy's\n"
+      "`bundle` size; this verb does not wait for that. A small tar is removed after its bundle was read\n"
+      "back and every member in it verified, so the store needs room for one more bundle. Members on tape\n"
+      "are brought back first ([recall] of the policy; without it they stay there); those that no class\n"
+      "keeps stay there, since a bundle is pruned as a whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
 }
 

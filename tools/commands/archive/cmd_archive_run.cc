@@ -247,8 +247,8 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(
-      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
-      "other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are "
+      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what\n"
+      "no other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are\n"
       "refused.\n\n" +
       HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
                  "a source is damaged, or it changed or vanished meanwhile, and is not stored"));
