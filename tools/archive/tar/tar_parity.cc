@@ -323,7 +323,7 @@ Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace
   if (place.pieces.empty()) {
     CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
   } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {
-    return Corrupt("{}: is of a tar of {} bytes, and the ledger tells of another", path, bytes);
+    return Corrupt("{}: belongs to a tar of {} bytes, the sidecar says otherwise", path, bytes);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   CAIRN_ASSIGN_OR_RETURN(ErasureCode code,
