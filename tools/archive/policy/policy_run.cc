@@ -23,7 +23,7 @@ Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& pol
                                                const PolicyEvents& events) {
   CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
   return MakeBundles({fs, policy.store},
-                     {.sizes = BundleSizesOf(policy),
+                     {.sizes = policy.bundle,
                       .parity = policy.parity,
                       .all = all,
                       .pass_over = [&](const std::string& file) { return left_out.contains(file); },
@@ -99,7 +99,7 @@ Status PolicyRun::Conclude(TeamStore& team) {
   }
   for (const PruneEntry& entry : pruned)
     if (entry.remove) events_.pruned(entry);
-  if (policy_.bundle > 0) {
+  if (policy_.bundle.target > 0) {
     CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
     Add({.failures = problems});
   }
@@ -180,8 +180,8 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
     if (!delete_source) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
     const std::vector<std::string> files = FilesOf(store_.Place(record));
-    on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
-    return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
+    on_tape = policy_.recall.recall.empty() && std::ranges::any_of(files, IsStub);
+    return on_tape ? OkStatus() : Recall(files, policy_.recall).status();
   };
   const auto outcome = ArchiveWithinQuota(team, entry,
                                           {.source = entry.source,
@@ -225,7 +225,7 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
     outcome = Archive(store_, request,
                       {.pack = policy_.pack,
                        .parity = policy_.parity,
-                       .max_tar_bytes = policy_.bundle_max,
+                       .max_tar_bytes = policy_.bundle.most,
                        .claims = {claim_}},
                       events_.archiving(entry));
     events_.archived();

@@ -26,7 +26,7 @@ void RecallFlags::AddTo(CLI::App& command) {
 Result<RecallCommands> RecallFlags::Commands() const {
   if (policy.empty()) return commands;
   CAIRN_ASSIGN_OR_RETURN(const Policy read, ReadPolicy(policy));
-  return RecallCommands{read.recall_stat, read.recall};
+  return read.recall;
 }
 
 std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}", member.run, member.step); }

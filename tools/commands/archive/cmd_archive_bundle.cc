@@ -27,7 +27,7 @@ struct BundleOptions {
 Result<int> RunBundle(const BundleOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
-  if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
+  if (policy.bundle.target == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
   const Store store(fs, policy.store);
   std::optional<FileLock> lock;
   if (!options.dry_run) {
@@ -44,7 +44,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::vector<std::string> paths;
   for (const BundleDraft& draft : plan.bundles)
     for (const std::string& file : draft.files) paths.push_back(store.Path(file));
-  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  CAIRN_RETURN_IF_ERROR(Recall(paths, policy.recall).status());
   CAIRN_ASSIGN_OR_RETURN(const auto problems,
                          MakeBundlesBy(fs, policy, /*all=*/true, PrintedBundling(options.json)));
   for (const std::string& problem : problems) PrintProblem(problem);
@@ -93,7 +93,8 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
                draft.name, draft.why);
   if (bundling.waiting_members > 0)
     fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
-               bundling.waiting_members, HumanBytes(bundling.waiting_bytes), HumanBytes(policy.bundle));
+               bundling.waiting_members, HumanBytes(bundling.waiting_bytes),
+               HumanBytes(policy.bundle.target));
 }
 
 void AddArchiveBundle(CLI::App& archive, Verb& verb) {
