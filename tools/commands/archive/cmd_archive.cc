@@ -57,7 +57,8 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   return members;
 }
 
-Status CleanAndReport(const Store& store) {
+Status PrepareStore(const Store& store) {
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
   std::vector<std::string> notes;
   CAIRN_RETURN_IF_ERROR(CleanStore(store, &notes));
   for (const std::string& note : notes) PrintProblem("note: " + note);

@@ -32,8 +32,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::optional<FileLock> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-    CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
+    CAIRN_RETURN_IF_ERROR(PrepareStore(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));

@@ -3,7 +3,6 @@
 // would end the others; the exit status of the last one covers all of them.
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -177,8 +176,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   const Store store(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   for (ArchiveSource& source : sources) source.links = options.links;
-  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
-                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   Runner runner(store, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
@@ -186,10 +184,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
-                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-                           return CleanAndReport(store);
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&] { return PrepareStore(store); }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
     CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
