@@ -39,7 +39,6 @@ PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_su
       store_(fs, policy.store),
       claim_(policy.labels().front()),
       last_(ReadLastReport(fs, policy)) {
-  report_.verb = "run";
   report_.started_unix_seconds = std::time(nullptr);
 }
 
