@@ -1,4 +1,4 @@
-// What an archive keeps, as one TOML file says it.
+// The policy of an archive, one TOML file: what to keep, and how.
 //
 //   store = "/tape/me/store"
 //   runs = ["/scratch/me/runs/*"]        # a relative path begins at the policy's own directory
@@ -6,8 +6,8 @@
 //   keep = "full"
 //   every = 5000
 //
-// All keys, what they mean and what they are where they are left out: PolicyKeys(), which is also what the
-// parser takes; `cairn archive plan --help` prints it.
+// PolicyKeys() lists all keys with their meanings and defaults, and is the parser's own table; `cairn archive
+// plan --help` prints it.
 #pragma once
 
 #include <string>
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "tools/archive/bundle/bundle_plan.h"
+#include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/record.h"
 
 namespace cairn {
@@ -24,7 +26,7 @@ struct KeepClass {
   int64_t every = 0;
   int64_t last = 0;
   int64_t tokens = 0;
-  std::vector<int64_t> steps;
+  std::vector<int64_t> steps = {};
   int64_t daily = 0, weekly = 0, monthly = 0;
 };
 
@@ -38,8 +40,8 @@ struct Policy {
   double margin_days = 5;
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;
-  double parity = 0;                                    // fraction
-  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles, no limit
+  double parity = 0;  // fraction
+  BundleSizes bundle;
   std::string status, metrics, on_failure;
   std::vector<KeepClass> classes;
   uint64_t quota_bytes = 0;   // 0: none
@@ -47,11 +49,11 @@ struct Policy {
   bool delete_source = false;
   bool weights_suffice = false;
   bool delete_stored = false;
-  double verify_sample = 0;         // fraction of the store; 0: no limit
-  uint64_t verify_per_night = 0;    // bytes; 0: no limit
-  std::string recall_stat, recall;  // commands
+  double verify_sample = 0;       // fraction of the store; 0: no limit
+  uint64_t verify_per_night = 0;  // bytes; 0: no limit
+  RecallCommands recall;
 
-  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called
+  // Its claims on members of the store (claims.h): first the one that it makes, then the one that it made
   // before it had a tag.
   std::vector<std::string> labels() const;
   bool Claims(std::string_view claim) const;
@@ -60,7 +62,7 @@ struct Policy {
 struct PolicyKey {
   std::string_view table;  // empty: the file's own
   std::string_view name;
-  std::string_view value;  // an example, or what may stand there
+  std::string_view value;  // an example, or the choices
   std::string_view meaning;
 };
 const std::vector<PolicyKey>& PolicyKeys();

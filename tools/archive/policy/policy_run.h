@@ -1,5 +1,5 @@
-// Carries out a policy once: stores what it asks for, removes sources that are proven elsewhere, prunes,
-// bundles, and keeps the report for those who watch the job. Prints nothing; it reports events.
+// Carries out a policy once: stores what its classes keep, removes sources that are proven in the store,
+// prunes, bundles, and writes the report. Prints nothing; it reports events.
 //
 // Several processes of one launch may run a policy together (schedule/team.h). Each stores its share of the
 // sources; the last to leave prunes, bundles and writes the report of all.
@@ -17,15 +17,15 @@
 
 namespace cairn {
 
-// What a run reports while it works. Each may be empty.
+// The events of a run.
 struct PolicyEvents {
-  std::function<void(const std::string& line)> note;     // worth knowing, and no failure
-  std::function<void(const std::string& line)> problem;  // a failure, as the report has it later
-  std::function<ByteProgress(const PlanEntry&)> archiving;
-  std::function<void()> archived;  // ends what `archiving` began
-  std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored;
-  std::function<void(const std::string& source)> source_removed;
-  std::function<void(const PruneEntry&)> pruned;
+  std::function<void(const std::string& line)> note = [](const auto&) {};     // for people; not a failure
+  std::function<void(const std::string& line)> problem = [](const auto&) {};  // a failure of the report
+  std::function<ByteProgress(const PlanEntry&)> archiving = [](const auto&) { return ByteProgress(); };
+  std::function<void()> archived = [] {};  // ends what `archiving` began
+  std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored = [](const auto&, const auto&) {};
+  std::function<void(const std::string& source)> source_removed = [](const auto&) {};
+  std::function<void(const PruneEntry&)> pruned = [](const auto&) {};
   std::function<ByteProgress(const BundleDraft&)> bundling;
   std::function<void(const BundleDraft&, const Bundle&)> bundled;
 };
@@ -33,7 +33,7 @@ struct PolicyEvents {
 // The good step that stays when `step` goes (HealthySuccessor::For).
 using FindSuccessor = std::function<Result<HealthySuccessor>(const std::string& step)>;
 
-// Makes the bundles that are due. Returns what went wrong, one line each. Requires the store's lock.
+// Makes the bundles that are due. Returns one line for each problem. Requires the store's lock.
 Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
                                                const PolicyEvents& events);
 
@@ -41,31 +41,31 @@ class PolicyRun {
  public:
   PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
 
-  // Locks the store and makes it ready. Errors: those of TeamStore::Join.
-  Result<TeamStore> Join(const RankTeam& team);
-  // Stores this process's share of the sources. A source that fails is a failure of the report and ends
-  // nothing. Errors: those of the disk.
-  Status StoreShare(TeamStore& team);
-  // After every process has stored its share: prunes, bundles, and plans again for the report.
-  Status Conclude(TeamStore& team);
-  // The report. `status`: of the error that ended the run early.
-  RunReport& Finish(const Status& status = {});
+  // Stores this process's share of the sources; a source that fails is a failure of the report and ends
+  // nothing. The last process of the launch then prunes, bundles, and writes the report of all of them. A run
+  // that cannot begin is reported by the process that leads. Errors: those of TeamStore, and of the disk
+  // before the last process is known.
+  Status Run(const RankTeam& team);
+
+  const RunReport& report() const { return report_; }
+  // False if other processes are still at work: the last of them reports.
+  bool reported() const { return reported_; }
 
  private:
+  Result<TeamStore> Join(const RankTeam& team);
+  Status StoreShare(TeamStore& team);
+  Status Conclude(TeamStore& team);
+  void Report(const Status& status);
   Status PrepareStore();
   Result<Plan> PlanNow();
   void AddShares(const std::vector<ShareResult>& shares);
+  void Add(const ShareResult& share);
   ShareResult StoreSource(TeamStore& team, const PlanEntry& entry);
-  void StoreForms(TeamStore& team, const PlanEntry& entry);
-  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source);
+  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
+                 ShareResult& share);
   Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
                                             const ArchiveRequest& request);
-  void CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights);
   void NoteInLedger(const Plan& plan);
-  Status Prune();
-  Status MakeBundles();
-  void Fail(const std::string& title, const Status& failure);
-  void Note(const std::string& line) const;
 
   FileSystem& fs_;
   const Policy& policy_;
@@ -74,7 +74,8 @@ class PolicyRun {
   const cairn::Store store_;
   const std::string claim_;
   RunReport last_, report_;
-  StoreUsage largest_;  // the most that any member may take
+  bool reported_ = false;
+  StoreUsage largest_;  // upper bound of any one member
   double seconds_ = 0;  // spent on what was stored
 };
 

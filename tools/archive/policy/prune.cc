@@ -1,6 +1,6 @@
-// For each member: who claims it, which of the policy's runs it is of, and whether a class asks for that step
-// there. What cannot be told keeps the member. Then files are looked at as a whole, for a bundle goes only
-// so.
+// For each member: who claims it, to which of the policy's runs it belongs, and whether a class keeps that
+// step. A member stays if any of that is unknown. Then each file is decided as a whole, because a bundle is
+// removed only as a whole.
 #include "tools/archive/policy/prune.h"
 
 #include <algorithm>
@@ -10,24 +10,14 @@
 #include "tools/archive/policy/run_timeline.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/claims.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/member_title.h"
-#include "tools/archive/store/removal.h"
 #include "tools/archive/tar/recall.h"
 
 namespace cairn {
 namespace {
 
-// What is to be done with a file of the store.
-struct SharedFile {
-  size_t members = 0, kept = 0;
-  uint64_t bytes = 0, unwanted_bytes = 0;
-  bool proven = true;  // all of them
-
-  // Some of its members go, and others stay.
-  bool parted() const { return kept > 0 && kept < members; }
-};
-
-// A bundle goes only as a whole.
+// A bundle is removed only as a whole.
 void KeepSharedFiles(std::vector<PruneEntry>& entries) {
   std::map<std::string, size_t> kept;  // members of a file that stay
   for (const PruneEntry& entry : entries) kept[entry.file] += !entry.remove;
@@ -70,7 +60,7 @@ class Pruner {
 
  private:
   // The newest healthy copy of each run, by the order of commits and by time: records of older versions do
-  // not say that a training went back.
+  // not say whether a training went back.
   struct Newest {
     const ArchiveMember *by_commit = nullptr, *by_time = nullptr;
   };
@@ -102,7 +92,7 @@ class Pruner {
     return claims;
   }
 
-  // What comes before any class; empty: the classes decide.
+  // Why the member stays whatever the classes say; empty if they decide.
   std::string WhyNotTouched(const ArchiveMember& m) const {
     if (m.form == Form::kFiles) return "a tree; no class is about those";
     if (m.state != MemberState::kVerified) return fmt::format("{}; look at it first", Name(m.state));
@@ -117,7 +107,7 @@ class Pruner {
     return {};
   }
 
-  // By the run that it is of and its copies, and by those that have the same step on scratch.
+  // By its run and copies of that run, and by every run that has the same step on scratch.
   WantedForms WantedOf(const ArchiveMember& m) const {
     WantedForms all;
     const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {
@@ -163,7 +153,7 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
   const MemberTitles titles(members);
   std::vector<PruneEntry> entries;
   for (const ArchiveMember& m : members) {
-    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, m.state == MemberState::kVerified};
+    PruneEntry entry{.tar = m.tar, .file = m.file(), .run = m.run, .step = m.step, .bytes = m.bytes};
     entry.title = titles.Of(m);
     if (m.record) entry.source = m.record->source;
     pruner.Decide(m, entry);
@@ -173,7 +163,9 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
   return entries;
 }
 
-Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries) {
+Result<std::vector<PruneEntry>> Prune(FileSystem& fs, const Policy& policy,
+                                      const std::vector<std::string>& adopted) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<PruneEntry> entries, PlanPrune(fs, policy, adopted));
   std::vector<std::string> dropped;
   for (const PruneEntry& entry : entries)
     if (entry.drop_claim) dropped.push_back(entry.tar);
@@ -183,7 +175,7 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
   for (const PruneEntry& entry : entries)
     if (entry.remove && files.insert(entry.file).second)
       CAIRN_RETURN_IF_ERROR(RemoveMember(store, entry.file));
-  return OkStatus();
+  return entries;
 }
 
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy) {

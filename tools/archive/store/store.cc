@@ -1,7 +1,7 @@
-// The state of a member follows from its sidecar and from the sizes of its files, so listing a store opens
-// no tar: it may lie on tape. Members with tars of their own are described first, then those in bundles. Of
-// a member that is in both places, its own tar counts unless only the bundle's copy is proven. A selector
-// is read against the members that are there, because a run's name may look like an identity.
+// The state of a member follows from its sidecar and from the sizes of its files. Listing a store therefore
+// opens no tar, which may lie on tape. Members with tars of their own are described first, then those in
+// bundles. If a member is in both places, its own tar counts unless only the bundle's copy is proven. A
+// selector is compared with the members in the store, because a run's name may look like an identity.
 
 #include "tools/archive/store/store.h"
 
@@ -13,54 +13,16 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "store_texts.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/member_title.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_pieces.h"
-#include "unpack_text.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kReadme = R"(What lies here, and how to get it back without Cairn
-====================================================
-
-Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files, not
-encrypted. RUN-step-NNNNNNNN.fp16.XXXXXXXX.tar holds the weights of that checkpoint alone, as fp16;
-RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tells what is in it and where, and that it
-was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
-never proven. ledger.sqlite is made from all those and may be deleted.
-
-What is too large for one file goes on in .tar.2, .tar.3 and so on: each of them is a plain tar of its own with some of the
-files, so extract them all. Their .tar.json says how many there are.
-
-RUN-bundle-FIRST-LAST.XXXXXXXX.tar holds several of those in one plain tar, each in a directory of its own; its .tar.json
-and the last entry of the tar itself say which, and where.
-
-With Cairn:
-  cairn archive ls .
-  cairn archive verify .
-  cairn archive restore .:RUN@STEP DESTINATION
-
-Without:
-  tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
-  for f in $(ls -v RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*); do tar -xf $f; done   of several files
-  tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
-  python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
-  cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
-
-Of other files tar gives modes, times, links and empty directories back too, and to root their owners, by number. A name
-that is not ASCII makes GNU tar say "Ignoring unknown extended header keyword 'hdrcharset'", and nothing else. Files of
-several names (hard links) come back as one file for each name. Access lists and extended attributes are not kept.
-Names in a .tar.json are UTF-8; \\ stands for a backslash there and \xff for a byte that is no UTF-8.
-
-unpack.py says how packed files are made, in a few lines; they are zstd frames, so `zstd -t` checks them.
-manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
-  python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
-h5py reads bfloat16 tensors as float32.
-)";
 
 Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view text) {
   const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
@@ -78,7 +40,7 @@ Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
   return record;
 }
 
-// What the size of the tar that a member lies in says of its state, given the one that the sidecar has.
+// Sets the state of a member by the size of its tar, which must be the one in the sidecar.
 void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes) {
   member.state = MemberState::kDamaged;
   if (!there.ok())
@@ -99,7 +61,7 @@ ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
   return member;
 }
 
-// If a member is there twice, its own tar counts, provided that it was proven.
+// If a member is there twice, its own tar counts if it was proven.
 void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
@@ -112,7 +74,7 @@ void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundl
   }
 }
 
-// RUN@STEP, RUN~ID@STEP or ID@STEP, taken apart; no step: any.
+// RUN@STEP, RUN~ID@STEP or ID@STEP, split; no step: any.
 struct Selector {
   std::string text;
   std::string run;  // empty: any
@@ -126,12 +88,8 @@ struct Selector {
   }
 };
 
-bool IsId(std::string_view text) {
-  return text.size() >= kMinIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
-  Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
+  Selector selector{.text = text, .run = text, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
     selector.step = ParseStepNumber(std::string_view(text).substr(at + 1));
     if (!selector.step)
@@ -141,13 +99,13 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
   if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
   const size_t mark = selector.run.rfind('~');
   const std::string id = mark == text.npos ? selector.run : selector.run.substr(mark + 1);
-  if (!IsId(id)) return selector;
+  if (id.size() < kMinIdDigits || !IsHex(id)) return selector;
   selector.run = mark == text.npos ? "" : selector.run.substr(0, mark);
   selector.id = id;
   return selector;
 }
 
-// With where they came from, where names alone do not tell them apart.
+// With their sources if names alone do not distinguish them.
 std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
   std::string names;
   for (const ArchiveMember& m : members) {
@@ -159,8 +117,8 @@ std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTit
   return names;
 }
 
-// Runs by identity, whatever they were called; those whose identity nobody knows, and trees, which have one
-// each, by name.
+// Counts runs by identity, whatever their names; runs of unknown identity, and trees, each of which has its
+// own, by name.
 size_t CountRuns(const std::vector<ArchiveMember>& members) {
   const auto known = [](const ArchiveMember& m) { return m.record && m.form != Form::kFiles; };
   std::set<std::string> ids, names, others;
@@ -202,8 +160,7 @@ Result<std::vector<std::string>> ListTars(const Store& store) {
 
 ArchiveMember DescribeTar(const MemberRef& ref) {
   const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
-  ArchiveMember member{
-      .run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar, .trouble = {}, .record = {}};
+  ArchiveMember member{.run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar};
   Result<ArchiveRecord> record = ReadSidecar(ref);
   const Result<TarPlace> place = ref.Place(record.ok() ? &*record : nullptr);
   const Result<uint64_t> bytes =
@@ -223,7 +180,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
   Result<Bundle> bundle = ReadBundle(store, name);
   if (!bundle.ok()) {
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
-    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
+    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name};
     if (there.ok()) whole.bytes = *there;
     whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
     return {WithoutRecord(std::move(whole), bundle.status())};
@@ -234,9 +191,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
                          .step = record.step,
                          .form = record.form,
                          .tar = TarName(record),
-                         .bytes = there.ok() ? record.tar_bytes : 0,
-                         .trouble = {},
-                         .record = {}};
+                         .bytes = there.ok() ? record.tar_bytes : 0};
     member.record = std::move(record);
     Judge(member, there, bundle->tar_bytes);
     if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
@@ -249,18 +204,18 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
 }
 
 ArchiveMember DescribeMember(const MemberRef& ref) {
-  std::vector<ArchiveMember> members{DescribeTar(ref)};
-  if (members.front().state == MemberState::kVerified) return members.front();
-  const bool own = members.front().record || members.front().bytes > 0;
-  if (!own) members.clear();
+  ArchiveMember member = DescribeTar(ref);
+  bool there = member.record || member.bytes > 0;
   const Result<std::vector<std::string>> bundles = ListBundles(ref.store);
-  for (size_t i = 0; bundles.ok() && i < bundles->size(); ++i) {
-    std::vector<ArchiveMember> bundled = DescribeBundle(ref.store, (*bundles)[i]);
-    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != ref.tar; });
-    Merge(members, std::move(bundled));
-    if (!members.empty() && members.front().state == MemberState::kVerified) break;
-  }
-  return members.empty() ? DescribeTar(ref) : members.front();
+  if (!bundles.ok() || member.state == MemberState::kVerified) return member;
+  for (const std::string& bundle : *bundles)
+    for (ArchiveMember& bundled : DescribeBundle(ref.store, bundle)) {
+      if (bundled.tar != ref.tar || (there && bundled.state != MemberState::kVerified)) continue;
+      there = true;
+      member = std::move(bundled);
+      if (member.state == MemberState::kVerified) return member;
+    }
+  return member;
 }
 
 Result<std::vector<ArchiveMember>> ListStore(const Store& store) {
@@ -308,9 +263,13 @@ Result<ArchiveRecord> ReadRecord(const MemberRef& ref) {
   return ReadSidecar(ref);
 }
 
+Status WriteRecord(const Store& store, const ArchiveRecord& record) {
+  return ReplaceSmallFile(store.fs(), store.Sidecar(TarName(record)), EncodeRecord(record));
+}
+
 Status WriteStoreReadme(const Store& store) {
   CAIRN_RETURN_IF_ERROR(WriteWhereOther(store.fs(), store.Path(kUnpackName), kUnpackText));
-  return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadme);
+  return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadmeText);
 }
 
 Result<FileLock> LockStore(const Store& store) {
@@ -326,8 +285,8 @@ Status StoreIsBusy(const Store& store) {
                        store.directory());
 }
 
-// Nobody can ask who holds a flock without trying to take it, so holders share a byte-range lock besides,
-// which fcntl() tells of. NFS makes such a lock of the flock itself.
+// A flock cannot be queried without trying to take it, so holders also share a byte-range lock, which fcntl()
+// can query. NFS implements the flock itself as such a lock.
 void MarkBusy(const FileLock& lock) {
   struct statfs where;
   struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};

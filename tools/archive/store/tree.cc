@@ -1,9 +1,8 @@
-// Listing walks with lstat; identity is a SHA-256 over one line an entry; comparison goes entry by entry, so
-// that a message can name the first that differs.
+// Listing uses lstat; the identity is a SHA-256 over one line for each entry; comparison goes entry by entry,
+// so that a message can name the first difference.
 #include "tools/archive/store/tree.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,8 +13,8 @@
 #include <mutex>
 
 #include "ckpt/base/sha256.h"
-#include "ckpt/io/file_scan.h"
 #include "tools/archive/store/source.h"
+#include "tools/archive/store/verify.h"
 #include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
@@ -24,7 +23,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr size_t kMaxTreeEntries = 1 << 20;
-constexpr size_t kMaxDepth = 2048;  // a path of so many levels is as long as one may be
+constexpr size_t kMaxDepth = 2048;  // a deeper path would be too long
 constexpr size_t kTreeDigestDigits = 32;
 
 struct Identity {
@@ -32,8 +31,8 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-// Whether a link in directory `below` of the tree at `root` (canonical) leads out of it: by what it says, or
-// by where it ends.
+// True if a link in directory `below` of the tree at `root` (canonical) leads out of it, by its text or by
+// the file that it leads to.
 bool LeadsOut(const std::string& root, const std::string& below, const std::string& target) {
   if (target.starts_with('/')) return true;
   int depth = 0;
@@ -43,16 +42,8 @@ bool LeadsOut(const std::string& root, const std::string& below, const std::stri
   }
   std::error_code error;
   const stdfs::path end = stdfs::weakly_canonical(stdfs::path(root) / below / target, error);
-  if (error) return false;  // a link to itself, say: it leads nowhere
+  if (error) return false;  // such as a link to itself: it leads nowhere
   return end != root && !(end.string() + "/").starts_with(root == "/" ? root : root + "/");
-}
-
-Result<std::string> TargetOf(const std::string& path, size_t bytes) {
-  std::string target(std::max<size_t>(bytes, 1) + 4096, '\0');
-  const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
-  if (size < 0) return IoError("read link {}: {}", path, std::strerror(errno));
-  target.resize(static_cast<size_t>(size));
-  return target;
 }
 
 EntryFacts FactsOf(const struct stat& st) {
@@ -99,7 +90,9 @@ class Lister {
       return NotFound("{}: {}; did something change it?", path, std::strerror(errno));
     TreeFile file{.name = name};
     if (S_ISLNK(st.st_mode)) {
-      CAIRN_ASSIGN_OR_RETURN(file.target, TargetOf(path, static_cast<size_t>(st.st_size)));
+      std::error_code error;
+      file.target = stdfs::read_symlink(path, error).string();
+      if (error) return IoError("read link {}: {}", path, error.message());
       file.leaves = followed || LeadsOut(canonical_, below, file.target);
       CAIRN_RETURN_IF_ERROR(Judge(path, file, st));
       followed = followed || file.leaves;
@@ -124,13 +117,13 @@ class Lister {
     return S_ISDIR(st.st_mode) ? Enter(name, {st.st_dev, st.st_ino}, followed) : OkStatus();
   }
 
-  // What becomes of a link; `st` turns into that of what it leads to where it is followed.
+  // Decides about a link; if it is followed, `st` becomes that of its target.
   Status Judge(const std::string& path, TreeFile& file, struct stat& st) {
     if (!file.leaves || links_ == Links::kKeep) return OkStatus();
     if (links_ == Links::kRefuse)
       return NotSupported(
           "{}: a link that leads out of the tree, to {}; --links keep stores such links as links, without "
-          "what they lead to, --links follow stores what they lead to in their place",
+          "their targets, --links follow stores their targets in their place",
           path, file.target);
     if (::stat(path.c_str(), &st) != 0)
       return NotFound("{}: the link leads to {}, which cannot be read: {}", path, file.target,
@@ -152,25 +145,12 @@ class Lister {
   const std::string& root_;
   const std::string canonical_;
   const Links links_;
-  std::vector<Identity> above_;  // directories from the root to where the walk is
+  std::vector<Identity> above_;  // directories from the root to the current one
   std::vector<TreeFile> files_;
 };
 
-Result<std::string> HashFile(FileSystem& fs, const std::string& path, uint64_t bytes) {
-  Sha256 sha;
-  if (bytes > 0) {
-    CAIRN_ASSIGN_OR_RETURN(const auto scan,
-                           FileScan::Open(fs, path, bytes, Direct::kAuto, /*may_map=*/false));
-    while (scan->offset() < bytes) {
-      CAIRN_ASSIGN_OR_RETURN(const auto next, scan->Next(bytes - scan->offset()));
-      sha.Update(next);
-    }
-  }
-  return sha.FinishHex();
-}
-
-// The files that this process has read. A file that changed so lately that a write could leave all its times
-// as they are is read every time.
+// SHA-256 of files that this process has read. A file that changed so recently that another write might not
+// change its times is read every time.
 class KnownHashes {
  public:
   static KnownHashes& Instance() {
@@ -185,7 +165,7 @@ class KnownHashes {
       if (known != hashes_.end() && known->second.first == file) return known->second.second;
     }
     const int64_t start = std::time(nullptr);
-    CAIRN_ASSIGN_OR_RETURN(std::string sha, HashFile(fs, path, file.info.bytes));
+    CAIRN_ASSIGN_OR_RETURN(std::string sha, HashThrough(fs, path, file.info.bytes));
     constexpr int64_t kSettled = 2'000'000'000;  // nanoseconds; clocks of file systems are coarse
     const std::lock_guard lock(mutex_);
     if (start * 1'000'000'000 - file.changed_unix_nanoseconds > kSettled) hashes_[path] = {file, sha};
@@ -197,7 +177,7 @@ class KnownHashes {
   std::map<std::string, std::pair<TreeFile, std::string>> hashes_;
 };
 
-// "file", its permission bits, its size and SHA-256: all that is its content, in one word a field.
+// The content of an entry: "file", its permission bits, size and SHA-256.
 std::string ContentOf(const ArchivedFile& file) {
   return fmt::format("file {:04o} {} {}", file.facts.mode, file.bytes, file.sha256);
 }
@@ -231,30 +211,22 @@ Result<ArchivedEntry> RootOf(const std::string& directory) {
   return ArchivedEntry{.name = "", .kind = EntryKind::kDirectory, .target = "", .facts = FactsOf(st)};
 }
 
-Links LinksOf(const ArchiveRecord& record) {
-  return record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep;
+// For a comparison by names, kinds, sizes and modes, which needs no reading.
+ArchiveRecord WithoutSums(ArchiveRecord record) {
+  for (ArchivedFile& file : record.files) file.sha256.clear();
+  return record;
 }
 
-// Names, kinds, sizes and modes agree, so that it is worth reading the files.
-bool MayBe(const ArchiveRecord& listed, const ArchiveRecord& stored) {
-  if (stored.form != Form::kFiles || !stored.tree || stored.source != listed.source ||
-      stored.tree->followed_links != listed.tree->followed_links)
-    return false;
-  ArchiveRecord bare = stored;
-  for (ArchivedFile& file : bare.files) file.sha256.clear();
-  return ContentsOf(bare) == ContentsOf(listed);
-}
-
-// Reads the files that are listed. `read` gives the SHA-256 of each.
-template <typename Read>
+// Reads the files that are listed. `fresh`: even those whose SHA-256 this process knows.
 Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, Links links,
-                                 const std::vector<TreeFile>& files, Read read) {
-  ArchiveRecord record = DescribeTree(directory, files);
-  record.tree->followed_links = links == Links::kFollow;
+                                 const std::vector<TreeFile>& files, bool fresh) {
+  ArchiveRecord record = DescribeTree(directory, files, links);
   auto described = record.files.begin();
   for (const TreeFile& file : files) {
     if (file.kind != EntryKind::kFile) continue;
-    CAIRN_ASSIGN_OR_RETURN(described->sha256, read(JoinPath(directory, file.name), file));
+    const std::string path = JoinPath(directory, file.name);
+    CAIRN_ASSIGN_OR_RETURN(described->sha256, fresh ? HashThrough(fs, path, file.info.bytes)
+                                                    : KnownHashes::Instance().Of(fs, path, file));
     ++described;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> after, ListTree(fs, directory, links));
@@ -275,14 +247,13 @@ Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& direct
   return Lister(fs, directory, links).List();
 }
 
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files) {
+ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files, Links links) {
   ArchiveRecord record = NameTree(directory);
-  record.tree.emplace();
+  record.tree = ArchivedTree{.followed_links = links == Links::kFollow};
   if (const auto root = RootOf(directory); root.ok()) record.tree->entries.push_back(*root);
   for (const TreeFile& file : files) {
     if (file.kind == EntryKind::kFile)
-      record.files.push_back(
-          {.name = file.name, .bytes = file.info.bytes, .sha256 = {}, .facts = file.facts});
+      record.files.push_back({.name = file.name, .bytes = file.info.bytes, .facts = file.facts});
     else
       record.tree->entries.push_back({file.name, file.kind, file.target, file.facts});
   }
@@ -292,9 +263,7 @@ ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeF
 
 Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory, Links links) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  return ReadListed(fs, directory, links, files, [&](const std::string& path, const TreeFile& file) {
-    return KnownHashes::Instance().Of(fs, path, file);
-  });
+  return ReadListed(fs, directory, links, files, /*fresh=*/false);
 }
 
 std::string TreeDigest(const ArchiveRecord& record) {
@@ -324,28 +293,26 @@ Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored) {
 
 Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRecord& record) {
   CAIRN_RETURN_IF_ERROR(CheckKnownContent(record));
-  const Links links = LinksOf(record);
+  const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  ArchiveRecord bare = record;  // what needs no reading comes first
-  for (ArchivedFile& file : bare.files) file.sha256.clear();
-  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(directory, files), bare));
-  CAIRN_ASSIGN_OR_RETURN(
-      const ArchiveRecord now,
-      ReadListed(fs, directory, links, files, [&](const std::string& path, const TreeFile& file) {
-        return HashFile(fs, path, file.info.bytes);
-      }));
+  // First without reading the files.
+  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(directory, files, links), WithoutSums(record)));
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord now, ReadListed(fs, directory, links, files, /*fresh=*/true));
   return CompareTrees(now, record);
 }
 
 Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
                                               const std::string& directory, Links links) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  ArchiveRecord listed = DescribeTree(directory, files);
-  listed.tree->followed_links = links == Links::kFollow;
+  const ArchiveRecord listed = DescribeTree(directory, files, links);
   for (const ArchiveMember& member : members) {
-    if (member.state != MemberState::kVerified || !MayBe(listed, *member.record)) continue;
+    if (member.state != MemberState::kVerified || member.record->source != listed.source) continue;
+    const ArchiveRecord& stored = *member.record;
+    if (!CompareTrees(listed, WithoutSums(stored)).ok() ||
+        stored.tree->followed_links != listed.tree->followed_links)
+      continue;
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord now, DescribeTree(fs, directory, links));
-    if (CompareTrees(now, *member.record).ok()) return member.record;
+    if (CompareTrees(now, stored).ok()) return member.record;
   }
   return std::optional<ArchiveRecord>();
 }

@@ -1,11 +1,8 @@
-// Arguments become sources, and each source is archived by the process of the launch that takes it
-// (team.h). A source that fails is a problem and ends nothing. A process that others outlast exits 0,
-// because mpirun would end the others; the last one's exit status covers all of them.
-
-#include "tools/commands/archive/cmd_archive_run.h"
+// Arguments become sources, and each source is archived by the process of the launch that takes it (team.h).
+// The run continues after a source that fails. A process that ends before others exits with 0, because mpirun
+// would end the others; the exit status of the last one covers all of them.
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -21,7 +18,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/writer_flags.h"
-#include "tools/commands/archive/cmd_archive_policy.h"
+#include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
 namespace {
@@ -43,7 +40,7 @@ struct ArchiveRunOptions {
   bool json = false;
 };
 
-std::string MemberText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
+std::string RecordText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
 
 // Stores one source after the other.
 class Runner {
@@ -54,11 +51,12 @@ class Runner {
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = StoreSource(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-    // The newest healthy step of a run directory stays as a matter of course; one that was named is refused.
+    // The newest healthy step of a run directory stays without a message; to name that step itself is an
+    // error.
     const Status failure = !outcome.ok()                      ? outcome.status()
                            : outcome->newest && source.of_run ? OkStatus()
                                                               : outcome->kept;
-    ShareResult share{.stored_members = outcome.ok() && outcome->stored, .failures = {}};
+    ShareResult share{.stored_members = outcome.ok() && outcome->stored};
     if (failure.ok()) return share;
     PrintProblem(failure.message());
     code_ = std::max<int>(code_, ArchiveExitCode(failure));
@@ -100,21 +98,21 @@ class Runner {
                           [&](uint64_t done) { progress.Update(done); });
   }
 
-  // What a reader of the member will miss, or would not expect.
+  // Reports links that lead out of the tree.
   static void NoteLinks(const ArchiveSource& source, const std::vector<TreeFile>& files) {
     const auto leaving = std::ranges::count_if(files, &TreeFile::leaves);
     if (leaving > 0)
       PrintProblem(fmt::format("note: {}: {} links lead out of the tree; {}", source.path, leaving,
                                source.links == Links::kKeep
-                                   ? "they are stored as links, what they lead to is not"
-                                   : "what they lead to is stored in their place"));
+                                   ? "they are stored as links, without their targets"
+                                   : "their targets are stored in their place"));
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(store_, request));
     if (!outcome.stored || options_.json) return outcome;
     const bool goes = request.delete_source && (request.delete_newest || !StaysAsNewest(request.source));
-    fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
+    fmt::print("would store {} as {}{}\n", RecordText(outcome.record),
                options_.weights        ? "its fp16 weights"
                : request.source.native ? store_.Path(TarName(outcome.record))
                                        : "a tree in " + options_.store,
@@ -128,7 +126,7 @@ class Runner {
     return outcome;
   }
 
-  // As far as is seen without reading a step.
+  // Decides without reading the step.
   bool StaysAsNewest(const ArchiveSource& source) const {
     if (!source.native) return false;
     const std::filesystem::path step = CanonicalPath(source.path);
@@ -139,9 +137,9 @@ class Runner {
   void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
     const std::string tar = store_.Path(FilesText(o.record));
     if (!o.stored)
-      fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
+      fmt::print("{} is stored and verified already: {}\n", RecordText(o.record), tar);
     else if (!options_.dry_run)
-      fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
+      fmt::print("stored {} as {}: {}, read back and verified, {}\n", RecordText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
     if (o.newest && source.of_run) fmt::print("{} stays: the newest healthy step of its run\n", source.path);
@@ -178,8 +176,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   const Store store(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   for (ArchiveSource& source : sources) source.links = options.links;
-  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
-                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   Runner runner(store, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
@@ -187,17 +184,14 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
-                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-                           return CleanAndReport(store);
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&] { return PrepareStore(store); }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
     CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
   }
   CAIRN_ASSIGN_OR_RETURN(const bool last, shared.IsLast());
   int code = runner.Finish();
-  if (!last) return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+  if (!last) return kExitDone;  // mpirun ends all others if one fails; the last one reports every failure
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, shared.Collect());
   for (const ShareResult& share : shares)
     if (!share.failures.empty()) code = std::max<int>(code, kExitCheckFailed);
@@ -206,28 +200,11 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 
 }  // namespace
 
-Status CleanAndReport(const Store& store) {
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
-  for (const std::string& name : left_alone) PrintProblem("note: " + LeftAloneText(store, name));
-  return OkStatus();
-}
-
-std::string FilesText(const ArchiveRecord& record) {
-  const std::string file = FileOf(record);
-  return record.pieces.empty() ? file : fmt::format("{} in {} files", file, record.pieces.size());
-}
-
-ExitCode ArchiveExitCode(const Status& status) {
-  const bool damage = status.kind() == StatusKind::kCorrupt || status.kind() == StatusKind::kNotFound ||
-                      status.kind() == StatusKind::kNotSupported;
-  return damage ? kExitCheckFailed : kExitTrouble;
-}
-
-void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
+void AddArchiveRun(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<ArchiveRunOptions>();
-  CLI::App* run = archive.add_subcommand(
-      "run", "store steps that are not stored yet, and prove them by reading them back");
+  CLI::App* run = AddArchiveVerb(archive, verb, "run",
+                                 "store steps that are not stored yet, and prove them by reading them back",
+                                 options, RunArchive);
   run->add_option(
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
@@ -265,12 +242,11 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(
-      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
-      "other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are "
+      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what\n"
+      "no other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are\n"
       "refused.\n\n" +
       HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
                  "a source is damaged, or it changed or vanished meanwhile, and is not stored"));
-  run->callback([options, &verb] { verb = [options] { return RunArchive(*options); }; });
 }
 
 }  // namespace cairn

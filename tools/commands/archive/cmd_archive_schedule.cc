@@ -1,9 +1,6 @@
-// Arguments become absolute paths. All but an uninstall read the policy first, since a schedule of a broken
-// one helps nobody; an uninstall must work when the policy is what is broken. Then the text is printed, or
-// a plan (schedule_install.h) is shown or done, step by step, so that a failure half-way shows what was
-// done before it.
-
-#include "tools/commands/archive/cmd_archive_schedule.h"
+// Arguments become absolute paths. The policy is read first, because a schedule of a broken policy is
+// useless; only an uninstall must work without it. Then the text is printed, or a plan (schedule_install.h)
+// is shown or done, step by step, so that a failure half-way shows which steps were done.
 
 #include <unistd.h>
 
@@ -17,6 +14,7 @@
 #include "tools/archive/store/source.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
+#include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
 namespace {
@@ -47,7 +45,7 @@ Result<ScheduleOptions> Complete(const ScheduleArguments& arguments) {
   o.log = o.log.empty() ? o.policy + ".log" : Absolute(o.log);
   if (const char* path = std::getenv("PATH")) o.search_path = path;
   if (arguments.uninstall) return o;
-  // A schedule of a broken policy, or of no program, helps nobody.
+  // A schedule of a broken policy, or without a program, is useless.
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(arguments.policy));
   o.tag = policy.tag;
   if (::access(o.cairn.c_str(), X_OK) != 0)
@@ -63,7 +61,7 @@ void PrintTexts(const ScheduleOptions& o, Scheduler scheduler) {
   if (scheduler == Scheduler::kCron) fmt::print("{}", CrontabLine(o));
 }
 
-// What is done is said as it is done: a failure half-way names what was before it.
+// Each step is printed as it is done, so that a failure half-way shows the steps before it.
 Status Do(const SchedulePlan& plan, const ScheduleArguments& arguments, ordered_json& facts) {
   for (const ScheduleStep& step : plan.steps) {
     std::string added;
@@ -107,10 +105,11 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
 
 }  // namespace
 
-void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
+void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   const auto arguments = std::make_shared<ScheduleArguments>();
   CLI::App* schedule =
-      archive.add_subcommand("schedule", "print, install or remove the schedule that runs a policy");
+      AddArchiveVerb(archive, verb, "schedule", "print, install or remove the schedule that runs a policy",
+                     arguments, RunSchedule);
   schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
   CLI::Option_group* kind = schedule->add_option_group("scheduler");
   kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
@@ -146,17 +145,13 @@ void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
   schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)")
       ->type_name("TIME");
   schedule->footer(
-      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end of "
-      "the\n"
-      "crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the chain "
-      "continues\n"
-      "after a failure, a time limit, a requeue and scancel of a run; scancel of the waiting job ends it, "
-      "as\n"
-      "--uninstall does. To run a policy now: cairn archive run --policy POLICY, or sbatch of the "
-      "script.\n\n" +
+      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end\n"
+      "of the crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the\n"
+      "chain continues after a failure, a time limit, a requeue and scancel of a run; scancel of the\n"
+      "waiting job ends it, as --uninstall does. To run a policy now: cairn archive run --policy POLICY,\n"
+      "or sbatch of the script.\n\n" +
       HelpFooter("cairn archive schedule archive.toml --slurm --install --partition io\n"
                  "  cairn archive schedule archive.toml --slurm --uninstall"));
-  schedule->callback([arguments, &verb] { verb = [arguments] { return RunSchedule(*arguments); }; });
 }
 
 }  // namespace cairn

@@ -21,7 +21,7 @@ class PolicyRunTest : public testing::Test {
     policy_.store = dir_ / "store";
     policy_.status = dir_ / "status.json";
     policy_.runs = {dir_ / "gpt"};
-    policy_.classes = {{.last = 5, .steps = {}}};
+    policy_.classes = {{.last = 5}};
     for (const int64_t step : {10, 20}) Make(step);
   }
 
@@ -51,12 +51,9 @@ class PolicyRunTest : public testing::Test {
                                    [](const std::string&) { return OkStatus(); });
     };
     PolicyRun run(fs_, policy_, successor, events);
-    Result<TeamStore> team = run.Join({});
-    if (!team.ok()) return run.Finish(team.status());
-    Status status = run.StoreShare(*team);
-    EXPECT_TRUE(team->IsLast().value());
-    if (const Status end = run.Conclude(*team); status.ok()) status = end;
-    return run.Finish(status);
+    EXPECT_TRUE(run.Run({}).ok());
+    EXPECT_TRUE(run.reported());
+    return run.report();
   }
 
   using Lines = std::vector<std::string>;
@@ -100,7 +97,7 @@ TEST_F(PolicyRunTest, ASourceThatFailsEndsNothing) {
 
 TEST_F(PolicyRunTest, PrunesWhatNoClassAsksForAnyMore) {
   Run();
-  policy_.classes = {{.last = 1, .steps = {}}};
+  policy_.classes = {{.last = 1}};
   policy_.delete_stored = true;
   const RunReport report = Run();
   EXPECT_EQ(report.failures, Lines{});
