@@ -1,14 +1,157 @@
 // A table of all pairs of characters says which words begin with one. Few places of a log get past it; only
-// there are words compared.
+// there are words compared. A word may be coarse: it only selects a line, which the reader of its kind then
+// parses. But a line of trouble counts by the words in it alone, so some of its words also check the
+// characters around them.
 #include "tools/report/log_words.h"
 
 #include <array>
+#include <cctype>
 #include <vector>
 
-#include "tools/report/log_word_list.h"
+#include "tools/report/numbers.h"
 
 namespace cairn {
 namespace {
+
+// True if the word at [begin, end) of `text` counts, by the characters around it.
+using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
+
+bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
+bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool EndsWord(std::string_view text, size_t, size_t end) {
+  return end >= text.size() || !IsWordChar(text[end]);
+}
+bool IsWholeWord(std::string_view text, size_t begin, size_t end) {
+  return (begin == 0 || !IsWordChar(text[begin - 1])) && EndsWord(text, begin, end);
+}
+// The end of a name like RuntimeError.
+bool EndsName(std::string_view text, size_t begin, size_t end) {
+  return begin > 0 && IsLower(text[begin - 1]) && EndsWord(text, begin, end);
+}
+// "exit code", "exited with status", "exits with value", "exit exit code"
+bool IsExitStatus(std::string_view text, size_t, size_t end) {
+  std::string_view rest = text.substr(end, 32);
+  for (const std::string_view part : {"ed with", "s with", "code"})
+    if (rest.starts_with(part)) {
+      rest.remove_prefix(part.size());
+      break;
+    }
+  if (!rest.starts_with(' ')) return false;
+  rest.remove_prefix(1);
+  if (rest.starts_with("exit ")) rest.remove_prefix(5);
+  return rest.starts_with("code") || rest.starts_with("status") || rest.starts_with("value");
+}
+
+struct LogWord {
+  std::string_view text;  // two characters at least
+  uint32_t kinds;
+  bool any_case = false;  // then `text` is in small letters
+  WordCheck check = nullptr;
+};
+
+constexpr LogWord kLogWords[] = {
+    {"iteration", kIterationLine, true},
+    {"iter time (s):", kDeepSpeedLine},
+    {", skipped=", kDeepSpeedLine},
+    {"SamplesPerSec=", kDeepSpeedLine},
+    {"max reserved: ", kMemoryLine},
+    {"Max_CA ", kMemoryLine},
+    {"MaxMemAllocated=", kMemoryLine},
+    {" ...", kConfigLine},
+    {"using world size:", kConfigLine | kStartLine},
+    {"new size: ", kConfigLine},
+    {"TOTAL_PARAMS=", kConfigLine},
+    {"with TP=", kConfigLine | kStartLine},
+    {"arguments ---", kStartLine},
+    {"--", kCommandLine},
+    {"\"stage\"", kJsonLine},
+    {"\"train_batch_size\"", kJsonLine},
+    {"\"train_micro_batch_size_per_gpu\"", kJsonLine},
+    {"\"gradient_accumulation_steps\"", kJsonLine},
+    {"saved checkpoint", kCheckpointLine},
+    {"save-checkpoint", kCheckpointLine},
+    {"save checkpoint:", kCheckpointLine},
+    {"loaded checkpoint", kStartLine},
+    {"after training is done", kDoneLine},
+    {"exiting program at", kDoneLine},
+    {"exiting program after", kDoneLine},
+    {"validation loss at", kEvaluationLine},
+    {"'loss': ", kTrainerLine},
+    {"'eval_loss': ", kTrainerLine},
+    {"'train_runtime': ", kTrainerLine},
+    {"* Running training *", kTrainerLine},
+    {"Total optimization steps = ", kTrainerLine},
+    {"Num Epochs = ", kTrainerLine},
+    {"Total train batch size ", kTrainerLine},
+    {"Instantaneous batch size per device = ", kTrainerLine},
+    {"Gradient Accumulation steps = ", kTrainerLine},
+    {"Number of trainable parameters = ", kTrainerLine},
+    {"Saving model checkpoint to ", kTrainerLine},
+    {"%|", kTrainerLine},
+    {"out of memory", kTroubleLine, true},
+    {"out-of-memory", kTroubleLine},
+    {"OutOfMemory", kTroubleLine},
+    {"OUT_OF_ME", kTroubleLine},
+    {"oom-kill", kTroubleLine, true},
+    {"oom_kill", kTroubleLine, true},
+    {"bad_alloc", kTroubleLine},
+    {"NODE FAIL", kTroubleLine},
+    {"NODE_FAIL", kTroubleLine},
+    {"NODEFAIL", kTroubleLine},
+    {"node failure", kTroubleLine, true},
+    {"time limit", kTroubleLine, true},
+    {"PREEMPT", kTroubleLine},
+    {"CANCELLED", kTroubleLine},
+    {"collective operation timeout", kTroubleLine},
+    {"timed out", kTroubleLine, true},
+    {"wait timeout", kTroubleLine, true},
+    {"socket timeout", kTroubleLine, true},
+    {"illegal memory access", kTroubleLine, true},
+    {"unspecified launch failure", kTroubleLine, true},
+    {"nccl error", kTroubleLine, true},
+    {"nccl timeout", kTroubleLine, true},
+    {"nccl communicator", kTroubleLine, true},
+    {"ncclUnhandled", kTroubleLine},
+    {"ncclSystemError", kTroubleLine},
+    {"ncclInternalError", kTroubleLine},
+    {"ncclRemoteError", kTroubleLine},
+    {"unhandled cuda error", kTroubleLine},
+    {"unhandled system error", kTroubleLine},
+    {"Connection reset by", kTroubleLine},
+    {"Connection closed by", kTroubleLine},
+    {"stopping all ranks", kTroubleLine},
+    {"heartbeat", kTroubleLine},
+    {"assert", kTroubleLine},
+    {"Assert", kTroubleLine},
+    {"Error", kTroubleLine, false, EndsName},
+    {"Exception", kTroubleLine, false, EndsName},
+    {"Interrupt", kTroubleLine, false, EndsName},
+    {"Exception", kTroubleLine, false, IsWholeWord},
+    {"StopIteration", kTroubleLine, false, IsWholeWord},
+    {"StopAsyncIteration", kTroubleLine, false, IsWholeWord},
+    {"SystemExit", kTroubleLine, false, IsWholeWord},
+    {"GeneratorExit", kTroubleLine, false, IsWholeWord},
+    {"NET/IB", kTroubleLine},
+    {"Traceback (most recent call last)", kTroubleLine},
+    {"killed", kTroubleLine, false, IsWholeWord},
+    {"Killed", kTroubleLine, false, IsWholeWord},
+    {"SIGKILL", kTroubleLine, false, EndsWord},
+    {"SIGTERM", kTroubleLine, false, EndsWord},
+    {"SIGSEGV", kTroubleLine, false, EndsWord},
+    {"SIGABRT", kTroubleLine, false, EndsWord},
+    {"SIGBUS", kTroubleLine, false, EndsWord},
+    {"egmentation fault", kTroubleLine},
+    {"core dumped", kTroubleLine},
+    {"Bus error", kTroubleLine},
+    {"No space left on device", kTroubleLine},
+    {"quota exceeded", kTroubleLine, true},
+    {"ECC error", kTroubleLine},
+    {"Xid ", kTroubleLine},
+    {"exit", kTroubleLine, false, IsExitStatus},
+    {"Exit", kTroubleLine, false, IsExitStatus},
+    {"exitcode", kTroubleLine},
+    {"cairn-train: ", kTroubleLine},
+};
 
 uint32_t PairOf(char first, char second) {
   return static_cast<uint32_t>(static_cast<unsigned char>(first)) << 8 | static_cast<unsigned char>(second);

@@ -9,11 +9,7 @@
 namespace cairn {
 namespace {
 
-std::vector<TrainingStart> Starts(const std::string& text) {
-  auto log = ReadTrainingText(text, "x.out");
-  EXPECT_TRUE(log.ok());
-  return std::move(log->starts);
-}
+std::vector<TrainingStart> Starts(const std::string& text) { return ReadTrainingText(text, "x.out").starts; }
 
 TrainingStart OneStart(const std::string& text) {
   std::vector<TrainingStart> starts = Starts(text);
