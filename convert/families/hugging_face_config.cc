@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <sstream>
+#include <utility>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
@@ -20,76 +23,25 @@ namespace {
 
 using nlohmann::json;
 
-// For every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
-// the precision of the computation, and heads for classification. transformers 5.23, PretrainedConfig and the
-// families'.
-constexpr const char* kHarmless[] = {"_*",
-                                     "architectures",
-                                     "model_type",
-                                     "dtype",
-                                     "torch_dtype",
-                                     "transformers_version",
-                                     "auto_map",
-                                     "name_or_path",
-                                     "*_token_id",
-                                     "*_token_ids",
-                                     "vocab_file",
-                                     "tokenizer_class",
-                                     "prefix",
-                                     "unsloth*",
-                                     "*dropout",
-                                     "*pdrop",
-                                     "*drop",
-                                     "initializer_range",
-                                     "init_std",
-                                     "use_cache",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "output_*",
-                                     "torchscript",
-                                     "use_bfloat16",
-                                     "use_return_dict",
-                                     "pruned_heads",
-                                     "is_decoder",
-                                     "is_encoder_decoder",
-                                     "tie_encoder_decoder",
-                                     "max_sequence_length",
-                                     "cross_attention_hidden_size",
-                                     "chunk_size_feed_forward",
-                                     "gradient_checkpointing",
-                                     "tf_legacy_loss",
-                                     "layerdrop",
-                                     "summary_*",
-                                     "task_specific_params",
-                                     "problem_type",
-                                     "finetuning_task",
-                                     "id2label",
-                                     "label2id",
-                                     "num_labels",
-                                     "max_length",
-                                     "min_length",
-                                     "do_sample",
-                                     "early_stopping",
-                                     "num_beams",
-                                     "num_beam_groups",
-                                     "diversity_penalty",
-                                     "temperature",
-                                     "top_k",
-                                     "top_p",
-                                     "typical_p",
-                                     "repetition_penalty",
-                                     "length_penalty",
-                                     "no_repeat_ngram_size",
-                                     "encoder_no_repeat_ngram_size",
-                                     "bad_words_ids",
-                                     "num_return_sequences",
-                                     "exponential_decay_length_penalty",
-                                     "suppress_tokens",
-                                     "begin_suppress_tokens",
-                                     "remove_invalid_values",
-                                     "attn_implementation",
-                                     "quantization_config",
-                                     "generation_config"};
+// Globs of keys that change nothing in any family. transformers 5.23, PretrainedConfig and the families'.
+constexpr const char* kHarmless[] = {
+    // names and versions
+    "_* architectures model_type transformers_version auto_map name_or_path vocab_file tokenizer_class",
+    "prefix unsloth* generation_config task_specific_params",
+    // tokens, dropout, initialization, precision of the computation
+    "*_token_id *_token_ids *dropout *pdrop *drop layerdrop initializer_range init_std dtype torch_dtype",
+    "use_bfloat16 quantization_config gradient_checkpointing chunk_size_feed_forward attn_implementation",
+    // what is returned
+    "use_cache return_dict return_dict_in_generate use_return_dict output_* torchscript tf_legacy_loss",
+    "pruned_heads is_decoder is_encoder_decoder tie_encoder_decoder cross_attention_hidden_size",
+    // heads for classification
+    "summary_* problem_type finetuning_task id2label label2id num_labels",
+    // generation
+    "max_sequence_length max_length min_length do_sample early_stopping num_beams num_beam_groups",
+    "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty",
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences",
+    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens remove_invalid_values",
+};
 constexpr const char* kOther = "config.";  // before the names of keys in a model's `other`
 // Read with rope_scaling; of no meaning without.
 constexpr const char* kOfRope[] = {
@@ -103,13 +55,54 @@ const json* FindKey(const Field& field, const json& config) {
   return nullptr;
 }
 
+// The sizes that all families have, by each spelling that one of them uses.
+const Field kSizes[] = {
+    {"num_layers", {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}},
+    {"hidden_size", {"hidden_size", "n_embd", "n_embed", "d_model"}},
+    {"num_attention_heads", {"num_attention_heads", "n_head", "n_heads"}},
+    {"num_key_value_heads", {"num_key_value_heads", "num_kv_heads"}},
+    {"head_dim", {"head_dim"}},
+    {"ffn_hidden_size", {"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"}},
+    {"vocab_size", {"vocab_size"}},
+    {"max_position_embeddings",
+     {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
+};
+
+// Families without a table that differ from the newer ones: those have a gated MLP, no learned positions and
+// an output layer of their own.
+struct OtherFamily {
+  std::string_view name;
+  bool gated = false, positions = false, tied = false;
+};
+constexpr OtherFamily kOtherFamilies[] = {
+    {"gpt_neo", false, true, false}, {"gptj"},    {"falcon"}, {"gpt_bigcode", false, true, true},
+    {"mpt", false, false, true},     {"codegen"}, {"phi"},    {"gemma", true, false, true},
+};
+
+OtherFamily FactsOf(const std::string& type) {
+  if (const Architecture* table = FindArchitecture(type)) {
+    const auto tied = std::ranges::find(table->fields, "tied_embeddings", &Field::model);
+    const auto holds_positions = [](const Module& module) {
+      return std::ranges::find(module.canonical, "embedding.position") != module.canonical.end();
+    };
+    return {type, table->model.value("gated_mlp", false),
+            std::ranges::any_of(table->modules, holds_positions), tied->fallback == true};
+  }
+  const auto other = std::ranges::find(kOtherFamilies, type, &OtherFamily::name);
+  return other == std::end(kOtherFamilies) ? OtherFamily{type, true, false, false} : *other;
+}
+
 bool SaysNothing(const json& value) {
   return value.is_null() || value == false || (!value.is_primitive() && value.empty()) || value == "";
 }
 
 bool IsKnown(const Architecture& architecture, const std::string& key) {
   const auto fits = [&](const auto& glob) { return FitsGlob(key, std::string(glob)); };
-  return std::ranges::any_of(kHarmless, fits) || std::ranges::any_of(architecture.harmless, fits) ||
+  const auto fits_one = [&](const char* globs) {
+    std::istringstream words(globs);
+    return std::any_of(std::istream_iterator<std::string>(words), {}, fits);
+  };
+  return std::ranges::any_of(kHarmless, fits_one) || std::ranges::any_of(architecture.harmless, fits) ||
          (architecture.rope && std::ranges::any_of(kOfRope, fits)) ||
          std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||
          std::ranges::any_of(architecture.fields,
@@ -210,6 +203,20 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   ReadOthers(architecture, config, model);
   model["function"] = kFunctionVersion;
   return model;
+}
+
+Result<ModelShape> ShapeOfConfig(const json& config) {
+  json model = json::object();
+  for (const Field& size : kSizes)
+    if (const json* value = FindKey(size, config)) model[size.model] = *value;
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  if (shape.positions > 0) shape.seq = std::exchange(shape.positions, 0);
+  const json type = config.value("model_type", json()), tied = config.value("tie_word_embeddings", json());
+  const OtherFamily facts = FactsOf(type.is_string() ? type.get_ref<const std::string&>() : "");
+  shape.has.gate = facts.gated;
+  shape.has.positions = facts.positions;
+  shape.tied = tied.is_boolean() ? tied.get<bool>() : facts.tied;
+  return shape;
 }
 
 json KeptOfHuggingFace(const json& model, const char* key) {

@@ -6,6 +6,7 @@
 
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/status.h"
+#include "ckpt/model/shape.h"
 #include "convert/families/family.h"
 
 namespace cairn {
@@ -14,6 +15,11 @@ namespace cairn {
 // (ckpt/model/model_function.h), as config.KEY, except for null, false and keys that are known to be
 // harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming an unknown one.
 Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
+
+// The sizes of a model of any family, with a table or without: what planning needs of it. `positions` stays
+// 0; `seq` is the longest sequence that the model was made for. Errors: InvalidArgument naming a missing or
+// absurd size.
+Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
 
 // `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
 // field that the model lacks.

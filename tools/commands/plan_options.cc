@@ -13,9 +13,9 @@
 
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/strict_json.h"
+#include "convert/families/hugging_face_config.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
-#include "tools/plan/hf_config.h"
 
 namespace cairn {
 namespace {
@@ -222,7 +222,9 @@ Status ApplyModel(PlanOptions& options) {
   const std::string path = directory ? JoinPath(options.model, "config.json") : options.model;
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
                          ReadJsonObject(FileSystem::Posix(), path, kMaxConfigBytes));
-  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfConfig(config, path));
+  Result<ModelShape> read = ShapeOfConfig(config);
+  if (!read.ok()) return read.status().WithContext(path);
+  ModelShape shape = *read;
   for (const auto field : {&ModelShape::layers, &ModelShape::hidden, &ModelShape::heads,
                            &ModelShape::kv_heads, &ModelShape::ffn, &ModelShape::seq, &ModelShape::vocab})
     if (options.shape.*field > 0) shape.*field = options.shape.*field;
