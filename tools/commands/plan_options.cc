@@ -22,9 +22,6 @@ namespace {
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 
-const std::pair<const char*, Recomputation> kRecompute[] = {
-    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
-
 template <typename Value>
 CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
                   const std::string& help, CLI::Range range = CLI::Range(1, 1'000'000)) {
@@ -102,7 +99,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
   plan.add_option("--recompute-granularity,--recompute", r.recompute, "kinds to try; default: all three")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Recomputation>(std::begin(kRecompute), std::end(kRecompute))))
+          std::map<std::string, Recomputation>(std::begin(kRecomputations), std::end(kRecomputations))))
       ->option_text("full|selective|none")
       ->group("Search");
   AddFramework(plan, r.program)->group("Search");

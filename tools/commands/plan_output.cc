@@ -19,9 +19,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view NameOf(Recomputation recompute) {
-  constexpr std::string_view kNames[] = {"none", "selective", "full"};
-  return kNames[static_cast<int>(recompute)];
+const char* NameOf(Recomputation recompute) {
+  using Named = std::pair<const char*, Recomputation>;
+  return std::ranges::find(kRecomputations, recompute, &Named::second)->first;
 }
 
 std::string ParametersText(double params) {

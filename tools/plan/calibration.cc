@@ -318,7 +318,6 @@ Prediction PredictRow(const RunRow& row, const Cluster& cluster, const Calibrati
 Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                    const Calibration& calibration) {
   Prediction prediction;
-  prediction.micro_batch = setup.micro_batch;
   const IterationWork work = WorkOf(shape, setup, cluster);
   prediction.time = TimeOf(work, calibration.time.constants);
   prediction.memory = MemoryOf(shape, setup, calibration.memory.constants);

@@ -54,7 +54,6 @@ struct Estimate {
 };
 
 struct Prediction {
-  int64_t micro_batch = 1;
   Estimate seconds;         // of one iteration
   Estimate memory_gb;       // of the GPU that needs most
   double tflops = 0;        // of a GPU, as published tables have them (formulas.h: MegatronTflops)

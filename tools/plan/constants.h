@@ -9,7 +9,6 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
 namespace cairn {
 
@@ -17,11 +16,9 @@ inline constexpr double kGiga = 1e9;
 
 template <typename Constants>
 struct ConstantInfo {
-  std::string_view name;
   double Constants::*field;
   double mean;
   double spread;
-  std::string_view meaning;
 };
 
 struct TimeConstants {

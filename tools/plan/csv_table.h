@@ -1,6 +1,7 @@
 // A table of comma-separated values with a header, as RFC 4180 has it (parsed by libcsv).
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,9 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 // The cell as messages may show it: at most 40 characters, '?' for what cannot be printed on one line.
 std::string Shown(std::string_view text);
 
-// The cell, quoted if it must be.
-std::string CsvCell(std::string_view text);
+std::string ToCsv(const CsvTable& table);
+std::string ToMarkdown(const CsvTable& table);
+// A list of one object a row; cells that are numbers as numbers, blank ones as null.
+nlohmann::ordered_json ToJson(const CsvTable& table);
 
 }  // namespace cairn

@@ -10,13 +10,11 @@
 
 namespace cairn {
 
-// One forward is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
-inline double PassesOf(bool recompute) { return recompute ? 4.0 : 3.0; }
-
-// The plain formula: 2 operations a parameter, token and pass; `global_batch` counts sequences.
+// The plain formula: 2 operations a parameter, token and pass; `global_batch` counts sequences. One forward
+// is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
 inline double SimpleTflops(double params, double seq, double global_batch, double sec_per_it, double gpus,
                            bool recompute = true) {
-  return params * PassesOf(recompute) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
+  return params * (recompute ? 4 : 3) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
 }
 
 // TFLOPs of a GPU as the Megatron-LM paper (2021) and tables after it have them: hardware FLOPs, attention

@@ -26,6 +26,26 @@ ParameterBytes BytesOf(const RunSetup& setup) {
   return {2, 2, 16};
 }
 
+// Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
+// "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
+// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more where the scores are kept.
+double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
+  const double tp = static_cast<double>(setup.tp);
+  const double hidden = static_cast<double>(shape.hidden);
+  const double width =
+      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
+  const double query = static_cast<double>(shape.QueryWidth()) / hidden;
+  const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
+  // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
+  // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
+  // Sequence parallelism cuts all of it.
+  const double whole = setup.sequence_parallel ? 10 / tp : 10;
+  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
+  if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
+  const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
+  return elements * per_element * (setup.mixed() ? 1 : 2);
+}
+
 class Stage {
  public:
   Stage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
@@ -81,23 +101,6 @@ class Stage {
 };
 
 }  // namespace
-
-double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
-  const double tp = static_cast<double>(setup.tp);
-  const double hidden = static_cast<double>(shape.hidden);
-  const double width =
-      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
-  const double query = static_cast<double>(shape.QueryWidth()) / hidden;
-  const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
-  // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
-  // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
-  // Sequence parallelism cuts all of it.
-  const double whole = setup.sequence_parallel ? 10 / tp : 10;
-  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
-  if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
-  const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
-  return elements * per_element * (setup.mixed() ? 1 : 2);
-}
 
 PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants) {
   if (setup.program == Program::kCairn)

@@ -25,11 +25,6 @@ struct PipelineMemory {
   double Peak() const { return std::max({first.Total(), middle.Total(), last.Total()}); }
 };
 
-// Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
-// "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
-// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more where the scores are kept.
-double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores);
-
 PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants);
 
 }  // namespace cairn

@@ -34,12 +34,10 @@ bool SaysOom(std::string_view cell) {
   return upper == "OOM" || upper == "FAIL" || upper.starts_with("OUT OF MEMORY");
 }
 
-constexpr std::pair<std::string_view, Precision> kPrecisions[] = {{"bf16", Precision::kBf16},
-                                                                  {"fp16", Precision::kFp16},
-                                                                  {"fp32", Precision::kFp32},
-                                                                  {"fp8", Precision::kFp8}};
-constexpr std::pair<std::string_view, Recomputation> kRecomputes[] = {
-    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
+constexpr std::pair<const char*, Precision> kPrecisions[] = {{"bf16", Precision::kBf16},
+                                                             {"fp16", Precision::kFp16},
+                                                             {"fp32", Precision::kFp32},
+                                                             {"fp8", Precision::kFp8}};
 
 class RowReader {
  public:
@@ -76,7 +74,7 @@ class RowReader {
 
   // Blank: as `choice` is already. Errors: InvalidArgument naming the words.
   template <typename Choice>
-  Status Word(std::string_view column, std::span<const std::pair<std::string_view, Choice>> words,
+  Status Word(std::string_view column, std::span<const std::pair<const char*, Choice>> words,
               Choice& choice) const {
     const std::string& cell = Cell(column);
     if (cell.empty()) return OkStatus();
@@ -201,7 +199,7 @@ class RowParser {
     CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
     CAIRN_RETURN_IF_ERROR(reader.Word<Precision>("precision", kPrecisions, setup.precision));
-    CAIRN_RETURN_IF_ERROR(reader.Word<Recomputation>("recompute", kRecomputes, setup.recompute));
+    CAIRN_RETURN_IF_ERROR(reader.Word<Recomputation>("recompute", kRecomputations, setup.recompute));
     setup.program = program_;
     CAIRN_ASSIGN_OR_RETURN(setup.virtual_stages, reader.Count("virtual_stages", 1));
     CAIRN_ASSIGN_OR_RETURN(setup.first_layers, reader.Count("first_layers", 0, 0));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <utility>
 
 #include "ckpt/model/training_flops.h"
 
@@ -12,6 +13,9 @@ namespace cairn {
 
 enum class Precision { kFp32, kFp16, kBf16, kFp8 };  // kFp8: the products of layers; all else as bf16
 enum class Program { kMegatronDeepSpeed, kMegatronLm, kCairn };  // whose memory is counted
+
+inline constexpr std::pair<const char*, Recomputation> kRecomputations[] = {
+    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
 
 struct RunSetup {
   int64_t gpus = 1;  // tp * pp * dp

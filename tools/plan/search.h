@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tools/plan/calibration.h"
-#include "tools/plan/requirement.h"
 
 namespace cairn {
 
@@ -29,7 +28,7 @@ struct PlanRequest {
   bool even_stages = false;          // only stages of as many layers
   bool fused_softmax = true;         // Megatron's kernel, with its condition on heads
   double memory_share = 0.95;        // of the GPU's memory that a plan may be predicted to need
-  std::vector<std::string> require;  // expressions
+  std::vector<std::string> require;  // conditions: "dp % 4 == 0 && mem_gb < 70"
 
   int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }
 };
@@ -64,8 +63,5 @@ struct SearchResult {
 // Errors: InvalidArgument: sizes that make no model, an expression that cannot be parsed, too many
 // combinations.
 Result<SearchResult> Search(const PlanRequest& request, const Calibration& calibration, size_t top);
-
-// What expressions may name, with values of the candidate.
-Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, const IterationTime& time);
 
 }  // namespace cairn

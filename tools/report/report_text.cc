@@ -114,14 +114,13 @@ std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummar
 }
 
 std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  std::string out;
-  for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + std::string(columns[i]->key);
-  out += '\n';
+  CsvTable table;
+  for (const ReportColumn* column : columns) table.header.emplace_back(column->key);
   for (const RunSummary& run : runs) {
-    for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + CsvCell(RawCell(*columns[i], run));
-    out += '\n';
+    CsvTable::Row& row = table.rows.emplace_back();
+    for (const ReportColumn* column : columns) row.cells.push_back(RawCell(*column, run));
   }
-  return out;
+  return ToCsv(table);
 }
 
 std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
