@@ -84,7 +84,7 @@ ordered_json ToJson(const RunSummary& run) {
   json["files"] = run.files;
   json["recompute"] = run.config.recompute ? ordered_json(*run.config.recompute) : ordered_json(nullptr);
   json["failures"] = ordered_json::array();
-  for (const FailedStart& failed : run.earlier_failures) json["failures"].push_back(ToJson(failed));
+  for (const FailedStart& failed : run.failures) json["failures"].push_back(ToJson(failed));
   if (run.failure) json["failures"].push_back(ToJson(*run.failure));
   return json;
 }

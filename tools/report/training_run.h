@@ -17,7 +17,7 @@ struct FailedStart {
 struct TrainingRun {
   std::vector<std::string> files;  // in the order of its starts, each once
   TrainingStart sum;               // all starts as one: iterations that were done again count once
-  int starts = 1;
+  int64_t starts = 1;
   std::vector<FailedStart> failures;  // of the starts before the last
   std::string last_file;              // of the last start
   int64_t redone_iterations = 0;      // log lines' worth

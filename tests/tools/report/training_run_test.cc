@@ -54,8 +54,8 @@ TEST(TrainingRunTest, ARestartContinuesAndRedoneIterationsCountOnce) {
   EXPECT_EQ(runs[0].redone_iterations, 4);
   EXPECT_DOUBLE_EQ(runs[0].redone_seconds, 8);
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it, (6 * 2 + 14 * 4) / 20.0);
-  ASSERT_EQ(runs[0].earlier_failures.size(), 1u);
-  EXPECT_EQ(runs[0].earlier_failures[0].failure.cause, "out of memory");
+  ASSERT_EQ(runs[0].failures.size(), 1u);
+  EXPECT_EQ(runs[0].failures[0].failure.cause, "out of memory");
 }
 
 TEST(TrainingRunTest, ANaNLossIsShown) {
