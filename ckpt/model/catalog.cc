@@ -80,17 +80,17 @@ uint32_t HashOf(std::string_view name, Role role) {
 }  // namespace
 
 std::string_view Name(Codec codec) {
-  switch (codec) {
-    case Codec::kNone:
-      return "none";
-    case Codec::kShuffleZstd:
-      return "shuffle+zstd";
-    case Codec::kMasterLow:
-      return "master-low";
-    case Codec::kDerived:
-      return "derived";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"none", "shuffle+zstd", "master-low", "derived"};
+  const auto index = static_cast<size_t>(codec);
+  return index < std::size(kNames) ? kNames[index] : "?";
+}
+
+uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
+                   FlatRange range) {
+  const std::string identity =
+      fmt::format("{}|{}|{}|{}|{}|{}|{}:{}", run, step, Name(tensor.role), tensor.spec.name,
+                  Name(tensor.dtype), ToString(box), range.begin, range.end);
+  return Hash64(identity);
 }
 
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {

@@ -54,18 +54,6 @@ void CopyProgram::SortByPlace(const Regions& there) {
   for (size_t i = 0; i < placed.size(); ++i) copies[i] = placed[i].copy;
 }
 
-std::string ToString(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
-                     const Regions& wanted) {
-  std::string text;
-  for (const Copy& copy : program.copies) {
-    const Region from = there[copy.from], to = wanted[copy.to];
-    text += DisplayName(tensors.tensors[to.tensor]);
-    for (const Box& box : CommonBoxes(from, to)) text += " " + ToString(box);
-    text += fmt::format(": {} elements, file {} -> file {}\n", copy.elements, from.file, to.file);
-  }
-  return text;
-}
-
 ProgramSize& ProgramSize::operator+=(const ProgramSize& other) {
   const auto add = [](std::vector<uint64_t>& mine, const std::vector<uint64_t>& others) {
     if (mine.size() < others.size()) mine.resize(others.size());

@@ -155,4 +155,12 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   return manifest;
 }
 
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest) {
+  const std::string path = JoinPath(step_dir, kManifestName);
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
+  if (digest != nullptr) *digest = DigestOf(text);
+  Result<Manifest> manifest = DecodeManifest(text);
+  return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
+}
+
 }  // namespace cairn

@@ -14,6 +14,8 @@
 
 namespace cairn {
 
+struct TensorEntry;
+
 enum class Codec : uint8_t {
   kNone = 0,         // the elements as they are, one after another
   kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
@@ -67,6 +69,11 @@ inline std::span<const MasterException> ExceptionsOf(const Piece& piece, const S
 }
 // With more exceptions in a chunk of so many elements the piece is stored whole.
 inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
+
+// The seed of chunk `chunk` of a piece is PieceSeed + chunk. It binds the digests of a piece to its identity:
+// an intact chunk of another run, step, tensor or box does not pass for it.
+uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
+                   FlatRange range);
 
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.

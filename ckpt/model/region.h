@@ -23,9 +23,7 @@ struct Region {
   }
 };
 
-// Elements that two regions of one tensor have in common, as boxes of the tensor that do not meet. Empty ones
-// are left out.
-std::vector<Box> CommonBoxes(const Region& a, const Region& b);
+// The number of elements that two regions of one tensor have in common.
 uint64_t CommonElements(const Region& a, const Region& b);
 
 // A list of regions, made when they are asked for: there may be hundreds of thousands.

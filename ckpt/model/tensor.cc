@@ -6,6 +6,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "ckpt/base/glob.h"
+
 namespace cairn {
 namespace {
 
@@ -118,6 +120,10 @@ bool IsOptimizerState(Role role) { return role != Role::kWeight && !IsOpaque(rol
 std::string DisplayName(const TensorEntry& entry) {
   return entry.role == Role::kWeight ? entry.spec.name
                                      : fmt::format("{}/{}", entry.spec.name, Name(entry.role));
+}
+
+bool FitsGlob(const TensorEntry& tensor, const std::string& glob) {
+  return FitsGlob(DisplayName(tensor), glob) || FitsGlob(tensor.spec.name, glob);
 }
 
 }  // namespace cairn

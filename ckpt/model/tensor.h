@@ -100,4 +100,7 @@ struct TensorEntry {
 // "layers.0.mlp.up.weight" for a weight, with "/master", "/exp_avg" or "/exp_avg_sq" behind for the others.
 std::string DisplayName(const TensorEntry& entry);
 
+// True if a glob of the command line matches the display name or the bare name: it selects one role or all.
+bool FitsGlob(const TensorEntry& tensor, const std::string& glob);
+
 }  // namespace cairn
