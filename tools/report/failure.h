@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cairn {
 
@@ -18,6 +19,10 @@ struct Failure {
   int weight = 0;        // of FailureSearch
   bool decreed = false;  // Slurm ended the job: what follows is its consequence
 };
+
+// The words of which each line with a sign of a failure contains one, except for exceptions and exit codes.
+// Small letters match in any case.
+std::vector<std::string_view> FailureWords();
 
 // The failure that the line `text` reports; nullopt if it reports none.
 std::optional<Failure> FailureIn(std::string_view text);

@@ -4,10 +4,12 @@
 // characters around them.
 #include "tools/report/log_words.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <vector>
 
+#include "tools/report/failure.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {
@@ -17,6 +19,7 @@ namespace {
 using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
 
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
+bool IsCapital(char c) { return c >= 'A' && c <= 'Z'; }
 bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool EndsWord(std::string_view text, size_t, size_t end) {
   return end >= text.size() || !IsWordChar(text[end]);
@@ -88,65 +91,15 @@ constexpr LogWord kLogWords[] = {
     {"Number of trainable parameters = ", kTrainerLine},
     {"Saving model checkpoint to ", kTrainerLine},
     {"%|", kTrainerLine},
-    {"out of memory", kTroubleLine, true},
-    {"out-of-memory", kTroubleLine},
-    {"OutOfMemory", kTroubleLine},
-    {"OUT_OF_ME", kTroubleLine},
-    {"oom-kill", kTroubleLine, true},
-    {"oom_kill", kTroubleLine, true},
-    {"bad_alloc", kTroubleLine},
-    {"NODE FAIL", kTroubleLine},
-    {"NODE_FAIL", kTroubleLine},
-    {"NODEFAIL", kTroubleLine},
-    {"node failure", kTroubleLine, true},
-    {"time limit", kTroubleLine, true},
-    {"PREEMPT", kTroubleLine},
-    {"CANCELLED", kTroubleLine},
-    {"collective operation timeout", kTroubleLine},
-    {"timed out", kTroubleLine, true},
-    {"wait timeout", kTroubleLine, true},
-    {"socket timeout", kTroubleLine, true},
-    {"illegal memory access", kTroubleLine, true},
-    {"unspecified launch failure", kTroubleLine, true},
-    {"nccl error", kTroubleLine, true},
-    {"nccl timeout", kTroubleLine, true},
-    {"nccl communicator", kTroubleLine, true},
-    {"ncclUnhandled", kTroubleLine},
-    {"ncclSystemError", kTroubleLine},
-    {"ncclInternalError", kTroubleLine},
-    {"ncclRemoteError", kTroubleLine},
-    {"unhandled cuda error", kTroubleLine},
-    {"unhandled system error", kTroubleLine},
-    {"Connection reset by", kTroubleLine},
-    {"Connection closed by", kTroubleLine},
-    {"stopping all ranks", kTroubleLine},
-    {"heartbeat", kTroubleLine},
-    {"assert", kTroubleLine},
-    {"Assert", kTroubleLine},
     {"Error", kTroubleLine, false, EndsName},
     {"Exception", kTroubleLine, false, EndsName},
     {"Interrupt", kTroubleLine, false, EndsName},
     {"Exception", kTroubleLine, false, IsWholeWord},
-    {"StopIteration", kTroubleLine, false, IsWholeWord},
-    {"StopAsyncIteration", kTroubleLine, false, IsWholeWord},
-    {"SystemExit", kTroubleLine, false, IsWholeWord},
-    {"GeneratorExit", kTroubleLine, false, IsWholeWord},
-    {"NET/IB", kTroubleLine},
+    {"StopIteration", kTroubleLine},
+    {"StopAsyncIteration", kTroubleLine},
+    {"SystemExit", kTroubleLine},
+    {"GeneratorExit", kTroubleLine},
     {"Traceback (most recent call last)", kTroubleLine},
-    {"killed", kTroubleLine, false, IsWholeWord},
-    {"Killed", kTroubleLine, false, IsWholeWord},
-    {"SIGKILL", kTroubleLine, false, EndsWord},
-    {"SIGTERM", kTroubleLine, false, EndsWord},
-    {"SIGSEGV", kTroubleLine, false, EndsWord},
-    {"SIGABRT", kTroubleLine, false, EndsWord},
-    {"SIGBUS", kTroubleLine, false, EndsWord},
-    {"egmentation fault", kTroubleLine},
-    {"core dumped", kTroubleLine},
-    {"Bus error", kTroubleLine},
-    {"No space left on device", kTroubleLine},
-    {"quota exceeded", kTroubleLine, true},
-    {"ECC error", kTroubleLine},
-    {"Xid ", kTroubleLine},
     {"exit", kTroubleLine, false, IsExitStatus},
     {"Exit", kTroubleLine, false, IsExitStatus},
     {"exitcode", kTroubleLine},
@@ -167,15 +120,13 @@ bool Begins(std::string_view text, const LogWord& word) {
 // By the first two characters of a word: the words that begin with them.
 class WordTable {
  public:
-  WordTable() : groups_(1) {  // group 0: no word
-    for (const LogWord& word : kLogWords) {
-      const char first = word.text[0], second = word.text[1];
-      Add(first, second, word);
-      if (!word.any_case) continue;
-      Add(Capital(first), second, word);
-      Add(first, Capital(second), word);
-      Add(Capital(first), Capital(second), word);
-    }
+  WordTable() : words_(std::begin(kLogWords), std::end(kLogWords)), groups_(1) {  // group 0: no word
+    for (const std::string_view word : FailureWords())
+      words_.push_back({word, kTroubleLine, std::ranges::none_of(word, IsCapital)});
+    for (const LogWord& word : words_)
+      for (const char first : {word.text[0], word.any_case ? Capital(word.text[0]) : word.text[0]})
+        for (const char second : {word.text[1], word.any_case ? Capital(word.text[1]) : word.text[1]})
+          Add(first, second, word);
   }
 
   uint32_t KindsIn(std::string_view line) const {
@@ -202,6 +153,7 @@ class WordTable {
     if (groups_[group].empty() || groups_[group].back() != &word) groups_[group].push_back(&word);
   }
 
+  std::vector<LogWord> words_;
   std::array<uint8_t, 1 << 16> group_of_{};
   std::vector<std::vector<const LogWord*>> groups_;
 };

@@ -144,26 +144,12 @@ constexpr ReportColumn kColumns[] = {
 constexpr std::string_view kMarkdown[] = {"gpus", "size_b",    "dp",     "tp",         "pp",
                                           "mbs",  "gbs",       "mem_gb", "sec_per_it", "tflops",
                                           "days", "gpu_hours", "notes"};
-constexpr std::string_view kTerminal[] = {"name",
-                                          "gpus",
-                                          "size_b",
-                                          "tp",
-                                          "pp",
-                                          "dp",
-                                          "mbs",
-                                          "gbs",
-                                          "iterations",
-                                          "sec_per_it",
-                                          "sec_per_it_median",
-                                          "sec_per_it_stdev",
-                                          "tflops",
-                                          "tokens_per_s",
-                                          "mem_gb",
-                                          "loss",
-                                          "days",
-                                          "gpu_hours",
-                                          "status",
-                                          "cause"};
+constexpr std::string_view kTerminal[] = {"name", "gpus", "size_b", "tp", "pp", "dp", "mbs", "gbs",
+                                          // speed and memory
+                                          "iterations", "sec_per_it", "sec_per_it_median", "sec_per_it_stdev",
+                                          "tflops", "tokens_per_s", "mem_gb",
+                                          // results
+                                          "loss", "days", "gpu_hours", "status", "cause"};
 
 ColumnList Known(std::span<const std::string_view> keys, bool days) {
   ColumnList columns;
