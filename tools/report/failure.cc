@@ -118,15 +118,13 @@ std::vector<std::string_view> Parts(std::string_view words) {
   return parts;
 }
 
-bool IsWordOf(std::string_view text, size_t at, size_t length) {
-  const auto inside = [text](size_t i) { return i < text.size() && (IsLetter(text[i]) || text[i] == '_'); };
-  return !(at > 0 && inside(at - 1)) && !inside(at + length);
-}
-
 // "killed", as a word of its own and not behind "not".
 bool IsKilled(std::string_view text) {
-  const size_t at = FindWord(text, "killed");
-  return at != npos && IsWordOf(text, at, 6) && FindWord(text, "not killed") == npos;
+  constexpr std::string_view kKilled = "killed";
+  const size_t at = FindWord(text, kKilled);
+  if (at == npos || FindWord(text, "not killed") != npos) return false;
+  const std::string_view behind = text.substr(at + kKilled.size());
+  return !(at > 0 && IsLetter(text[at - 1])) && !(!behind.empty() && IsLetter(behind[0]));
 }
 
 bool Has(std::string_view text, const std::vector<std::string_view>& parts) {
