@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <span>
 
 #include "tools/plan/formulas.h"
@@ -40,24 +41,13 @@ class Times {
 
   bool empty() const { return empty_; }
 
-  double Mean() const {
-    double sum = 0, lines = 0;
-    for (const Sample& sample : kept_) {
-      if (std::isnan(sample.seconds)) continue;
-      sum += sample.seconds * sample.lines;
-      lines += sample.lines;
-    }
-    return sum / lines;
-  }
+  double Mean() const { return Sum(&Sample::seconds) / Lines(); }
 
   double Deviation(double mean) const {
-    double sum = 0, lines = 0;
-    for (const Sample& sample : kept_) {
-      if (std::isnan(sample.seconds)) continue;
-      sum += (sample.seconds - mean) * (sample.seconds - mean) * sample.lines;
-      lines += sample.lines;
-    }
-    return lines > 1 ? std::sqrt(sum / (lines - 1)) : 0;
+    const auto squared = [mean](const Sample& sample) {
+      return (sample.seconds - mean) * (sample.seconds - mean);
+    };
+    return Lines() > 1 ? std::sqrt(Sum(squared) / (Lines() - 1)) : 0;
   }
 
   std::vector<double> Seconds() const {
@@ -98,6 +88,18 @@ class Times {
   }
 
  private:
+  // Of each log line with a time.
+  template <typename Value>
+  double Sum(const Value& value) const {
+    double sum = 0;
+    for (const Sample& sample : kept_)
+      if (!std::isnan(sample.seconds)) sum += std::invoke(value, sample) * sample.lines;
+    return sum;
+  }
+  double Lines() const {
+    return Sum([](const Sample&) { return 1.0; });
+  }
+
   std::span<const Sample> kept_;
   bool empty_ = true;
 };

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "tools/report/config_name.h"
 
@@ -144,7 +144,6 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   std::vector<size_t> order(runs.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return runs[i].sum.first_iteration; });
-  std::vector<bool> gone(runs.size());
   std::vector<size_t> heads;
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
@@ -156,17 +155,10 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
     if (best == SIZE_MAX) {
       heads.push_back(i);
     } else {
-      Append(std::move(runs[i]), runs[best]);
-      gone[i] = true;
+      Append(std::exchange(runs[i], {}), runs[best]);
     }
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (gone[i]) continue;
-    if (kept != i) runs[kept] = std::move(runs[i]);
-    ++kept;
-  }
-  runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(kept), runs.end());
+  std::erase_if(runs, [](const TrainingRun& run) { return run.files.empty(); });
 }
 
 }  // namespace
