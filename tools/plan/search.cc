@@ -231,12 +231,12 @@ class Searcher {
       : request_(request),
         calibration_(calibration),
         top_(std::max<size_t>(1, top)),
-        rules_(RulesOf(request)),
         limit_gb_(request.memory_share * request.cluster.memory_gb),
         conditions_(VariablesOf(request, Candidate{RunSetup()}, IterationTime{.steady = 1})) {}
 
   Result<SearchResult> Run() {
-    for (const Rule& rule : rules_) result_.rules.push_back({rule.name, rule.why});
+    result_.rules = RulesOf(request_);
+    topology_rules_ = result_.rules.size();
     result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
     for (const std::string& expression : request_.require) {
       CAIRN_RETURN_IF_ERROR(conditions_.Add(expression));
@@ -251,16 +251,16 @@ class Searcher {
  private:
   void Visit(const RunSetup& setup) {
     ++result_.considered;
-    for (size_t i = 0; i < rules_.size(); ++i)
-      if (!rules_[i].keeps(setup)) return RuleOut(i);
+    for (size_t i = 0; i < topology_rules_; ++i)
+      if (!result_.rules[i].keeps(setup)) return RuleOut(i);
     Candidate candidate{setup};
     candidate.memory_gb = MemoryOf(request_.shape, setup, calibration_.memory.constants).Peak();
-    if (candidate.memory_gb > limit_gb_) return RuleOut(rules_.size());
+    if (candidate.memory_gb > limit_gb_) return RuleOut(topology_rules_);
     const IterationTime time = TimeOf(request_.shape, setup, request_.cluster, calibration_.time.constants);
     candidate.seconds = time.Total();
     if (!conditions_.empty())
       if (const auto unmet = conditions_.FirstUnmet(VariablesOf(request_, candidate, time)))
-        return RuleOut(rules_.size() + 1 + *unmet);
+        return RuleOut(topology_rules_ + 1 + *unmet);
     ++result_.kept;
     Keep(candidate);
   }
@@ -278,10 +278,10 @@ class Searcher {
   const PlanRequest& request_;
   const Calibration& calibration_;
   const size_t top_;
-  const std::vector<Rule> rules_;
   const double limit_gb_;
   Conditions conditions_;
   SearchResult result_;
+  size_t topology_rules_ = 0;  // the first of result_.rules
 };
 
 }  // namespace

@@ -33,11 +33,13 @@ struct PlanRequest {
   int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }
 };
 
-// A rule of topology: why it is one, and whether a setup keeps it.
+// A rule of topology: its reason, and whether a setup keeps it. Memory and conditions are rules without
+// `keeps`.
 struct Rule {
   std::string name;
   std::string why;
-  std::function<bool(const RunSetup&)> keeps;
+  std::function<bool(const RunSetup&)> keeps = nullptr;
+  int64_t ruled_out = 0;  // by this rule first
 };
 std::vector<Rule> RulesOf(const PlanRequest& request);
 
@@ -47,17 +49,11 @@ struct Candidate {
   double memory_gb = 0;
 };
 
-struct RuleCount {
-  std::string name;
-  std::string why;
-  int64_t ruled_out = 0;  // by this rule first
-};
-
 struct SearchResult {
   std::vector<Candidate> best;  // by seconds of an iteration; then fewer GPUs, then less memory
   int64_t considered = 0;
   int64_t kept = 0;
-  std::vector<RuleCount> rules;  // in the order in which they were asked
+  std::vector<Rule> rules;  // in the order in which they were asked
 };
 
 // Errors: InvalidArgument: sizes that make no model, an expression that cannot be parsed, too many

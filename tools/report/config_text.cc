@@ -5,6 +5,7 @@
 
 #include "tools/report/config_text.h"
 
+#include <algorithm>
 #include <string>
 
 #include "tools/report/numbers.h"
@@ -34,7 +35,7 @@ bool IsNameCharacter(char c) { return IsLetter(c) || IsDigit(c) || c == '_' || c
 
 std::string Canonical(std::string_view name) {
   std::string canonical;
-  for (const char c : name.substr(0, 64)) canonical += c == '-' ? '_' : LowerCase(c);
+  for (const char c : name.substr(0, 64)) canonical += c == '-' || c == ' ' ? '_' : LowerCase(c);
   for (const Alias& alias : kAliases)
     if (alias.name == canonical) return std::string(alias.field);
   return canonical;
@@ -80,27 +81,15 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   return false;
 }
 
-// "world size" -> "world_size", "data-parallel-size" -> "data_parallel_size".
-std::string Underscored(std::string_view text) {
-  std::string out(text.substr(0, 1000));
-  for (char& c : out) c = c == '-' || c == ' ' ? '_' : LowerCase(c);
-  return out;
-}
-
+// "using world size: 16, data-parallel-size: 1 and model-parallel size: 2": between names stand commas or
+// "and".
 void TakeWorldSizes(std::string_view text, RunConfig& config) {
-  const std::string line = Underscored(text);
-  for (const std::string_view name :
-       {"world_size", "data_parallel_size", "context_parallel_size", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "model_parallel_size"}) {
-    for (size_t at = line.find(name); at != npos; at = line.find(name, at + 1)) {
-      const bool whole = name == "model_parallel_size"
-                             ? line.compare(at - std::min<size_t>(at, 4), 4, "and_") == 0
-                             : line.compare(at - std::min<size_t>(at, 8), 8, "encoder_") != 0;
-      const size_t colon = at + name.size();
-      if (!whole || colon >= line.size() || line[colon] != ':') continue;
-      TakeField(name, text.substr(colon + 1), config);
-      break;
-    }
+  text.remove_prefix(FindWord(text, "world size:"));
+  for (size_t colon = text.find(':'); colon != npos; colon = text.find(':')) {
+    TakeField(text.substr(0, colon), text.substr(colon + 1), config);
+    const size_t comma = text.find(", ", colon), conjunction = text.find(" and ", colon);
+    if (comma == npos && conjunction == npos) return;
+    text.remove_prefix(comma < conjunction ? comma + 2 : conjunction + 5);
   }
 }
 

@@ -15,6 +15,7 @@ namespace cairn {
 struct Failure {
   std::string cause;  // "out of memory", "NCCL timeout", "time limit", ...
   std::string text;   // the line, printable, at most 300 characters
+  std::string file;
   uint64_t line = 0;
   int weight = 0;        // of FailureSearch
   bool decreed = false;  // Slurm ended the job: what follows is its consequence

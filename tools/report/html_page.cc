@@ -69,12 +69,12 @@ std::string Table(const ColumnList& columns, const std::vector<RunSummary>& runs
 
 std::string Failures(const std::vector<RunSummary>& runs) {
   std::string out;
-  const auto tell = [&out](const FailedStart& failed) {
-    out += fmt::format("<li>{}, line {}: {}<br><code>{}</code></li>\n", HtmlText(failed.file),
-                       failed.failure.line, HtmlText(failed.failure.cause), HtmlText(failed.failure.text));
+  const auto tell = [&out](const Failure& failed) {
+    out += fmt::format("<li>{}, line {}: {}<br><code>{}</code></li>\n", HtmlText(failed.file), failed.line,
+                       HtmlText(failed.cause), HtmlText(failed.text));
   };
   for (const RunSummary& run : runs) {
-    for (const FailedStart& failed : run.failures) tell(failed);
+    for (const Failure& failed : run.failures) tell(failed);
     if (run.failure) tell(*run.failure);
   }
   return out.empty() ? "" : "<h2>Failures</h2>\n<ul>\n" + out + "</ul>\n";

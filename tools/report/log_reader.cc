@@ -23,7 +23,7 @@ constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
 class Reader {
  public:
-  explicit Reader(std::string file) : file_(std::move(file)) { Begin(1); }
+  explicit Reader(std::string file) : file_(std::move(file)) { Begin(); }
 
   void Take(const LogLine& line) {
     line_ = line.number;
@@ -48,10 +48,8 @@ class Reader {
  private:
   TrainingStart& start() { return starts_.back(); }
 
-  void Begin(uint64_t line) {
-    TrainingStart& fresh = starts_.emplace_back();
-    fresh.file = file_;
-    fresh.first_line = line;
+  void Begin() {
+    starts_.emplace_back().file = file_;
     search_.Clear();
     trainer_ = {};
     speaker_.clear();
@@ -62,11 +60,12 @@ class Reader {
   void End() {
     trainer_.Finish(start());
     start().failure = search_.best();
+    if (start().failure) start().failure->file = file_;
   }
 
   void BeginAnother() {
     End();
-    Begin(line_);
+    Begin();
   }
 
   void Iterations(std::string_view text) {
@@ -97,7 +96,7 @@ class Reader {
     if (source > start().source && !start().series.empty()) start().series.Clear();
     const std::string_view speaker = SpeakerOf(prefix);
     if (!start().series.empty() && line.iteration <= start().series.back().iteration) {
-      if (IsEcho(line, speaker)) return void(++start().echoes);
+      if (IsEcho(line, speaker)) return;
       const RunConfig same = start().config;
       BeginAnother();
       start().config = same;

@@ -59,9 +59,9 @@ std::string CauseOf(const RunSummary& run) { return run.cause; }
 std::string FileOf(const RunSummary& run) { return run.file; }
 std::string NameOf(const RunSummary& run) { return std::string(StemOf(run.file)); }
 std::string PrecisionOf(const RunSummary& run) { return run.config.precision.value_or(""); }
-std::string CauseTextOf(const RunSummary& run) { return run.failure ? run.failure->failure.text : ""; }
+std::string CauseTextOf(const RunSummary& run) { return run.failure ? run.failure->text : ""; }
 Number CauseLineOf(const RunSummary& run) {
-  return run.failure ? Number(static_cast<double>(run.failure->failure.line)) : std::nullopt;
+  return run.failure ? Number(static_cast<double>(run.failure->line)) : std::nullopt;
 }
 Number LostOf(const RunSummary& run) { return run.redone_seconds + run.gap_seconds; }
 
@@ -69,7 +69,7 @@ Number LostOf(const RunSummary& run) { return run.redone_seconds + run.gap_secon
 std::string NotesOf(const RunSummary& run) {
   std::string notes = NameOf(run);
   if (!run.ok()) notes += fmt::format("; {}: {}", Name(run.end), run.cause);
-  if (run.failure) notes += fmt::format(" (line {})", run.failure->failure.line);
+  if (run.failure) notes += fmt::format(" (line {})", run.failure->line);
   if (run.starts > 1) notes += fmt::format("; {} restart{}", run.starts - 1, run.starts == 2 ? "" : "s");
   if (run.nans > 0) notes += fmt::format("; {} NaN", run.nans);
   return notes;

@@ -162,7 +162,7 @@ void TakeEnd(RunSummary& summary) {
   const TrainingStart& sum = summary.sum;
   summary.complete = sum.reached_total();
   const bool failed = sum.failure && !OnlyTheEnd(sum);
-  if (failed) summary.failure = FailedStart{summary.last_file, *sum.failure};
+  if (failed) summary.failure = sum.failure;
   const int64_t total = sum.total > 0 ? sum.total : sum.config.train_iters.value_or(-1);
   const int64_t last = sum.series.empty() ? 0 : sum.series.back().iteration;
   if (failed) {

@@ -40,7 +40,7 @@ struct RunSummary : TrainingRun {
   std::string file;  // the first
   RunConfig config;  // completed from name, options and arithmetic
   RunEnd end = RunEnd::kUnknown;
-  std::optional<FailedStart> failure;
+  std::optional<Failure> failure;
   std::string cause;      // empty if it ended well
   bool complete = false;  // got to its last iteration
 

@@ -75,7 +75,7 @@ TEST_F(SearchTest, WhatIsRuledOutIsCountedOnce) {
   request_.require = {"dp % 8 == 0", "mem_gb < 50"};
   const SearchResult found = Found();
   int64_t ruled_out = 0;
-  for (const RuleCount& rule : found.rules) ruled_out += rule.ruled_out;
+  for (const Rule& rule : found.rules) ruled_out += rule.ruled_out;
   EXPECT_EQ(ruled_out + found.kept, found.considered);
   for (const Candidate& c : found.best) {
     EXPECT_EQ(c.setup.dp % 8, 0);
