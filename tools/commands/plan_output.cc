@@ -11,7 +11,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
-#include "tools/plan/launch_flags.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {

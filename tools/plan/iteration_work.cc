@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "tools/plan/constants.h"
-#include "tools/plan/matmul.h"
 
 namespace cairn {
 namespace {
@@ -25,6 +24,13 @@ constexpr double kStepBytesSharded = 40;  // a parameter: Adam reads and writes 
 constexpr double kStepBytesWhole = 8;     // a parameter: cast and clear on every rank
 constexpr double kHostBytes = 4;          // a parameter over PCIe: a gradient down, a weight up
 constexpr double kHostAdam = 2e9;         // parameters a second that the CPUs beside one GPU step
+
+struct Tile {
+  double rows, columns;
+  double speed;  // against the largest: a smaller tile reads its operands more often
+};
+constexpr Tile kTiles[] = {
+    {256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.92}, {128, 64, 0.8}, {64, 128, 0.8}};
 
 bool IsMultiple(double side, double of) { return std::fmod(side, of) == 0; }
 
@@ -184,6 +190,16 @@ class WorkCounter {
 };
 
 }  // namespace
+
+double TileAndWaveEfficiency(double m, double n, int sms) {
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double waves = std::ceil(tiles / sms);
+    best = std::max(best, tile.speed * m * n / (waves * sms * tile.rows * tile.columns));
+  }
+  return best;
+}
 
 IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster) {
   return WorkCounter(shape, setup, cluster).Count();

@@ -63,4 +63,11 @@ struct IterationWork {
 
 IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster);
 
+// The useful share of the work of all tiles of all waves of a product of (m × k) by (k × n), for the best
+// tile; 0 to 1. The output is cut into tiles, and the tiles run in waves of one a streaming multiprocessor: a
+// last tile that sticks out and a last wave that is half empty cost as much as full ones (tile and wave
+// quantization). The library picks the best tile; so do we, from the shapes that cuBLAS has. Sides may be
+// fractions of a layer (hidden / tp of an uneven cut).
+double TileAndWaveEfficiency(double m, double n, int sms);
+
 }  // namespace cairn

@@ -2,7 +2,7 @@
 //
 // All stages hold the same number, except that the first and the last may hold fewer, because they also have
 // the embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 by default.
-// launch_flags.h has the flags of each program.
+// sbatch.h has the flags of each program.
 #pragma once
 
 #include <algorithm>

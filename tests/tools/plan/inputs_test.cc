@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "tests/support/temp_dir.h"
-#include "tools/plan/job_script.h"
-#include "tools/plan/matmul.h"
+#include "tools/plan/iteration_work.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/training.h"
 
 namespace cairn {

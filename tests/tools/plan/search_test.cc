@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/plan/better_shapes.h"
-#include "tools/plan/launch_flags.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"
 #include "tools/plan/training.h"
 
