@@ -1,6 +1,6 @@
 // Regions of different tensors never meet, and those of one tensor are few (a rank each at most): each wanted
-// region is compared with all that are there of its tensor. Counting the common elements finds a hole and an
-// element that is there twice.
+// region is compared with all stored ones of its tensor. Counting the common elements finds a hole and an
+// element that is stored twice.
 
 #include "ckpt/model/copy_program.h"
 
@@ -11,7 +11,7 @@ namespace cairn {
 
 Result<CopyProgram> PlanCopies(const TensorTable& tensors, const Regions& there, const Regions& wanted) {
   CopyProgram program;
-  std::vector<Region> of_tensor;  // those that are there, of one tensor
+  std::vector<Region> of_tensor;  // the stored regions of one tensor
   uint32_t tensor = UINT32_MAX;
   size_t first = 0;
   for (size_t to = 0; to < wanted.size(); ++to) {

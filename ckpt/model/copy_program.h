@@ -1,6 +1,6 @@
 // The plan of every command that moves tensors: stored regions x wanted regions -> copies.
 //
-// Both are lists of regions of the same tensors. A copy is a pair of regions that have elements in common.
+// Both are lists of regions of the same tensors. A copy is a pair of regions with elements in common.
 // The program is a value: it can be counted and compared, and planning it needs no disk. The caller
 // chooses the order: that of the files for a resume (ckpt/step/step_loader.h), that of the tensors for a
 // checkpoint that is written in one pass (convert/stream).

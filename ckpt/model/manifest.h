@@ -16,14 +16,14 @@ namespace cairn {
 
 class FileSystem;
 
-inline constexpr int kFormatVersion =
-    3;  // 1 of a step with its own shards, 2 of a virtual one, 3 of a branch
+inline constexpr int kFormatVersion = 3;  // 1: a step with its own shards, 2: a virtual one, 3: a branch
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
   std::string name;
   uint64_t bytes = 0;
-  Digest digest{};  // of the bytes that no piece covers, in order; of a file without pieces: of all of it
+  Digest
+      digest{};  // of the bytes that no piece covers, in order; for a file without pieces, of all its bytes
   bool operator==(const ManifestFile&) const = default;
 };
 

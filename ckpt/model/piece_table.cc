@@ -1,5 +1,5 @@
 // A record: numbers of seven bits a byte, the lowest first, the top bit set in all bytes but the last
-// (LEB128); then the digests, and what is stored of each chunk. Most numbers of a piece are small.
+// (LEB128); then the digests and the stored chunks. Most numbers of a piece are small.
 #include "ckpt/model/piece_table.h"
 
 #include <algorithm>

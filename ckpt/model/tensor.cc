@@ -1,5 +1,5 @@
-// Roles without a number are kept in a table of the process, which only grows. A Role therefore stays one
-// byte, and its name one look-up.
+// Roles without a number are kept in a table of the process, which only grows. A Role is therefore one byte,
+// and its name costs one look-up.
 #include "ckpt/model/tensor.h"
 
 #include <array>
@@ -26,7 +26,7 @@ constexpr size_t kMaxNameBytes = 64;
 class NamedRoles {
  public:
   static NamedRoles& Get() {
-    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all who print them
+    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all users
     return *roles;
   }
 
