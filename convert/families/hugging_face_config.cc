@@ -1,7 +1,7 @@
-// Reading goes from refusals to fields, rope, derived sizes and the window. All that remains and is not
-// known to be harmless is kept as `other`, so that an unknown key is never taken for one without meaning.
-// Writing begins with the file that was kept, if any, and reads it again: only fields in which that reading
-// differs from the model are written, so that everything else comes back as it was.
+// Reading goes from refusals to fields, rope, derived sizes and the window. Every other key that is not known
+// to be harmless is kept in `other`: an unknown key is never ignored. Writing begins with the file that was
+// kept, if any, and reads it again: only fields in which that reading differs from the model are written, and
+// everything else comes back as it was.
 
 #include "convert/families/hugging_face_config.h"
 
@@ -43,7 +43,7 @@ constexpr const char* kHarmless[] = {
     "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens remove_invalid_values",
 };
 constexpr const char* kOther = "config.";  // before the names of keys in a model's `other`
-// Read with rope_scaling; of no meaning without.
+// Read with rope_scaling; they mean nothing without it.
 constexpr const char* kOfRope[] = {
     "rope_parameters", "rope_scaling",          "rope_theta",     "rotary_emb_base",
     "rotary_pct",      "partial_rotary_factor", "rotary_percent", "original_max_position_embeddings"};
@@ -109,7 +109,7 @@ bool IsKnown(const Architecture& architecture, const std::string& key) {
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
 }
 
-// A family without such a field derives the size from the others; any other size is another function.
+// A family without such a field derives the size from the others; another size is another function.
 bool IsImplied(const std::string& key, const json& value, const json& model) {
   const json of = FunctionOf(model);
   return (key == "num_key_value_heads" || key == "head_dim" || key == "hidden_size") &&
@@ -122,7 +122,7 @@ void ReadOthers(const Architecture& architecture, const json& config, json& mode
       model["other"][kOther + key] = value;
 }
 
-// Which layers see the window, of the families that say it by a switch and a number.
+// Sets the layers that see the window, for families that state it by a switch and a number.
 void ReadWindow(json& model) {
   if (!model.contains("use_sliding_window")) return;
   if (model["use_sliding_window"] != true) {
@@ -137,7 +137,7 @@ void ReadWindow(json& model) {
   }
 }
 
-// The inverse, of a model that was not read from a config.json.
+// The inverse, for a model that was not read from a config.json.
 json WithWindow(const Architecture& architecture, json model, const json& function) {
   const bool has_switch = std::ranges::any_of(
       architecture.fields, [](const Field& field) { return field.model == "use_sliding_window"; });
@@ -151,7 +151,7 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
 // Sizes that may be omitted and follow from others.
 void Derive(const Architecture& architecture, json& model) {
   const Result<ModelShape> shape = ReadShape(model);
-  if (!shape.ok()) return;  // the caller says
+  if (!shape.ok()) return;  // the caller reports it
   for (const auto& [name, size] :
        {std::pair("num_key_value_heads", shape->kv_heads), std::pair("head_dim", shape->head_dim),
         std::pair("ffn_hidden_size", shape->ffn)})
@@ -164,8 +164,8 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
     const json value = config.value(refusal.config, json());
     const json wanted = refusal.same_as.empty() ? refusal.only : config.value(refusal.same_as, json());
     if (!value.is_null() && value != wanted)
-      return NotSupported("config.json: {} is {}; the {} table knows {} only", refusal.config, value.dump(),
-                          architecture.name, wanted.dump());
+      return NotSupported("config.json: {} is {}; the {} table supports only {}", refusal.config,
+                          value.dump(), architecture.name, wanted.dump());
   }
   if (config.contains("quantization_config") && !config["quantization_config"].is_null())
     return NotSupported(
@@ -173,7 +173,7 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
   return OkStatus();
 }
 
-// A boolean that decides on tensors must be one.
+// A flag that decides on tensors must be a boolean.
 Status CheckFlags(const Architecture& architecture, const json& model) {
   for (const Field& field : architecture.fields)
     if (field.fallback.is_boolean() && !model.at(field.model).is_boolean())
@@ -281,7 +281,7 @@ json CompleteModel(const json& model) {
 
 Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
   CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
-  // What the model's own file says and --allow took out of account, the file that is written may say, too.
+  // A setting of the model's own file that --allow ignored may be in the written file, too.
   const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
              of_model = model.value("other", json::object());
   for (const auto& [name, value] : others.items())

@@ -30,8 +30,8 @@ constexpr ConstantInfo<T> kTime[] = {
     {&T::pace, 0.92, 0.2},       // seconds of this cluster and program against all that the others explain
 };
 
-// Peaks are those that the machine was measured to reach; activations may lie in caches, which are faster
-// than memory; ranks talk through copies in shared memory and wait by polling.
+// Peaks are measured ones; activations may lie in caches, which are faster than memory; ranks communicate
+// through copies in shared memory and wait by polling.
 struct Belief {
   double T::*field;
   double mean, spread;

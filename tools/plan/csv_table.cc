@@ -1,7 +1,7 @@
 // libcsv calls back for each cell and each end of a record; the callbacks only collect. ParseCsv then skips
 // blank records, takes the first of the others as the header and compares the rest with it. Blank lines are
-// collected too, so that messages can name the line. Both halves of "\r\n" end a record for libcsv; the
-// callback drops the second.
+// collected too, for messages that name the line. Both halves of "\r\n" end a record for libcsv; the callback
+// drops the second.
 
 #include "tools/plan/csv_table.h"
 

@@ -1,4 +1,4 @@
-// A table of comma-separated values with a header, as RFC 4180 has it (parsed by libcsv).
+// A table of comma-separated values with a header, in the form of RFC 4180 (parsed by libcsv).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -19,7 +19,7 @@ struct CsvTable {
   };
   std::vector<Row> rows;
 
-  // -1: there is no such column.
+  // -1 if the table has no such column.
   int Column(std::string_view name) const;
   // Empty if the table has no such column.
   const std::string& Cell(const Row& row, std::string_view column) const;
@@ -30,7 +30,7 @@ struct CsvTable {
 Result<CsvTable> ReadCsv(const std::string& path);
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 
-// The cell as messages may show it: at most 40 characters, '?' for what cannot be printed on one line.
+// The cell for messages: at most 40 characters, '?' for those that cannot be printed on one line.
 std::string Shown(std::string_view text);
 
 std::string ToCsv(const CsvTable& table);

@@ -18,12 +18,12 @@ namespace {
 // unless sequences are cut too.
 constexpr double kCutPasses = 16;
 constexpr double kFlashBackward = 2.5;  // forward passes: the scores are computed again
-constexpr double kCausal = 0.5;         // of the scores, which flash attention alone makes use of
+constexpr double kCausal = 0.5;         // of the scores, which only flash attention exploits
 constexpr double kLossBytes = 24;  // a logit: read and written as half and as float, in forward and backward
 constexpr double kStepBytesSharded = 40;  // a parameter: Adam reads and writes master, moments, gradient
 constexpr double kStepBytesWhole = 8;     // a parameter: cast and clear on every rank
 constexpr double kHostBytes = 4;          // a parameter over PCIe: a gradient down, a weight up
-constexpr double kHostAdam = 2e9;         // parameters a second that the CPUs beside one GPU step
+constexpr double kHostAdam = 2e9;         // parameters a second in the optimizer step of one GPU's CPUs
 
 struct Tile {
   double rows, columns;
@@ -110,7 +110,7 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // For the stage that holds most. The first and the last hold the embedding beside their layers.
+  // Of the stage that holds most. The first and the last also hold the embedding.
   double StageParams() const {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)
@@ -131,7 +131,7 @@ class WorkCounter {
     (odd ? work.odd_over_depth : work.whole_over_depth) += seconds / k;
   }
 
-  // A weight of [out, in]: forward, again where recomputed, gradient of the input and of the weight.
+  // A weight of [out, in]: forward, again if recomputed, gradient of the input and of the weight.
   void AddTrained(double in, double out, ProductWork& work) const {
     AddProduct(tokens_, out, in, work, forwards_);
     AddProduct(tokens_, in, out, work);
@@ -169,7 +169,7 @@ class WorkCounter {
   bool CrossesNodes(int64_t gpus) const { return gpus > cluster_.gpus_per_node; }
   double WholeShare() const { return setup_.sequence_parallel ? 1 / tp_ : 1; }
 
-  // Bytes of each GPU: over its share of the node's network, or over its link where a node holds all `gpus`.
+  // Bytes of each GPU: over its share of the node's network, or over its link if a node holds all `gpus`.
   TransferWork OnSlowest(double bytes, int64_t gpus) const {
     if (CrossesNodes(gpus)) return {.network = bytes * cluster_.gpus_per_node / network_};
     return {.link = bytes / link_};

@@ -1,6 +1,6 @@
 // Three stages stand for all: the first holds the embedding and most micro-batches, the last the output layer
 // and the loss, the second holds most of those between. Each needs its states (weights, gradients and
-// optimizer, each divided from its own ZeRO stage on), what it keeps of each micro-batch in flight, and the
+// optimizer, each divided from its own ZeRO stage on), the activations of each micro-batch in flight, and the
 // memory of the layer or the loss at work.
 
 #include "tools/plan/memory_model.h"
@@ -27,7 +27,7 @@ ParameterBytes BytesOf(const RunSetup& setup) {
 
 // Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
 // "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
-// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more where the scores are kept.
+// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more if the scores are kept.
 double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
   const double tp = static_cast<double>(setup.tp);
   const double hidden = static_cast<double>(shape.hidden);
@@ -118,10 +118,9 @@ LayerBytes LayerBytesOf(const ModelShape& shape, const RunSetup& setup) {
   return setup.mixed() ? kHalf : kSingle;
 }
 
-// Elements a token that a layer keeps and TP cuts. Of a plain GPT's attention query, key, value and context,
-// each as wide as all query heads, as dropout's kernel repeats what groups share. Of a gated model's the
-// product, query and key once more when they have rotated, and the context. Of the MLP: both sides of the
-// activation.
+// Elements a token that a layer keeps and TP cuts. In a plain GPT's attention: query, key, value and context,
+// each as wide as all query heads, because dropout's kernel repeats shared keys and values. In a gated
+// model's: the product, the rotated query and key, and the context. In the MLP: both sides of the activation.
 double CutWidth(const ModelShape& shape) {
   const auto queries = static_cast<double>(shape.QueryWidth()),
              keys = static_cast<double>(shape.KeyValueWidth());
@@ -129,13 +128,13 @@ double CutWidth(const ModelShape& shape) {
   return shape.has.gate ? 3 * queries + 3 * keys + 3 * ffn : 4 * queries + 2 * ffn;
 }
 
-// Elements, by the trainer's flags where nothing is given: --stage3-max-live-parameters, and
-// --reduce-bucket-size for gradients on their way to their owner.
+// Elements, by the defaults of the trainer's flags: --stage3-max-live-parameters, and --reduce-bucket-size
+// for gradients on their way to their owner.
 constexpr double kLive = 1e9;
 constexpr double kLeaving = 16 << 20;
 constexpr double kScoreBytes = 12;  // probabilities, dropout mask and product, fp32 whatever the precision
 
-// What one rank of `cairn train` holds in tensors: its own layout, counted from its code and checked against
+// The tensors of one rank of `cairn train`: its own layout, counted from its code and checked against
 // it on CPUs (tests/interop/test_plan_memory.py). Gradients in fp32 on every rank, master and moments cut by
 // ZeRO, attention with dropout through kept probabilities. Full or no recomputation,
 // one chunk a stage.
@@ -164,7 +163,7 @@ class CairnRank {
     const double in_flight = InFlight(micro_batches, setup_) * layers * Kept();
     memory.in_flight = in_flight / kGiga;
     memory.activations = Working(head, table);
-    // The loss's gradient has a window beside all activations; the last windows leave when those are gone.
+    // The loss's gradient has a window in addition to all activations; the last windows leave after those.
     if (setup_.zero >= 2)
       memory.activations = std::max(memory.activations + table * 4,
                                     std::min(params, kLeaving + table) * 4 + LayerActivations() - in_flight);
@@ -180,14 +179,14 @@ class CairnRank {
     return elements_ * bytes_.whole + tokens * CutWidth(shape_) * bytes_.cut / tp_ +
            (KeepsScores() ? scores * kScoreBytes / tp_ : 0);
   }
-  // Fused attention, which keeps no scores, is what runs without dropout, and on a GPU in half precision.
+  // Fused attention, which keeps no scores, runs without dropout, and on a GPU in half precision.
   bool KeepsScores() const { return !shape_.has.gate && (setup_.on_cpu || !setup_.mixed()); }
   double Kept() const {
     return setup_.recompute == Recomputation::kFull ? elements_ * element_ : LayerActivations();
   }
 
-  // Logits and their gradient, or one layer computed again. The gradient of a weight is added where it stays,
-  // but a GPU makes that of a half-precision one apart, and CPUs multiply no fp16.
+  // Logits and their gradient, or one layer computed again. The gradient of a weight is added in place, but a
+  // GPU makes that of a half-precision weight apart, and CPUs cannot multiply fp16.
   double Working(bool head, double table) const {
     const double logits =
         static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.PaddedVocab(setup_.tp) / tp_;

@@ -1,5 +1,5 @@
 // The script is one template; what is computed for it are the flags. It runs srun in the background and
-// waits, because bash runs a trap only after a foreground command has ended, but interrupts a wait. Slurm
+// waits, because bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm
 // sends USR1 to the batch shell, whose trap passes it to srun; the script then waits again, for the signal
 // ended the first wait early. It requeues itself only if the signal came and the training exited with status
 // 0.
@@ -93,7 +93,7 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
   return flags;
 }
 
-// Whether the words give the flag, as "--flag value" or "--flag=value".
+// True if the words contain the flag, as "--flag value" or "--flag=value".
 bool Gives(const std::string& arguments, const std::string& flag) {
   std::istringstream words(arguments);
   for (std::string word; words >> word;)
@@ -159,12 +159,12 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
 #SBATCH --requeue
 set -euo pipefail
 
-save=${{SAVE:-$PWD/{name}}} # checkpoints; the job goes on from the newest good one
+save=${{SAVE:-$PWD/{name}}} # checkpoints; the job resumes from the newest good one
 flags=(
 {flags}  --save "$save"
 )
 
-# Slurm sends USR1 {minutes} min before the limit; srun hands it to the ranks, which save and exit with status 0.
+# Slurm sends USR1 {minutes} min before the limit; srun passes it to the ranks, which save and exit with status 0.
 asked=0
 step=
 trap 'asked=1; [ -z "$step" ] || kill -USR1 "$step"' USR1

@@ -26,7 +26,7 @@ struct JobOptions {
   std::string arguments;      // appended to cairn train as they are: data, learning rate, intervals
 };
 
-// Bash; stops at the first error. It saves and exits on the signal, and starts again where it stopped.
+// Bash; stops at the first error. It saves and exits on the signal, and resumes in the next job.
 std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, const JobOptions& options);
 
 }  // namespace cairn

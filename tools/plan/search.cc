@@ -1,8 +1,7 @@
-// Combinations enumerates every setup within the budget of GPUs. Searcher asks each the rules first, which
-// are cheap, then memory, then the expressions of the command line, which need the predicted time. A setup
-// counts for the first rule that it breaks, so that these counts and the kept ones add up to what was
-// considered. Only the best are held in memory: the list is cut back whenever it has grown to a few times its
-// final size.
+// Combinations enumerates every setup within the budget of GPUs. Searcher checks the rules first, which are
+// cheap, then memory, then the conditions of the command line, which need the predicted time. A setup counts
+// for the first rule that it breaks: these counts and the kept setups add up to all that were considered.
+// Only the best are held in memory: the list is cut whenever it has grown to a few times its final size.
 
 #include "tools/plan/search.h"
 
