@@ -1,6 +1,6 @@
-// Complete the options, take a calibration, search, and print the best plans with what they cost. Job
-// scripts come before the output, and all their paths are checked before the first one is written, so that
-// no old script stands among new ones.
+// Complete the options, take a calibration, search, and print the best plans with their costs. Job scripts
+// come before the output, and all their paths are checked before the first one is written: old scripts never
+// mix with new ones.
 
 #include <memory>
 
@@ -72,7 +72,7 @@ Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
       fmt::print("{} {}\n", options.dry_run ? "would write" : "wrote", script);
   }
   if (!plans.empty()) return kExitDone;
-  PrintProblem("no plan is left; the table above says how many each rule excluded");
+  PrintProblem("no plan is left; the table above shows how many each rule excluded");
   return kExitCheckFailed;
 }
 

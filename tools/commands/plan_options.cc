@@ -1,7 +1,6 @@
-// Flags come first. The keys of --config are then given to the options that were not typed; keys that only
-// cairn train has are skipped, so that one file serves both. A model's config.json fills in the sizes that
-// are still missing. Contradictions, and plans that cairn train cannot run, are refused last, when all is
-// known.
+// Flags come first. The keys of --config then set the options that were not typed; keys that only cairn train
+// has are skipped: one file serves both. A model's config.json fills in the sizes that are still missing.
+// Contradictions, and plans that cairn train cannot run, are refused last, when everything is known.
 
 #include "tools/commands/plan_options.h"
 
@@ -149,7 +148,7 @@ std::string TextOf(const toml::node& node) {
   return "";
 }
 
-// Gives the option the key's value, as if it stood on the command line.
+// Gives the option the key's value, as on the command line.
 Status Give(CLI::Option& option, const toml::node& node, const std::string& where) {
   if (const toml::array* array = node.as_array())
     for (const toml::node& each : *array) option.add_result(TextOf(each));
@@ -260,7 +259,8 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   if (request.program == Program::kCairn &&
       (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
     return InvalidArgument(
-        "cairn train has no sequence parallelism, no choice of flash attention and no FP8; plan without "
+        "cairn train supports neither sequence parallelism nor FP8, and chooses its attention itself; plan "
+        "without "
         "--for-cairn and --sbatch");
   if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");

@@ -33,12 +33,12 @@ struct PlanOptions {
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
 
-// --framework: whose memory is counted, and whose flags say how to cut.
+// --framework: the program whose memory is counted, and whose flags describe the cut.
 CLI::Option* AddFramework(CLI::App& app, Program& program);
 std::string_view ShortNameOf(Program program);
 std::string NameOf(Program program);  // with the bytes of a parameter
 
-// Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
+// Adds the values of the files and everything derived. Errors: InvalidArgument naming file, line and key.
 Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);
 
 // Samples to train; 0 if no length was given.

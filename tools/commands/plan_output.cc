@@ -99,9 +99,9 @@ void PrintSpeed(const PlanOptions& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
   const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
   fmt::print(
-      "TFLOPs a GPU: {:.1f} of the hardware (with what is computed again, and all of attention, as published "
-      "tables have it),\n{:.1f} of the model ({:.1f} % of the peak; as Megatron-LM's and cairn train's logs "
-      "have it)\n",
+      "TFLOPs a GPU: {:.1f} of the hardware (with recomputation and all of attention, as in published "
+      "tables),\n"
+      "{:.1f} of the model ({:.1f} % of the peak; as in the logs of Megatron-LM and cairn train)\n",
       p.tflops, p.model_tflops, 100 * p.model_tflops / peak);
 }
 

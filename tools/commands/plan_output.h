@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// One plan with all that is printed of it.
+// One plan with all printed facts.
 struct PlanFacts {
   Candidate candidate;
   Prediction prediction;

@@ -1,7 +1,7 @@
-// A table of all pairs of characters says which words begin with one. Few places of a log get past it; only
-// there are words compared. A word may be coarse: it only selects a line, which the reader of its kind then
-// parses. But a line of trouble counts by the words in it alone, so some of its words also check the
-// characters around them.
+// A table of all pairs of characters gives the words that begin with a pair. Words are compared only at the
+// few places of a log with such a pair. A word may be coarse: it only selects a line, which the reader of its
+// kind then parses. But a line of trouble is a failure by its words alone; some of these words therefore
+// check the characters around them.
 #include "tools/report/log_words.h"
 
 #include <algorithm>
