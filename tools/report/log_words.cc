@@ -112,9 +112,12 @@ uint32_t PairOf(char first, char second) {
 
 char Capital(char c) { return IsLower(c) ? static_cast<char>(c - ('a' - 'A')) : c; }
 
+// `text` has the first two characters of the word, perhaps in another case.
 bool Begins(std::string_view text, const LogWord& word) {
-  if (!word.any_case) return text.starts_with(word.text);
-  return SameWord(text.substr(0, word.text.size()), word.text);
+  if (text.size() < word.text.size()) return false;
+  for (size_t i = 2; i < word.text.size(); ++i)
+    if ((word.any_case ? LowerCase(text[i]) : text[i]) != word.text[i]) return false;
+  return true;
 }
 
 // By the first two characters of a word: the words that begin with them.
