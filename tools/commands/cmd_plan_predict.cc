@@ -1,10 +1,12 @@
-// Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the
-// predictions go back to the rows' places, so the table keeps its order. How rows were read goes to stderr,
-// for stdout is a table that programs read.
+// Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the predictions
+// go back to the rows' places: the table keeps its order. Notes go to stderr, because programs read the table
+// on stdout.
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
@@ -12,10 +14,11 @@
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/plan_options.h"
-#include "tools/plan/predict_table.h"
 
 namespace cairn {
 namespace {
+
+enum class TableFormat { kTable, kCsv, kJson, kMarkdown };
 
 struct PredictOptions {
   std::string rows;       // CSV
@@ -26,6 +29,34 @@ struct PredictOptions {
 };
 
 constexpr char kUsualCluster[] = "a100-80";
+
+constexpr const char* kPredictionColumns[] = {
+    "mem_gb_pred",    "sec_per_it_pred",    "tflops_pred",        "fits",           "mem_gb_pred_lo",
+    "mem_gb_pred_hi", "sec_per_it_pred_lo", "sec_per_it_pred_hi", "fit_probability"};
+
+// Of kPredictionColumns.
+std::vector<std::string> PredictionCells(const Prediction& p) {
+  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  return {number(p.memory_gb.value), number(p.seconds.value), number(p.tflops),
+          p.fits ? "yes" : "no",     number(p.memory_gb.low), number(p.memory_gb.high),
+          number(p.seconds.low),     number(p.seconds.high),  number(p.fit_probability)};
+}
+
+// The table with the predictions behind each row; a column of their name that it has already is replaced.
+CsvTable WithPredictions(CsvTable table, const std::vector<Prediction>& predictions) {
+  for (const char* name : kPredictionColumns) {
+    const int column = table.Column(name);
+    if (column < 0) continue;
+    table.header.erase(table.header.begin() + column);
+    for (CsvTable::Row& row : table.rows) row.cells.erase(row.cells.begin() + column);
+  }
+  table.header.insert(table.header.end(), std::begin(kPredictionColumns), std::end(kPredictionColumns));
+  for (size_t r = 0; r < table.rows.size(); ++r) {
+    const std::vector<std::string> cells = PredictionCells(predictions[r]);
+    table.rows[r].cells.insert(table.rows[r].cells.end(), cells.begin(), cells.end());
+  }
+  return table;
+}
 
 void Print(const CsvTable& table, TableFormat format) {
   if (format == TableFormat::kCsv) fmt::print("{}", ToCsv(table));
@@ -42,13 +73,13 @@ void PrintNotes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
 }
 
-// The rows of the table that ran on the cluster of this name, and where they stand in it.
+// The rows of the table that ran on one cluster, and their places in it.
 struct Part {
   CsvTable table;
   std::vector<size_t> rows;
 };
 
-// By cluster: the one that was asked for, else what the rows say themselves.
+// By cluster: the requested one, else the one in the row.
 std::map<std::string, Part> Split(const CsvTable& table, const std::string& cluster) {
   std::map<std::string, Part> parts;
   for (size_t i = 0; i < table.rows.size(); ++i) {
@@ -75,7 +106,7 @@ Result<Cluster> ClusterOf(const PredictOptions& options, const std::string& name
 struct Known {
   Calibration calibration;
   std::vector<RunRow> rows;  // that it was fitted on
-  std::string from;          // where these are; empty: no run of the cluster was measured
+  std::string from;          // their table; empty if no run of the cluster was measured
 };
 
 void PrintFit(const std::string& name, const Known& known, Program framework) {

@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/save_interval.h"
 #include "tools/plan/search.h"
 
 namespace cairn {
 
-struct PlanOptions {
+struct PlanFlags {
   std::string config;  // TOML with the same names as the flags; flags win
   std::string model;   // config.json of Hugging Face, or its directory
   std::string cluster = "a100-80";
@@ -19,9 +20,9 @@ struct PlanOptions {
   bool bf16 = false, fp16 = false, fp32 = false, fp8 = false;
   int64_t train_samples = 0, train_tokens = 0, train_iters = 0;
   PlanRequest request;
-  bool for_cairn = false;    // plans for `cairn train`
-  double node_gbps = 1.9;    // what a node of the first users' cluster wrote
-  double mtbf_hours = 5000;  // of one node; large trainings of 48 and of 2000 nodes reported 5000 to 6000
+  bool for_cairn = false;  // plans for `cairn train`
+  double node_gbps = 1.9;  // what a node of the first users' cluster wrote
+  double mtbf_hours = kNodeMtbfHours;
   int64_t top = 10;
   int64_t hidden_near = 0;
   std::string sbatch;  // directory; empty: no scripts
@@ -31,17 +32,17 @@ struct PlanOptions {
   bool json = false;
 };
 
-void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
+void DeclarePlanOptions(CLI::App& plan, PlanFlags& options);
 
-// --framework: whose memory is counted, and whose flags say how to cut.
+// --framework: the program whose memory is counted, and whose flags describe the cut.
 CLI::Option* AddFramework(CLI::App& app, Program& program);
 std::string_view ShortNameOf(Program program);
 std::string NameOf(Program program);  // with the bytes of a parameter
 
-// Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
-Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);
+// Adds the values of the files and everything derived. Errors: InvalidArgument naming file, line and key.
+Status CompletePlanOptions(CLI::App& plan, PlanFlags& options);
 
 // Samples to train; 0 if no length was given.
-double SamplesOf(const PlanOptions& options);
+double SamplesOf(const PlanFlags& options);
 
 }  // namespace cairn

@@ -11,7 +11,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
-#include "tools/plan/launch_flags.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {
@@ -19,9 +19,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view NameOf(Recomputation recompute) {
-  constexpr std::string_view kNames[] = {"none", "selective", "full"};
-  return kNames[static_cast<int>(recompute)];
+const char* NameOf(Recomputation recompute) {
+  using Named = std::pair<const char*, Recomputation>;
+  return std::ranges::find(kRecomputations, recompute, &Named::second)->first;
 }
 
 std::string ParametersText(double params) {
@@ -49,22 +49,19 @@ std::string StagesText(const ModelShape& shape, const RunSetup& setup) {
 std::vector<std::string> Row(const ModelShape& shape, size_t rank, const PlanFacts& plan, bool with_days) {
   const RunSetup& s = plan.candidate.setup;
   const Prediction& p = plan.prediction;
-  std::vector<std::string> row = {std::to_string(rank)};
-  for (const int64_t n : {s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
+  std::vector<std::string> row;
+  for (const int64_t n : {static_cast<int64_t>(rank), s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
   row.push_back(StagesText(shape, s));
   for (const int64_t n : {s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
     row.push_back(std::to_string(n));
-  row.push_back(std::string(NameOf(s.recompute)));
-  row.push_back(fmt::format("{:.4g}", p.seconds.value));
-  row.push_back(fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high));
-  row.push_back(fmt::format("{:.1f}", p.tflops));
-  row.push_back(fmt::format("{:.1f}", p.memory_gb.value));
-  row.push_back(fmt::format("{:.0f} %", 100 * p.fit_probability));
-  row.push_back(Percent(p.time.bubble, p.time.Total()));
-  if (with_days) {
-    row.push_back(fmt::format("{:.1f}", plan.training.days));
-    row.push_back(fmt::format("{:.0f}", plan.training.gpu_hours));
-  }
+  row.insert(row.end(),
+             {NameOf(s.recompute), fmt::format("{:.4g}", p.seconds.value),
+              fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high), fmt::format("{:.1f}", p.tflops),
+              fmt::format("{:.1f}", p.memory_gb.value), fmt::format("{:.0f} %", 100 * p.fit_probability),
+              Percent(p.time.bubble, p.time.Total())});
+  if (with_days)
+    row.insert(row.end(),
+               {fmt::format("{:.1f}", plan.training.days), fmt::format("{:.0f}", plan.training.gpu_hours)});
   return row;
 }
 
@@ -84,7 +81,7 @@ void PrintMemory(const PlanFacts& plan) {
   table.Print();
 }
 
-void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
+void PrintTime(const PlanFlags& options, const PlanFacts& plan) {
   const IterationTime& t = plan.prediction.time;
   fmt::print(
       "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
@@ -95,17 +92,17 @@ void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
       t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
 }
 
-void PrintSpeed(const PlanOptions& options, const PlanFacts& plan) {
+void PrintSpeed(const PlanFlags& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
   const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
   fmt::print(
-      "TFLOPs a GPU: {:.1f} of the hardware (with what is computed again, and all of attention, as published "
-      "tables have it),\n{:.1f} of the model ({:.1f} % of the peak; as Megatron-LM's and cairn train's logs "
-      "have it)\n",
+      "TFLOPs a GPU: {:.1f} of the hardware (with recomputation and all of attention, as in published "
+      "tables),\n"
+      "{:.1f} of the model ({:.1f} % of the peak; as in the logs of Megatron-LM and cairn train)\n",
       p.tflops, p.model_tflops, 100 * p.model_tflops / peak);
 }
 
-void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
+void PrintCosts(const PlanFlags& options, const PlanFacts& plan) {
   if (plan.training.days > 0)
     fmt::print("Training: {:.0f} iterations, {:.1f} days ({:.1f} of them ramp-up), {:.0f} GPU-hours\n",
                plan.training.iterations, plan.training.days, plan.training.rampup_days,
@@ -120,7 +117,7 @@ void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
              HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
 }
 
-void PrintModel(const PlanOptions& options) {
+void PrintModel(const PlanFlags& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
   fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
@@ -152,7 +149,7 @@ void PrintRules(const SearchResult& result) {
   fmt::print("\n{} combinations, {} kept. Ruled out, each by the first rule that it breaks:\n",
              result.considered, result.kept);
   TextTable table({"rule", "ruled out", "why"});
-  for (const RuleCount& rule : result.rules) table.Add({rule.name, std::to_string(rule.ruled_out), rule.why});
+  for (const Rule& rule : result.rules) table.Add({rule.name, std::to_string(rule.ruled_out), rule.why});
   table.Print();
 }
 
@@ -182,7 +179,7 @@ ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
           {"offload_optimizer", s.offload_optimizer}};
 }
 
-ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
+ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
   ordered_json json = ToJson(options.request.shape, plan.candidate.setup);
   json["flags"] = LaunchFlags(options.request.shape, plan.candidate.setup);
@@ -224,7 +221,7 @@ ordered_json ToJson(const ModelShape& m) {
 
 }  // namespace
 
-PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration) {
+PlanFacts FactsOf(const PlanFlags& options, const Candidate& candidate, const Calibration& calibration) {
   const PlanRequest& request = options.request;
   PlanFacts facts{candidate, Predict(request.shape, candidate.setup, request.cluster, calibration)};
   if (SamplesOf(options) > 0)
@@ -236,7 +233,7 @@ PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const 
   return facts;
 }
 
-void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans) {
+void PrintPlans(const PlanFlags& options, const SearchResult& result, const std::vector<PlanFacts>& plans) {
   PrintModel(options);
   const bool with_days = SamplesOf(options) > 0;
   if (!plans.empty()) {
@@ -260,7 +257,7 @@ void PrintPlans(const PlanOptions& options, const SearchResult& result, const st
   PrintRules(result);
 }
 
-void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes) {
+void PrintShapes(const PlanFlags& options, const std::vector<ShapeProposal>& shapes) {
   fmt::print("\nShapes of about {:.1f} B near hidden {}:\n", options.request.shape.TotalParams() / 1e9,
              options.hidden_near);
   TextTable table({"hidden", "layers", "heads", "head dim", "B", "tiles", "waves", "GPUs", "TP", "PP", "DP",
@@ -295,13 +292,13 @@ ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes) {
   return list;
 }
 
-ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+ordered_json PlansToJson(const PlanFlags& options, const SearchResult& result,
                          const std::vector<PlanFacts>& plans) {
   ordered_json json = {{"model", ToJson(options.request.shape)},
                        {"cluster", options.request.cluster.name},
                        {"considered", result.considered},
                        {"kept", result.kept}};
-  for (const RuleCount& rule : result.rules)
+  for (const Rule& rule : result.rules)
     json["ruled_out"].push_back({{"rule", rule.name}, {"why", rule.why}, {"count", rule.ruled_out}});
   json["plans"] = ordered_json::array();
   for (const PlanFacts& plan : plans) json["plans"].push_back(ToJson(options, plan));

@@ -1,28 +1,19 @@
-// A line is cut into fields "name: value" between bars. A name as programs spell it today is found whole in
-// kFieldNames, which serves most lines; any other goes to TakeOddField, which looks for words in it. A field
-// whose value is too long may hold another line, because a line end was lost; reading then resumes at the
-// next "iteration N". DeepSpeed's lines are parsed at the end of
-// this file, by fixed words.
+// A line is cut into fields "name: value" between bars. Today's names are found whole in kFieldNames, which
+// covers most lines; any other name goes to TakeOddField, which looks for words in it. A field with a long
+// value may contain another line, because a line end was lost; reading then resumes at the next "iteration
+// N". DeepSpeed's lines are parsed at the end of this file, by fixed words.
 
 #include "tools/report/iteration_line.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
-
-#include "tools/report/numbers.h"
 
 namespace cairn {
 namespace {
 
-double NumberOf(std::string_view text) {
-  const auto number = NumberAt(Trim(text));
-  return number ? number->value : kNoNumber;
-}
-
-int64_t CountOf(std::string_view text) { return CountAt(text).value_or(-1); }
-
-// Factor to seconds of a time whose unit stands in the name, "(ms)", or after the number, "1234.5 ms".
+// A time in seconds; its unit is in the name, "(ms)", or after the number, "1234.5 ms".
 double SecondsIn(std::string_view name, std::string_view value) {
   const auto number = NumberAt(value);
   if (!number || !(number->value >= 0)) return kNoNumber;
@@ -41,7 +32,7 @@ double SecondsIn(std::string_view name, std::string_view value) {
 constexpr int kLanguageModelLoss = 3;
 
 void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
-  // The language model's own loss before other sums of it, before those of auxiliary terms.
+  // The language model's own loss is preferred to other sums of it, these to losses of auxiliary terms.
   const int this_rank = SameWord(name, "lm loss")                                        ? kLanguageModelLoss
                         : FindWord(name, "loss") == 0 || FindWord(name, "train") != npos ? 2
                                                                                          : 1;
@@ -82,23 +73,22 @@ double PositiveOr(double value, double otherwise) { return value >= 0 ? value : 
 
 struct FieldName {
   std::string_view name;
-  void (*set)(double value, IterationLine& line);
+  void (*set)(double value, IterationLine& line);  // null: the field is ignored
 };
-void Ignore(double, IterationLine&) {}
 void SetLoss(double value, IterationLine& line) {
   line.loss = value;
   line.nan_loss = !std::isfinite(value);
 }
 void SetTflops(double value, IterationLine& line) { line.tflops = value; }
-// Names as programs spell them today, compared whole: most lines hold no others.
+// Today's names, compared whole: most lines have no others.
 constexpr FieldName kFieldNames[] = {
     {"lm loss", SetLoss},
     {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
-    {"num zeros", Ignore},
-    {"loss scale", Ignore},
-    {"params norm", Ignore},
-    {"learning rate", Ignore},
-    {"actual seqlen", Ignore},
+    {"num zeros", nullptr},
+    {"loss scale", nullptr},
+    {"params norm", nullptr},
+    {"learning rate", nullptr},
+    {"actual seqlen", nullptr},
     {"consumed tokens", [](double value, IterationLine& line) { line.consumed_tokens = WholeNumber(value); }},
     {"consumed samples",
      [](double value, IterationLine& line) { line.consumed_samples = WholeNumber(value); }},
@@ -115,8 +105,8 @@ constexpr FieldName kFieldNames[] = {
     {"TFLOPs", SetTflops},
     {"throughput per GPU (TFLOP/s/GPU)", SetTflops},
     {"model TFLOPs", SetTflops},
-    {"hardware TFLOPs", Ignore},
-    {"MFU (%)", Ignore},
+    {"hardware TFLOPs", nullptr},
+    {"MFU (%)", nullptr},
 };
 
 const FieldName* FindField(std::string_view name) {
@@ -129,13 +119,14 @@ const FieldName* FindField(std::string_view name) {
 void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
   const FieldName* field = FindField(name);
   if (field == nullptr) return TakeOddField(name, value, line, loss_rank);
+  if (field->set == nullptr) return;
   const auto number = NumberAt(value);
   if (!number) return;
   if (field->set == SetLoss) loss_rank = kLanguageModelLoss;
   field->set(number->value, line);
 }
 
-// "iteration 5/ 100" at or after `at`: where the 5 is; npos if there is none.
+// The place of the 5 in "iteration 5/ 100" at or after `at`; npos if there is no such number.
 size_t IterationNumber(std::string_view text, size_t at) {
   constexpr std::string_view kWord = "iteration";
   for (;;) {
@@ -157,7 +148,7 @@ struct Counter {
 Counter ReadCounter(std::string_view text, size_t at) {
   Counter counter;
   const auto first = NumberAt(text.substr(at));
-  counter.iteration = first ? CountOf(text.substr(at, first->length)) : -1;
+  counter.iteration = CountOf(text.substr(at));
   counter.end = at + (first ? first->length : 1);
   size_t k = counter.end;
   while (k < text.size() && text[k] == ' ') ++k;
@@ -165,12 +156,12 @@ Counter ReadCounter(std::string_view text, size_t at) {
   for (++k; k < text.size() && text[k] == ' ';) ++k;
   const auto total = NumberAt(text.substr(k));
   if (!total) return counter;
-  counter.total = CountOf(text.substr(k, total->length));
+  counter.total = CountOf(text.substr(k));
   counter.end = k + total->length;
   return counter;
 }
 
-// "9,000.5" without its commas, where these part thousands; else nothing.
+// "9,000.5" without its commas if they separate thousands; else empty.
 std::string WithoutThousands(std::string_view value) {
   std::string plain;
   size_t comma = value.find(',');
@@ -198,10 +189,10 @@ void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_ran
 }
 
 constexpr size_t kLongValue =
-    24;  // of a number and a unit; more may be the line that a lost \n put behind it
+    24;  // of a number and a unit; a longer one may contain the next line, if a \n was lost
 
-// The fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns where the number of
-// another iteration stands; npos if there is none.
+// Reads the fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns the place of
+// the number of another iteration, or npos.
 size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
   int loss_rank = 0;
   const char separator = text.find('|', at) == npos ? ',' : '|';
@@ -244,20 +235,6 @@ void ParseIterations(std::string_view text, const std::function<void(const Itera
 
 namespace {
 
-// The number after `name`, or NaN.
-double After(std::string_view text, std::string_view name) {
-  const size_t at = text.find(name);
-  return at == npos ? kNoNumber : NumberOf(text.substr(at + name.size()));
-}
-
-int64_t CountAfter(std::string_view text, std::string_view name) {
-  const size_t at = text.find(name);
-  if (at == npos) return -1;
-  const std::string_view rest = Trim(text.substr(at + name.size()));
-  const auto number = NumberAt(rest);
-  return number ? CountOf(rest.substr(0, number->length)) : -1;
-}
-
 // "0/10, " before SamplesPerSec: the 10.
 int64_t OldTimerStep(std::string_view text) {
   const size_t comma = text.rfind(',', text.find("SamplesPerSec="));
@@ -270,24 +247,25 @@ int64_t OldTimerStep(std::string_view text) {
 
 bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line) {
   line = {};
+  const auto number = [text](std::string_view name) { return NumberOf(After(text, name)); };
+  const auto count = [text](std::string_view name) { return CountOf(After(text, name)); };
   if (text.find("iter time (s):") != npos) {
-    line.step.iteration = std::max(CountAfter(text, "steps:"), CountAfter(text, "step:"));
-    line.step.seconds = After(text, "iter time (s):");
-    line.step.samples_per_second = After(text, "samples/sec:");
-    line.step.loss = After(text, " loss:");
+    line.step.iteration = std::max(count("steps:"), count("step:"));
+    line.step.seconds = number("iter time (s):");
+    line.step.samples_per_second = number("samples/sec:");
+    line.step.loss = number(" loss:");
     line.step.nan_loss = text.find(" loss:") != npos && !std::isfinite(line.step.loss);
     return line.step.iteration >= 0;
   }
   if (text.find("SamplesPerSec=") != npos) {
-    line.step.iteration = CountAfter(text, "global_step=");
+    line.step.iteration = count("global_step=");
     if (line.step.iteration < 0) line.step.iteration = OldTimerStep(text);
-    line.step.samples_per_second = After(text, "CurrSamplesPerSec=");
-    if (std::isnan(line.step.samples_per_second))
-      line.step.samples_per_second = After(text, "SamplesPerSec=");
+    line.step.samples_per_second = number("CurrSamplesPerSec=");
+    if (std::isnan(line.step.samples_per_second)) line.step.samples_per_second = number("SamplesPerSec=");
     return line.step.iteration >= 0 && line.step.samples_per_second > 0;
   }
-  line.step.iteration = CountAfter(text, "step=");
-  line.skipped_so_far = CountAfter(text, "skipped=");
+  line.step.iteration = count("step=");
+  line.skipped_so_far = count("skipped=");
   return line.step.iteration >= 0 && line.skipped_so_far >= 0;
 }
 

@@ -1,21 +1,20 @@
-// The line that a training prints each iteration, or each few, as Megatron-LM and its descendants write it:
+// The line that a training prints every iteration, or every few, in the form of Megatron-LM and its
+// descendants:
 //
 //   iteration 5/ 100 | consumed samples: 40 | elapsed time per iteration (ms): 9000.1 | ... | lm
 //   loss: 6.9E+00 |
 //
-// Fields come in any order, under any name that a version used; any may be missing.
+// Fields come in any order, under any name of any version; any may be missing.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string_view>
 
-namespace cairn {
+#include "tools/report/numbers.h"
 
-inline constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+namespace cairn {
 
 struct IterationLine {
   int64_t iteration = -1;
@@ -27,15 +26,14 @@ struct IterationLine {
   int64_t global_batch = -1;
   double loss = kNoNumber;
   double grad_norm = kNoNumber;
-  double tflops = kNoNumber;  // as the program itself counts
+  double tflops = kNoNumber;  // by the program's own count
   int64_t skipped = 0;        // iterations of this line
   int64_t nans = 0;
   bool nan_loss = false;  // the loss is written as nan or inf
 };
 
-// Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention
-// one
-// ("saved checkpoint at iteration 5") do not count.
+// Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention an
+// iteration ("saved checkpoint at iteration 5") do not count.
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take);
 
 // DeepSpeed's own lines:

@@ -12,12 +12,12 @@ namespace cairn {
 struct TrainingLog {
   std::string file;
   LogFacts facts;
-  std::vector<TrainingStart> starts;  // at least one, which is empty if the log has none
+  std::vector<TrainingStart> starts;  // at least one, which is empty if the log has no start
 };
 
 // Errors: those of ScanLog.
 Result<TrainingLog> ReadTrainingLog(const std::string& path);
 // `text` as if it were the file `name`.
-Result<TrainingLog> ReadTrainingText(std::string_view text, const std::string& name);
+TrainingLog ReadTrainingText(std::string_view text, const std::string& name);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Blocks are read with read(2), not mapped: a log may be cut short by its owner meanwhile. A block ends with
-// the last whole line in it; the rest moves to the front of the next.
+// Blocks are read with read(2), not mapped: its owner may truncate a log meanwhile. A block ends with its
+// last whole line; the rest moves to the front of the next.
 #include "tools/report/log_scan.h"
 
 #include <fcntl.h>
@@ -16,12 +16,12 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between the read and the looks at it
+constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between reading and parsing
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 bool IsEnd(char c) { return c == '\n' || c == '\r'; }
 
-// After the last line end; 0 if there is none.
+// The end of the last whole line; 0 if there is no line end.
 size_t WholeLines(std::string_view text) {
   const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
   size_t end = line ? static_cast<size_t>(line - text.data()) + 1 : 0;
@@ -64,14 +64,14 @@ bool IsCompressed(std::string_view start) {
 
 class Scanner {
  public:
-  explicit Scanner(LineSink& sink) : sink_(sink) {}
+  explicit Scanner(const LineVisitor& visit) : visit_(visit) {}
 
   void Start(std::string_view first) {
     facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
     facts_.compressed = IsCompressed(first);
   }
 
-  // `block` is whole lines, or a part of one that is too long.
+  // `block` consists of whole lines, or is a part of a long one.
   void Block(std::string_view block) {
     facts_.bytes += block.size();
     ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
@@ -91,7 +91,7 @@ class Scanner {
   }
 
  private:
-  // `line` may be several that a progress bar wrote over each other.
+  // `line` may be several states of a progress bar.
   void Line(std::string_view line) {
     while (!line.empty()) {
       const size_t end = std::min(line.find('\r'), line.size());
@@ -108,10 +108,10 @@ class Scanner {
       text = stripped_;
     }
     LongLine(text.size());
-    sink_.Take({text, newlines_ + 1, kinds});
+    visit_({text, newlines_ + 1, kinds});
   }
 
-  LineSink& sink_;
+  const LineVisitor& visit_;
   LogFacts facts_;
   uint64_t newlines_ = 0;  // of the whole file so far
   bool ends_line_ = true;
@@ -165,25 +165,19 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 
 }  // namespace
 
-Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
+Result<LogFacts> ScanLog(const std::string& path, const LineVisitor& visit) {
   const UniqueFd file(path == "-" ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : file.get();
   if (fd < 0) return CannotRead(path);
   posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  Scanner scanner(sink);
+  Scanner scanner(visit);
   return ScanDescriptor(fd, path, scanner);
 }
 
-Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
-  Scanner scanner(sink);
+LogFacts ScanLogText(std::string_view text, const LineVisitor& visit) {
+  Scanner scanner(visit);
   scanner.Start(text.substr(0, kBlockBytes));
-  while (!text.empty()) {
-    std::string_view block = text.substr(0, kBlockBytes);
-    if (block.size() < text.size())
-      if (const size_t whole = WholeLines(block); whole > 0) block = block.substr(0, whole);
-    scanner.Block(block);
-    text.remove_prefix(block.size());
-  }
+  scanner.Block(text);
   return scanner.Finish();
 }
 

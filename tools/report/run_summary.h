@@ -1,4 +1,4 @@
-// The facts of a run that a report shows: averages, speed, memory, how it ended.
+// The facts of a run in a report: averages, speed, memory, its end.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// kMegatron: hardware FLOPs as published tables have them. kModel: those of the model alone, as logs have
-// them (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
+// kMegatron: hardware FLOPs as in published tables. kModel: those of the model alone, as in logs
+// (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
 enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 
 // TFLOPs of a GPU by each formula whose inputs are known.
@@ -24,48 +24,40 @@ FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters
                        double seconds);
 
 struct SummaryOptions {
-  RunConfig defaults;  // facts that neither the log nor the file's name gives
+  RunConfig defaults;  // facts that are neither in the log nor in the file's name
   int64_t skip = 0;    // first iterations that the averages leave out
   TflopsFormula formula = TflopsFormula::kAuto;
   std::optional<double> iterations;  // of the training that is planned: for its days
   std::optional<double> tokens;
 };
 
-// Unknown: nothing in the file says that it is a log of a training.
+// Unknown: nothing in the file shows that it is a log of a training.
 enum class RunEnd { kOk, kIncomplete, kFailed, kUnknown };
 std::string_view Name(RunEnd end);  // "ok", "incomplete", "fail", "unknown"
 
-struct RunSummary {
+// A run, and what follows from it.
+struct RunSummary : TrainingRun {
   std::string file;  // the first
-  std::vector<std::string> files;
   RunConfig config;  // completed from name, options and arithmetic
   RunEnd end = RunEnd::kUnknown;
-  std::optional<FailedStart> failure;
+  std::optional<Failure> failure;
   std::string cause;      // empty if it ended well
   bool complete = false;  // got to its last iteration
 
   int64_t iterations = 0;  // done and kept, each once
-  int64_t first_iteration = -1, last_iteration = -1, total = -1;
+  int64_t first_iteration = -1, last_iteration = -1;
   std::optional<double> sec_per_it, sec_per_it_skip1, sec_per_it_skip2;  // means
   std::optional<double> median, deviation, fastest, slowest;
   int64_t outliers = 0;  // lines slower than the median by more than half of it and five deviations
   std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_model, tflops_logged;  // a GPU
   std::optional<double> samples_per_s, tokens_per_s;
   std::optional<double> parameters;
-  std::optional<double> allocated_gib, reserved_gib;
   std::optional<double> loss, grad_norm, validation_loss;  // at the end; a NaN loss is a NaN
   int64_t skipped = 0, nans = 0;                           // iterations
-  int64_t checkpoints = 0;
-  double checkpoint_seconds = 0, longest_checkpoint_seconds = 0;
-  int starts = 1;
-  std::vector<FailedStart> earlier_failures;
-  int64_t redone_iterations = 0;
-  double redone_seconds = 0, gap_seconds = 0;
-  std::optional<double> days, gpu_hours;  // of the planned training
-  std::vector<Sample> samples;            // for plots; seconds an iteration
+  std::optional<double> days, gpu_hours;                   // of the planned training
+  std::vector<Sample> samples;                             // those of `sum`, in seconds an iteration
 
   bool ok() const { return end == RunEnd::kOk; }
-  double lost_seconds() const { return redone_seconds + gap_seconds; }
 };
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);

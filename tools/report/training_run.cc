@@ -1,13 +1,13 @@
-// A start continues a run if their configurations do not differ, and it begins behind the run's first
-// iteration and not behind the one after its last; then it counts from there, and what the run had done
-// beyond is redone. In one file also: a start from the beginning after a failure (the job was queued again
-// before its first checkpoint), and starts that failed before their first iteration.
+// A start continues a run if their configurations agree, and it begins after the run's first iteration and at
+// most one after its last; it then counts from there, and the run's later iterations are redone. In one file
+// also: a start from the beginning after a failure (the job was requeued before its first checkpoint), and
+// starts that failed before their first iteration.
 #include "tools/report/training_run.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "tools/report/config_name.h"
 
@@ -20,7 +20,7 @@ bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
   return a.total < 0 || b.total < 0 || a.total == b.total;
 }
 
-// False if the samples consumed at the two first lines show that one cannot continue the other.
+// False if the samples consumed at the first lines show that one cannot continue the other.
 bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
   const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
   if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
@@ -75,7 +75,6 @@ void TakeSums(const TrainingStart& later, TrainingStart& sum) {
   sum.skipped_so_far += later.skipped_so_far;
   sum.logged_tflops_sum += later.logged_tflops_sum;
   sum.logged_tflops_lines += later.logged_tflops_lines;
-  sum.echoes += later.echoes;
   sum.allocated_gib = std::max(sum.allocated_gib, later.allocated_gib);
   sum.reserved_gib = std::max(sum.reserved_gib, later.reserved_gib);
   sum.checkpoints += later.checkpoints;
@@ -85,7 +84,7 @@ void TakeSums(const TrainingStart& later, TrainingStart& sum) {
 }
 
 void Append(TrainingRun later, TrainingRun& run) {
-  if (run.sum.failure) run.failures.push_back({run.last_file, *run.sum.failure});
+  if (run.sum.failure) run.failures.push_back(*run.sum.failure);
   run.failures.insert(run.failures.end(), later.failures.begin(), later.failures.end());
   const TrainingStart& next = later.sum;
   if (next.began_unix >= 0 && run.sum.ended_unix >= 0)
@@ -108,7 +107,6 @@ void Append(TrainingRun later, TrainingRun& run) {
   if (next.began_unix >= 0 && run.sum.began_unix < 0) run.sum.began_unix = next.began_unix;
   if (next.ended_unix >= 0) run.sum.ended_unix = next.ended_unix;
   run.starts += later.starts;
-  run.last_file = later.last_file;
   run.redone_iterations += later.redone_iterations;
   run.redone_seconds += later.redone_seconds;
   run.gap_seconds += later.gap_seconds;
@@ -118,12 +116,11 @@ void Append(TrainingRun later, TrainingRun& run) {
 TrainingRun RunOf(TrainingStart start) {
   TrainingRun run;
   run.files = {start.file};
-  run.last_file = start.file;
   run.sum = std::move(start);
   return run;
 }
 
-// A start without facts does not count if there are others.
+// A start without facts counts only if there are no others.
 bool HasNoFacts(const TrainingStart& start) { return start.series.empty() && !start.failure; }
 
 std::vector<TrainingRun> JoinFile(TrainingLog log, bool join) {
@@ -144,11 +141,10 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   std::vector<size_t> order(runs.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return runs[i].sum.first_iteration; });
-  std::vector<bool> gone(runs.size());
   std::vector<size_t> heads;
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
-    for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this continues
+    for (const size_t head : heads)  // the one that ends earliest wins
       if (runs[head].files != runs[i].files && ContinuesAcrossFiles(runs[head], runs[i]) &&
           (best == SIZE_MAX ||
            runs[head].sum.series.back().iteration < runs[best].sum.series.back().iteration))
@@ -156,17 +152,10 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
     if (best == SIZE_MAX) {
       heads.push_back(i);
     } else {
-      Append(std::move(runs[i]), runs[best]);
-      gone[i] = true;
+      Append(std::exchange(runs[i], {}), runs[best]);
     }
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (gone[i]) continue;
-    if (kept != i) runs[kept] = std::move(runs[i]);
-    ++kept;
-  }
-  runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(kept), runs.end());
+  std::erase_if(runs, [](const TrainingRun& run) { return run.files.empty(); });
 }
 
 }  // namespace

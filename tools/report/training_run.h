@@ -1,4 +1,4 @@
-// Runs: starts of training that continue each other, in one log or in several, joined.
+// Runs: starts of training that continue each other, in one log or several, joined.
 #pragma once
 
 #include <string>
@@ -8,27 +8,20 @@
 
 namespace cairn {
 
-// A failure, and the file whose line it is.
-struct FailedStart {
-  std::string file;
-  Failure failure;
-};
-
 struct TrainingRun {
   std::vector<std::string> files;  // in the order of its starts, each once
-  TrainingStart sum;               // all starts as one: iterations that were done again count once
-  int starts = 1;
-  std::vector<FailedStart> failures;  // of the starts before the last
-  std::string last_file;              // of the last start
-  int64_t redone_iterations = 0;      // log lines' worth
+  TrainingStart sum;               // all starts as one: repeated iterations count once
+  int64_t starts = 1;
+  std::vector<Failure> failures;  // of the starts before the last
+  int64_t redone_iterations = 0;  // log lines' worth
   double redone_seconds = 0;
   double gap_seconds = 0;  // between starts, if both lines have dates
 };
 
-// In the order of the logs. `join` false: a run a start.
+// In the order of the logs. `join` false: each start is a run.
 std::vector<TrainingRun> JoinRuns(std::vector<TrainingLog> logs, bool join = true);
 
-// Iterations per log line: as the log says, else the usual step from one line to the next.
+// Iterations per log line: the usual step from one line to the next, else the configured interval.
 int64_t LogInterval(const TrainingStart& start);
 
 }  // namespace cairn

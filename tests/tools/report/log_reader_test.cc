@@ -9,11 +9,7 @@
 namespace cairn {
 namespace {
 
-std::vector<TrainingStart> Starts(const std::string& text) {
-  auto log = ReadTrainingText(text, "x.out");
-  EXPECT_TRUE(log.ok());
-  return std::move(log->starts);
-}
+std::vector<TrainingStart> Starts(const std::string& text) { return ReadTrainingText(text, "x.out").starts; }
 
 TrainingStart OneStart(const std::string& text) {
   std::vector<TrainingStart> starts = Starts(text);
@@ -109,7 +105,6 @@ TEST(LogReaderTest, LinesThatSeveralRanksPrintCountOnce) {
       OneStart("0: " + NewLine(1, 10, 1) + "1: " + NewLine(1, 10, 1.1) + "0: " + NewLine(2, 10, 2) +
                "0: " + NewLine(3, 10, 3) + "1: " + NewLine(2, 10, 2.1) + "1: " + NewLine(3, 10, 3.1));
   EXPECT_EQ(SecondsOf(start), (std::vector<double>{1, 2, 3}));
-  EXPECT_EQ(start.echoes, 3u);
 }
 
 TEST(LogReaderTest, ConfigurationFromTheDumpOfArguments) {
@@ -126,6 +121,23 @@ TEST(LogReaderTest, ConfigurationFromTheDumpOfArguments) {
   EXPECT_EQ(config.zero, 1);
   EXPECT_EQ(config.recompute, true);
   EXPECT_EQ(config.precision, "bf16");
+}
+
+TEST(LogReaderTest, WorldSizesOfEachVersionOfMegatron) {
+  const RunConfig first = OneStart("using world size: 16 and model-parallel size: 2 \n").config;
+  EXPECT_EQ(first.gpus, 16);
+  EXPECT_EQ(first.tp, 2);
+  const RunConfig core =
+      OneStart(
+          "using world size: 64, data-parallel size: 2, context-parallel size: 4, hierarchical "
+          "context-parallel sizes: None, encoder-tensor-model-parallel size: 3, "
+          "tensor-model-parallel size: 8, pipeline-model-parallel size: 1\n")
+          .config;
+  EXPECT_EQ(core.gpus, 64);
+  EXPECT_EQ(core.dp, 2);
+  EXPECT_EQ(core.cp, 4);
+  EXPECT_EQ(core.tp, 8);
+  EXPECT_EQ(core.pp, 1);
 }
 
 TEST(LogReaderTest, ConfigurationFromACommandLineAndFromJson) {
