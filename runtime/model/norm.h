@@ -1,7 +1,7 @@
 // Normalisation over the last dimension: LayerNorm, or RMSNorm, which neither centres nor has a bias as a
 // rule: x / sqrt(mean(x^2) + epsilon) * weight.
 //
-// Statistics and the gradients of weights are fp32. Each way is one pass over memory (norm_core.h).
+// Statistics and the gradients of weights are fp32.
 #pragma once
 
 #include <utility>

@@ -11,7 +11,7 @@
 //   dx = keep * dy / (1 - p), and the residual's is dy
 //
 // All of it in fp32, whatever the type of the activations; y counts as it is stored. A row is the work of a
-// team: a block of threads on a GPU (cuda/norm_kernels.cu), one thread on a CPU (norm_rows.cc). A team has
+// team: a block of threads on a GPU (cuda/norm_kernels.cu), threads of a CPU in the tests. A team has
 // Visit(n, f), which calls f(i) for i in [0, n), the same thread for the same i each time; Sum and SumTwo,
 // which add up what f(i) gives, for all threads; and leads(), true of one thread.
 #pragma once
@@ -22,8 +22,8 @@
 
 namespace cairn {
 
-// T: of activations; W: of weights. Matrices are [rows, width].
-template <typename T, typename W>
+// T: of activations and weights. Matrices are [rows, width].
+template <typename T>
 struct NormForward {
   int64_t width = 0;
   float epsilon = 0;
@@ -31,15 +31,15 @@ struct NormForward {
   const T* residual = nullptr;    // or null: x alone
   const uint8_t* keep = nullptr;  // 0 or 1; with a residual only, or null: all
   float keep_scale = 1;           // 1 / (1 - p)
-  const W* weight = nullptr;      // [width], or null
-  const W* bias = nullptr;        // [width], or null; not without a weight
+  const T* weight = nullptr;      // [width], or null
+  const T* bias = nullptr;        // [width], or null; not without a weight
   T* y = nullptr;                 // with a residual only
   T* n = nullptr;
   float* mean = nullptr;  // [rows]; null: RMSNorm
   float* rstd = nullptr;  // [rows]
 };
 
-template <typename T, typename W>
+template <typename T>
 struct NormBackward {
   int64_t width = 0;
   const T* dn = nullptr;
@@ -47,7 +47,7 @@ struct NormBackward {
   const T* y = nullptr;
   const float* mean = nullptr;  // null: RMSNorm
   const float* rstd = nullptr;
-  const W* weight = nullptr;      // or null
+  const T* weight = nullptr;      // or null
   const uint8_t* keep = nullptr;  // or null: dx is dy
   float keep_scale = 1;
   T* dy = nullptr;
@@ -67,8 +67,8 @@ struct TwoSums {
 // In lambdas that a vectorised loop calls.
 #define CAIRN_INLINE __attribute__((always_inline))
 
-template <typename Team, typename T, typename W>
-CAIRN_ALWAYS_INLINE void AddResidualRow(const Team& team, const NormForward<T, W>& a, int64_t row) {
+template <typename Team, typename T>
+CAIRN_ALWAYS_INLINE void AddResidualRow(const Team& team, const NormForward<T>& a, int64_t row) {
   const int64_t begin = row * a.width;
   const T* x = a.x + begin;
   const T* residual = a.residual + begin;
@@ -84,8 +84,8 @@ CAIRN_ALWAYS_INLINE void AddResidualRow(const Team& team, const NormForward<T, W
   });
 }
 
-template <typename Team, typename T, typename W>
-CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T, W>& a, int64_t row) {
+template <typename Team, typename T>
+CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T>& a, int64_t row) {
   if (a.residual != nullptr) AddResidualRow(team, a, row);
   const T* y = (a.residual != nullptr ? a.y : a.x) + row * a.width;
   T* n = a.n + row * a.width;
@@ -101,8 +101,8 @@ CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T, W>& a, i
     if (a.mean != nullptr) a.mean[row] = mean;
     a.rstd[row] = rstd;
   }
-  const W* weight = a.weight;
-  const W* bias = a.bias;
+  const T* weight = a.weight;
+  const T* bias = a.bias;
   if (bias != nullptr)
     team.Visit(a.width, [=](int64_t i) CAIRN_INLINE {
       Round((Wide(y[i]) - mean) * rstd * Wide(weight[i]) + Wide(bias[i]), n[i]);
@@ -115,12 +115,12 @@ CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T, W>& a, i
 }
 
 // Gives the sums of g and of g * z, and adds to the gradients of the weights.
-template <typename Team, typename T, typename W>
-CAIRN_ALWAYS_INLINE TwoSums ReduceGradRow(const Team& team, const NormBackward<T, W>& a, int64_t row,
-                                          float mean, float rstd, NormWeightGrads grads) {
+template <typename Team, typename T>
+CAIRN_ALWAYS_INLINE TwoSums ReduceGradRow(const Team& team, const NormBackward<T>& a, int64_t row, float mean,
+                                          float rstd, NormWeightGrads grads) {
   const T* y = a.y + row * a.width;
   const T* dn = a.dn + row * a.width;
-  const W* weight = a.weight;
+  const T* weight = a.weight;
   float* dweight = grads.weight;
   float* dbias = grads.bias;
   if (dbias != nullptr)
@@ -142,8 +142,8 @@ CAIRN_ALWAYS_INLINE TwoSums ReduceGradRow(const Team& team, const NormBackward<T
   });
 }
 
-template <typename Team, typename T, typename W>
-CAIRN_ALWAYS_INLINE void NormGradRow(const Team& team, const NormBackward<T, W>& a, int64_t row,
+template <typename Team, typename T>
+CAIRN_ALWAYS_INLINE void NormGradRow(const Team& team, const NormBackward<T>& a, int64_t row,
                                      NormWeightGrads grads) {
   const int64_t begin = row * a.width;
   const float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row];
@@ -152,7 +152,7 @@ CAIRN_ALWAYS_INLINE void NormGradRow(const Team& team, const NormBackward<T, W>&
   const float mean_g = a.mean != nullptr ? sums.first / width : 0, mean_gz = sums.second / width;
   const T* y = a.y + begin;
   const T* dn = a.dn + begin;
-  const W* weight = a.weight;
+  const T* weight = a.weight;
   T* dy = a.dy + begin;
   const auto of_norm = [=](int64_t i, float g) CAIRN_INLINE {
     return rstd * (g - mean_g - (Wide(y[i]) - mean) * rstd * mean_gz);

@@ -1,31 +1,27 @@
-// A CPU's threads share the rows. Those that add up gradients of weights take whole groups of rows, whose
-// sums are added afterwards, so that no sum depends on the number of threads.
+// A block of the GPU's threads adds up the gradients of weights of a whole group of rows. The groups' sums
+// are added afterwards, in an order that depends on the shape alone.
 #include "runtime/model/norm_kernels.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
 #include "runtime/model/norm_on_gpu.h"
-#include "runtime/model/norm_rows.h"
 
 namespace cairn {
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kElementsPerTask = 1 << 15;  // a thread's start costs as much as a few thousand
-constexpr int64_t kRowsPerGroup = 32;          // at least: a group's sums are passed over once more
-constexpr int64_t kCpuGroups = 64;             // at most
-constexpr int64_t kGpuGroups = 512;            // at most; a block of threads each
+constexpr int64_t kRowsPerGroup = 32;  // at least: a group's sums are passed over once more
+constexpr int64_t kMostGroups = 512;   // a block of threads each
 
 // Rows and groups of them.
 struct NormRowGroups {
-  NormRowGroups(const Tensor& x, int64_t most)
+  explicit NormRowGroups(const Tensor& x)
       : rows(x.size(-1) == 0 ? 0 : x.numel() / x.size(-1)),
-        rows_per_group(std::max(kRowsPerGroup, (rows + most - 1) / most)),
+        rows_per_group(std::max(kRowsPerGroup, (rows + kMostGroups - 1) / kMostGroups)),
         count((rows + rows_per_group - 1) / rows_per_group) {}
   int64_t rows, rows_per_group, count;
 };
@@ -38,71 +34,44 @@ T* NormDataOf(const Tensor& t) {
 // The kernels read one element behind the other.
 Tensor InNormRows(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
-NormSettings WithWeightsAs(const NormSettings& settings, at::ScalarType type) {
-  NormSettings same = settings;
-  if (same.weight.defined()) same.weight = same.weight.to(type);
-  if (same.bias.defined()) same.bias = same.bias.to(type);
-  return same;
-}
-
-template <typename T, typename W>
-NormForward<T, W> NormArgumentsOf(const Tensor& x, const Tensor& residual, const KeepMask& mask,
-                                  const NormSettings& settings, const Normed& normed) {
+template <typename T>
+NormForward<T> NormArgumentsOf(const Tensor& x, const Tensor& residual, const KeepMask& mask,
+                               const NormSettings& settings, const Normed& normed) {
   return {.width = x.size(-1),
           .epsilon = static_cast<float>(settings.epsilon),
           .x = NormDataOf<const T>(x),
           .residual = NormDataOf<const T>(residual),
           .keep = NormDataOf<const uint8_t>(mask.keep),
           .keep_scale = static_cast<float>(mask.scale),
-          .weight = NormDataOf<const W>(settings.weight),
-          .bias = NormDataOf<const W>(settings.bias),
+          .weight = NormDataOf<const T>(settings.weight),
+          .bias = NormDataOf<const T>(settings.bias),
           .y = residual.defined() ? NormDataOf<T>(normed.y) : nullptr,
           .n = NormDataOf<T>(normed.n),
           .mean = NormDataOf<float>(normed.mean),
           .rstd = NormDataOf<float>(normed.rstd)};
 }
 
-template <typename T, typename W>
-NormBackward<T, W> NormArgumentsOf(const Tensor& dn, const Tensor& dy, const Normed& normed,
-                                   const KeepMask& mask, const NormSettings& settings,
-                                   const NormGrads& grads) {
+template <typename T>
+NormBackward<T> NormArgumentsOf(const Tensor& dn, const Tensor& dy, const Normed& normed,
+                                const KeepMask& mask, const NormSettings& settings, const NormGrads& grads) {
   return {.width = dn.size(-1),
           .dn = NormDataOf<const T>(dn),
           .dy_of_others = NormDataOf<const T>(dy),
           .y = NormDataOf<const T>(normed.y),
           .mean = NormDataOf<const float>(normed.mean),
           .rstd = NormDataOf<const float>(normed.rstd),
-          .weight = NormDataOf<const W>(settings.weight),
+          .weight = NormDataOf<const T>(settings.weight),
           .keep = NormDataOf<const uint8_t>(mask.keep),
           .keep_scale = static_cast<float>(mask.scale),
           .dy = NormDataOf<T>(grads.dy),
           .dx = mask.keep.defined() ? NormDataOf<T>(grads.dx) : nullptr};
 }
 
-// The sums of group `group` in `sums` [groups, 1 or 2, h].
-NormWeightGrads GroupIn(const Tensor& sums, int64_t group) {
+// The sums of the first group in `sums` [groups, 1 or 2, h].
+NormWeightGrads FirstGroupIn(const Tensor& sums) {
   if (!sums.defined()) return {};
-  float* at = sums.data_ptr<float>() + group * sums.stride(0);
+  float* at = sums.data_ptr<float>();
   return {at, sums.size(1) == 2 ? at + sums.stride(1) : nullptr};
-}
-
-template <typename T>
-void NormForwardOnCpu(const NormForward<T, float>& norm, int64_t rows) {
-  const int64_t rows_per_task = std::max<int64_t>(1, kElementsPerTask / norm.width);
-  at::parallel_for(0, rows, rows_per_task, [&](int64_t begin, int64_t end) { NormRows(norm, begin, end); });
-}
-
-template <typename T>
-void NormBackwardOnCpu(const NormBackward<T, float>& norm, const NormRowGroups& groups, const Tensor& sums) {
-  const int64_t groups_per_task =
-      std::max<int64_t>(1, kElementsPerTask / (norm.width * groups.rows_per_group));
-  at::parallel_for(0, groups.count, groups_per_task, [&](int64_t begin, int64_t end) {
-    for (int64_t group = begin; group < end; ++group) {
-      if (sums.defined()) std::fill_n(GroupIn(sums, group).weight, sums.stride(0), 0.0F);
-      const int64_t row = group * groups.rows_per_group;
-      NormGradRows(norm, row, std::min(groups.rows, row + groups.rows_per_group), GroupIn(sums, group));
-    }
-  });
 }
 
 // Calls visit(T()) for the kernels' type of `type`.
@@ -124,7 +93,6 @@ void CheckNormLaunch(const char* error) { TORCH_CHECK(error == nullptr, "norm on
 bool HasNormKernel(const Tensor& x, const NormSettings& settings) {
   const at::ScalarType type = x.scalar_type();
   if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return false;
-  if (x.is_cpu()) return true;
   return x.is_cuda() && (!settings.weight.defined() || settings.weight.scalar_type() == type) &&
          NormModuleOfGpu() != nullptr;
 }
@@ -137,19 +105,15 @@ Normed NormForwardOf(const Tensor& x_in, const Tensor& residual_in, const KeepMa
   if (!HasNormKernel(x_in, settings)) return NormForwardByOperations(x_in, residual_in, mask, settings);
   const Tensor x = InNormRows(x_in), residual = InNormRows(residual_in);
   const auto statistics = x.options().dtype(at::kFloat);
-  const int64_t rows = NormRowGroups(x, 1).rows;
+  const int64_t rows = NormRowGroups(x).rows;
   Normed normed;
   normed.y = residual.defined() ? at::empty_like(x) : x;
   normed.n = at::empty_like(x);
   if (settings.centres) normed.mean = at::empty({rows}, statistics);
   normed.rstd = at::empty({rows}, statistics);
   WithNormTypeOf(x.scalar_type(), [&]<typename T>(T) {
-    if (x.is_cuda())
-      CheckNormLaunch(NormLaunchesFor<T>().forward(NormArgumentsOf<T, T>(x, residual, mask, settings, normed),
-                                                   rows, x.get_device(), CurrentStreamOf(x.device())));
-    else
-      NormForwardOnCpu(
-          NormArgumentsOf<T, float>(x, residual, mask, WithWeightsAs(settings, at::kFloat), normed), rows);
+    CheckNormLaunch(NormLaunchesFor<T>().forward(NormArgumentsOf<T>(x, residual, mask, settings, normed),
+                                                 rows, x.get_device(), CurrentStreamOf(x.device())));
   });
   return normed;
 }
@@ -159,7 +123,7 @@ NormGrads NormBackwardOf(const Tensor& dn_in, const Tensor& dy_in, const Normed&
   RECORD_FUNCTION("cairn::norm_backward", std::vector<c10::IValue>());
   if (!HasNormKernel(dn_in, settings)) return NormBackwardByOperations(dn_in, dy_in, normed, mask, settings);
   const Tensor dn = InNormRows(dn_in), dy = InNormRows(dy_in);
-  const NormRowGroups groups(dn, dn.is_cuda() ? kGpuGroups : kCpuGroups);
+  const NormRowGroups groups(dn);
   Tensor sums;
   if (settings.weight.defined())
     sums = at::empty({groups.count, settings.bias.defined() ? 2 : 1, dn.size(-1)},
@@ -168,14 +132,9 @@ NormGrads NormBackwardOf(const Tensor& dn_in, const Tensor& dy_in, const Normed&
   grads.dy = at::empty_like(dn);
   grads.dx = mask.keep.defined() ? at::empty_like(dn) : grads.dy;
   WithNormTypeOf(dn.scalar_type(), [&]<typename T>(T) {
-    if (dn.is_cuda())
-      CheckNormLaunch(NormLaunchesFor<T>().backward(
-          NormArgumentsOf<T, T>(dn, dy, normed, mask, settings, grads), groups.rows, groups.rows_per_group,
-          GroupIn(sums, 0), dn.get_device(), CurrentStreamOf(dn.device())));
-    else
-      NormBackwardOnCpu(
-          NormArgumentsOf<T, float>(dn, dy, normed, mask, WithWeightsAs(settings, at::kFloat), grads), groups,
-          sums);
+    CheckNormLaunch(NormLaunchesFor<T>().backward(NormArgumentsOf<T>(dn, dy, normed, mask, settings, grads),
+                                                  groups.rows, groups.rows_per_group, FirstGroupIn(sums),
+                                                  dn.get_device(), CurrentStreamOf(dn.device())));
   });
   if (sums.defined()) grads.weights = sums.sum(0);
   return grads;

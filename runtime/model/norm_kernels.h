@@ -1,6 +1,6 @@
-// Norms of tensors by the kernels of norm_core.h: on a CPU row by row on its threads; on a GPU by
-// libcairn_norm.so (cuda/norm_kernels.cu). If that is missing, and for other types than fp32, bf16 and
-// fp16, by libtorch's operations, several passes over memory.
+// Norms of tensors: on a GPU by the kernels of libcairn_norm.so (cuda/norm_kernels.cu), one pass over memory.
+// On a CPU, without that module, and for other types than fp32, bf16 and fp16, by libtorch's operations. On a
+// CPU kernels of our own would save 1 to 2 % of a step (12 layers of width 512).
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -39,7 +39,7 @@ struct NormGrads {
 NormGrads NormBackwardOf(const at::Tensor& dn, const at::Tensor& dy, const Normed& normed,
                          const KeepMask& mask, const NormSettings& settings);
 
-// For tests: the same by libtorch's operations.
+// The same by libtorch's operations.
 Normed NormForwardByOperations(const at::Tensor& x, const at::Tensor& residual, const KeepMask& mask,
                                const NormSettings& settings);
 NormGrads NormBackwardByOperations(const at::Tensor& dn, const at::Tensor& dy, const Normed& normed,

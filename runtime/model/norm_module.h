@@ -11,9 +11,9 @@ namespace cairn {
 // The result is null, or CUDA's error in words.
 template <typename T>
 struct NormLaunches {
-  const char* (*forward)(const NormForward<T, T>& norm, int64_t rows, int device, void* stream);
+  const char* (*forward)(const NormForward<T>& norm, int64_t rows, int device, void* stream);
   // `sums`: those of the first group of rows; the next ones lie one behind the other.
-  const char* (*backward)(const NormBackward<T, T>& norm, int64_t rows, int64_t rows_per_group,
+  const char* (*backward)(const NormBackward<T>& norm, int64_t rows, int64_t rows_per_group,
                           NormWeightGrads sums, int device, void* stream);
 };
 

@@ -65,13 +65,13 @@ class BlockTeam {
 };
 
 template <typename T>
-__global__ void ForwardKernel(NormForward<T, T> norm) {
+__global__ void ForwardKernel(NormForward<T> norm) {
   __shared__ float shared[2 * kWarp];
   NormRow(BlockTeam(shared), norm, blockIdx.x);
 }
 
 template <typename T>
-__global__ void BackwardKernel(NormBackward<T, T> norm, int64_t rows, int64_t rows_per_group,
+__global__ void BackwardKernel(NormBackward<T> norm, int64_t rows, int64_t rows_per_group,
                                NormWeightGrads sums, bool in_shared) {
   __shared__ float shared[2 * kWarp];
   extern __shared__ float group_sums[];
@@ -100,7 +100,7 @@ const char* LastError() {
 }
 
 template <typename T>
-const char* LaunchForward(const NormForward<T, T>& norm, int64_t rows, int device, void* stream) {
+const char* LaunchForward(const NormForward<T>& norm, int64_t rows, int device, void* stream) {
   if (rows == 0) return nullptr;
   // This CUDA runtime is the module's own: it need not know what libtorch's has chosen.
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return cudaGetErrorString(error);
@@ -110,7 +110,7 @@ const char* LaunchForward(const NormForward<T, T>& norm, int64_t rows, int devic
 }
 
 template <typename T>
-const char* LaunchBackward(const NormBackward<T, T>& norm, int64_t rows, int64_t rows_per_group,
+const char* LaunchBackward(const NormBackward<T>& norm, int64_t rows, int64_t rows_per_group,
                            NormWeightGrads sums, int device, void* stream) {
   if (rows == 0) return nullptr;
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return cudaGetErrorString(error);
