@@ -14,7 +14,7 @@
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
-#include "runtime/model/state_memory.h"
+#include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"

@@ -13,9 +13,9 @@
 #include <optional>
 #include <tuple>
 
-#include "runtime/model/dropout.h"
-#include "runtime/model/recompute.h"
-#include "runtime/model/scattered_rows.h"
+#include "runtime/model/autograd/dropout.h"
+#include "runtime/model/autograd/recompute.h"
+#include "runtime/model/layers/scattered_rows.h"
 
 namespace cairn {
 namespace {

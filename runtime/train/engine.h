@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/model/random_streams.h"
+#include "runtime/model/autograd/random_streams.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/pipeline.h"

@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "ckpt/base/flat_range.h"
-#include "runtime/model/state_memory.h"
+#include "runtime/model/parameters/state_memory.h"
 
 namespace cairn {
 namespace {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "runtime/comm/parallel_dims.h"
-#include "runtime/model/flat_parameters.h"
+#include "runtime/model/parameters/flat_parameters.h"
 
 namespace cairn {
 

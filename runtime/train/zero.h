@@ -15,8 +15,8 @@
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/train_config.h"
-#include "runtime/model/flat_parameters.h"
-#include "runtime/model/parameter_unit.h"
+#include "runtime/model/autograd/parameter_unit.h"
+#include "runtime/model/parameters/flat_parameters.h"
 
 namespace cairn {
 

@@ -15,7 +15,7 @@
 #include "ckpt/base/flat_range.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/data/hash.h"
-#include "runtime/model/initialize.h"
+#include "runtime/model/parameters/initialize.h"
 #include "runtime/train/mock_data.h"
 #include "runtime/train/trainer.h"
 #include "tests/support/mpi_main.h"
