@@ -92,13 +92,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingToken
   options.optimizer_facts = [config, schedule](const TrainState& state) {
     return OptimizerFacts(config, schedule, state);
   };
-  options.device_copy = [](void* to, const void* from, size_t bytes, bool to_device) {
-    const auto view = [&](const void* data, bool on_device) {
-      return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
-                           at::TensorOptions(on_device ? at::kCUDA : at::kCPU).dtype(at::kByte));
-    };
-    view(to, to_device).copy_(view(from, !to_device));
-  };
+  options.device_copy = CopyBetweenSides;
   // The device is this rank's current one; libtorch computes on its default stream.
   if (config.device == "cuda")
     options.device_snapshot = [device] { return NewCudaSnapshot({.device = device}); };

@@ -1,5 +1,8 @@
-// Settings of the operating system and of libtorch for a training: threads, memory, determinism.
+// Settings of the operating system and of libtorch for a training: threads, memory, determinism; copies to
+// and from a GPU.
 #pragma once
+
+#include <cstddef>
 
 namespace cairn {
 
@@ -15,5 +18,8 @@ void KeepFreedMemory();
 // unbroken one. By default libtorch adds up some gradients (of the embedding, of flash attention) in whatever
 // order its threads come. Call it before the first use of the GPU.
 void UseDeterministicKernels();
+
+// Copies between host memory and the GPU that is this rank's current one.
+void CopyBetweenSides(void* to, const void* from, size_t bytes, bool to_device);
 
 }  // namespace cairn
