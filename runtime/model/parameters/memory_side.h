@@ -2,8 +2,7 @@
 // Ren et al. 2021).
 //
 // Host memory is pinned if the device is a GPU. On a CPU both are the same memory, and moving state to the
-// host changes nothing; a test makes them two (Separate), so that what a GPU would do runs on a CPU: each
-// side is counted, and a touch from the wrong side ends the program.
+// host changes nothing; a test makes them two (SeparateSides), so that what a GPU would do runs on a CPU.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -34,9 +33,14 @@ class Touches {
   Touches(bool host, bool device);
 };
 
-// For tests: from now on, until `false`, memory of ZerosOn for a CPU is on two sides.
-void SeparateSides(bool separate);
-// Bytes that ZerosOn gave out since SeparateSides(true), and that are still in use.
-uint64_t BytesOn(Side side);
+// For tests: gives out the memory of both sides, and knows who may touch it.
+class SideMemory {
+ public:
+  virtual ~SideMemory() = default;
+  virtual at::Tensor Zeros(Side side, uint64_t elements, at::ScalarType type) = 0;
+  virtual void Allow(bool host, bool device) = 0;
+};
+// From now on memory of ZerosOn for a CPU comes from `memory`; null: it is one again.
+void SeparateSides(SideMemory* memory);
 
 }  // namespace cairn

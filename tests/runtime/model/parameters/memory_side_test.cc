@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/separated_sides.h"
+
 namespace cairn {
 namespace {
 
 class MemorySideTest : public testing::Test {
  protected:
-  MemorySideTest() { SeparateSides(true); }
-  ~MemorySideTest() override { SeparateSides(false); }
+  MemorySideTest() { PutSidesApart(true); }
+  ~MemorySideTest() override { PutSidesApart(false); }
 };
 
 TEST_F(MemorySideTest, BytesAreCountedWhileTheyAreInUse) {
