@@ -94,9 +94,9 @@ Status IndexedDataset::CheckHeader() {
     return NotSupported("{}: version at byte 9 is {}, known is {}", path, version, kIndexVersion);
   }
   const auto code = Load<uint8_t>(bytes, 17);
-  const std::optional<TokenType> type = ParseTokenType(code);
+  const TokenTypeRow* const type = FindTokenType(code);
   if (!type) return NotSupported("{}: token type at byte 17 is {}, known are 1 to 5 and 8", path, code);
-  token_type_ = *type;
+  token_type_ = type->type;
   sequence_count_ = Load<uint64_t>(bytes, 18);
   document_entries_ = Load<uint64_t>(bytes, 26);
   // Bounded one by one first, so that the sum below cannot wrap around.
