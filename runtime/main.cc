@@ -99,7 +99,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingToken
   return options;
 }
 
-// libtorch throws; everything else hands back a Status.
+// libtorch throws; all other code returns a Status.
 template <typename Function>
 Status Guard(Function&& function) {
   try {
@@ -118,23 +118,23 @@ void Complain(const Status& status) {
   Say(line);
 }
 
-// The status of Agree, without the rank if rank 0 has the same error: then all ranks have it as a rule.
+// The status of Agree, without the rank if rank 0 has the same error: then usually all ranks have it.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
   const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
   return own ? mine : agreed;
 }
 
-// How it ended on this rank. `together`: all ranks have the same failure, so that one says it and all leave
-// in order; else the others do not know of it.
+// How the training ended on this rank. `together`: all ranks have the same failure, so one reports it and all
+// leave in order; otherwise the others do not know of it.
 struct Outcome {
   Status status;
   bool together = false;
   TrainingEnd end = TrainingEnd::kDone;
 };
 
-// The user's mistakes show before the first step, or in the data. Every rank comes to the same
-// agreements, whatever it met before them.
+// Mistakes of the user show before the first step, or in the data. Every rank takes part in the same
+// agreements, even after a failure of its own.
 Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, const Topology& topology,
               Transport& transport, std::chrono::steady_clock::time_point start) {
   const ParallelDims dims = MakeParallelDims(topology, transport);

@@ -48,7 +48,7 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
     peak_tflops_ = PeakTflops(GpuModel(), config.dtype()).value_or(0);
 }
 
-// There may be room by now for the lines that wait.
+// The disk may have room by now for the lines that wait.
 TrainLog::~TrainLog() {
   if (json_) FlushJson();
   if (events_) FlushEvents();

@@ -1,5 +1,5 @@
-// One pipeline stage of a decoder: norm before each block, residuals around them; what else it is made of, a
-// ModelSpec says (runtime/config/model_spec.h).
+// One pipeline stage of a decoder: norm before each block, residuals around them. A ModelSpec
+// (runtime/config/model_spec.h) says the rest.
 //
 // b samples of s tokens, hidden size h, vocabulary V. With one stage it is the whole model.
 #pragma once

@@ -148,7 +148,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 
 // ---- Save ----
 
-// Reserves the memory of all saves once, so that none of them fails for lack of it.
+// Reserves the memory of all saves once: none of them fails for lack of it.
 Status Checkpointer::Prepare(const StateBuffers& buffers) {
   if (options_.save_dir.empty()) return OkStatus();
   const Status reserved = Reserve(buffers);

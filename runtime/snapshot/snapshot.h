@@ -5,8 +5,8 @@
 // - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
-// What lies on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there; behind, the
-// trainer then only fences its stream for it, and helps with what lies on the host (offloaded states).
+// State on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there. For a copy
+// behind, the trainer then only fences its stream, and helps with state on the host (offloaded states).
 #pragma once
 
 #include <condition_variable>

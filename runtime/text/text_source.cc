@@ -1,6 +1,6 @@
-// Every file is opened once at the start, so that a missing one is found before the first document. Of text,
-// lines gather in `pending_`, and a chunk goes out only once it is known what follows, since a chunk says
-// whether it ends its document. Of JSON lines, one line is one document and is parsed whole, up to a limit.
+// Every file is opened once at the start: a missing one is found before the first document. Lines of text
+// gather in `pending_`. A chunk is returned only once the next line is known, since it says whether it ends
+// its document. A JSON line is one document and is parsed as a whole, up to a limit.
 
 #include "runtime/text/text_source.h"
 

@@ -2,8 +2,8 @@
 // backward.
 //
 // Here parameters are not autograd's leaves. A layer's backward adds the gradients of its weights straight to
-// the fp32 buffer (Parameter::grad) and returns only those of its inputs, so that no gradient of a weight is
-// ever copied or rounded to 16 bits on its way, and the flat buffer is ready for the data parallel reduction.
+// the fp32 buffer (Parameter::grad) and returns only those of its inputs, so no gradient of a weight is ever
+// copied or rounded to 16 bits on its way, and the flat buffer is ready for the data parallel reduction.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -22,8 +22,8 @@ using BackwardOfMany = std::function<std::vector<at::Tensor>(const std::vector<a
 // While one lives, autograd records nothing; Finish ties the result to a backward function written by hand.
 class ByHand {
  public:
-  // Nothing is tied where autograd was not recording, or where no input requires gradients. An empty list
-  // always is (an embedding: only its weight learns).
+  // Nothing is tied if autograd was not recording, or if no input requires gradients. An empty list always is
+  // (an embedding: only its weight learns).
   explicit ByHand(std::vector<at::Tensor> inputs);
 
   // `backward` must not capture the result itself: that would be a cycle.

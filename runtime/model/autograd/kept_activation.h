@@ -1,4 +1,4 @@
-// An activation that is kept until backward needs it: as it is, cut across the tensor parallel ranks, or in
+// An activation that is kept until backward needs it: unchanged, cut across the tensor parallel ranks, or in
 // host memory (--partition-activations, --checkpoint-in-cpu).
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace cairn {
 
 struct Keeping {
-  // All of them have the same activation, and each keeps its part alone. One rank: all of it.
+  // All of them have the same activation, and each keeps only its part. One rank: all of it.
   ProcessGroup cut_across;
   bool in_host_memory = false;
 
@@ -19,7 +19,7 @@ struct Keeping {
 
 class KeptActivation {
  public:
-  // Holds on to `x` itself only where nothing is copied. The copy off a GPU waits for nothing.
+  // Holds on to `x` itself only if nothing is copied. The copy off a GPU waits for nothing.
   KeptActivation(const at::Tensor& x, const Keeping& keeping);
   // Equal to x, without its history. Collective over the ranks that it is cut across.
   at::Tensor Get() const;
@@ -32,7 +32,7 @@ class KeptActivation {
 };
 
 // Bytes that this process keeps in host memory now. On the CPU they do not come from libtorch's allocator, so
-// that the two kinds of memory can be told apart there, too.
+// the two kinds of memory can be distinguished there, too.
 int64_t BytesKeptInHostMemory();
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // The block is recorded in a graph of its own, from a leaf that stands for x to its result; one node of the
-// outer graph runs it backward between the hooks. So a unit has an end also where autograd sees none: an
-// embedding has no input that learns.
+// outer graph runs it backward between the hooks. A unit therefore has an end even if autograd sees none: an
+// embedding has no input that requires gradients.
 #include "runtime/model/autograd/parameter_unit.h"
 
 #include <torch/torch.h>

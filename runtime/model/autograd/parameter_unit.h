@@ -2,8 +2,8 @@
 // around their use.
 //
 // The model names its units by their place: kBeforeLayers (embedding), 0, 1, ... (layers), kAfterLayers (norm
-// and output layer). Who keeps parameters elsewhere (ZeRO-3), or wants gradients as soon as they are complete
-// (ZeRO-2), watches them; the layers know nothing of it.
+// and output layer). Code that keeps parameters elsewhere (ZeRO-3), or needs gradients as soon as they are
+// complete (ZeRO-2), watches them; the layers do not know of it.
 #pragma once
 
 #include <ATen/Tensor.h>

@@ -12,8 +12,8 @@
 
 namespace cairn {
 
-// block(x), but with nothing kept but x. In backward the block runs again under the random streams of the
-// first time, so that dropout drops the same. `block` and `streams` must outlive backward.
+// block(x), of which only x is kept. In backward the block runs again with the random streams of the first
+// time: dropout drops the same elements. `block` and `streams` must outlive backward.
 at::Tensor Recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& x,
                      RandomStreams& streams, const Keeping& keeping = {});
 

@@ -13,7 +13,7 @@ namespace cairn {
 struct VocabularyShard {
   int64_t first_id = 0;
   int64_t ids = 0;  // true columns; those behind are padding
-  // false: padding has no part in the softmax, so that the loss depends on no TP. true: it has, with logits
+  // false: padding is left out of the softmax, so the loss does not depend on TP. true: it has, with logits
   // of 0 that learn nothing, about as in Megatron, whose padding rows are weights like any other.
   bool counts_padding = false;
 };

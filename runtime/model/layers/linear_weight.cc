@@ -9,7 +9,7 @@ namespace {
 
 using at::Tensor;
 
-// While one lives, the tile has what `use` says.
+// While one lives, the tile has its value or its gradient, as `use` says.
 class TileInUse {
  public:
   TileInUse(UnitHooks* hooks, const ParameterTile& tile, TileUse use)

@@ -1,9 +1,8 @@
-// A linear layer's weight [out, in], and the products with it: whole, or in tiles of neighbouring rows, of
-// which each is there only while it is used (--memory-centric-tiled-linear).
+// A linear layer's weight [out, in], and the products with it: whole, or in tiles of neighbouring rows, each
+// of which is present only while it is used (--memory-centric-tiled-linear).
 //
-// After DeepSpeed's TiledLinear, which cuts both sides and has a parameter for each tile. Rows alone lie
-// together in the flat buffer: so the parameter stays one, and the products need no sum but that of the
-// input's gradient.
+// After DeepSpeed's TiledLinear, which cuts both sides and has a parameter for each tile. Only rows lie
+// together in the flat buffer. So it stays one parameter, and only the input's gradient needs a sum.
 #pragma once
 
 #include <ATen/Tensor.h>

@@ -17,7 +17,7 @@ namespace cairn {
 class Norm {
  public:
   // Weight and bias: [h], or undefined; no bias without a weight. `shared_with`: ranks that norm other
-  // activations by the same weights, so that their gradients are added up.
+  // activations by the same weights, so their gradients are added up.
   Norm(Normalization kind, Parameter weight, Parameter bias, double epsilon, ProcessGroup shared_with = {})
       : kind_(kind),
         weight_(std::move(weight)),

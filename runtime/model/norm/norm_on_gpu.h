@@ -1,4 +1,4 @@
-// Loads libcairn_norm.so from beside the program; its kernels run on libtorch's stream.
+// Loads libcairn_norm.so from the directory of the program; its kernels run on libtorch's stream.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,5 +1,5 @@
 // Initial weights, independent of the topology: every element is a function of the seed, the parameter's name
-// and its place in the whole tensor, so that any rank makes its slice alone.
+// and its place in the whole tensor, so each rank makes its slice by itself.
 //
 // As GPT-2 and Megatron: normal(0, std), those that write to the residual stream divided by sqrt(2 * layers);
 // norms' weights one, biases zero; padding rows of the vocabulary zero.

@@ -1,5 +1,5 @@
-// Which memory a tensor that stays from step to step lies in: the device's, or the host's (ZeRO-Offload:
-// Ren et al. 2021).
+// The memory of tensors that stay from step to step: the device's, or the host's (ZeRO-Offload: Ren et al.
+// 2021).
 //
 // Host memory is pinned if the device is a GPU. On a CPU both are the same memory, and moving state to the
 // host changes nothing; a test makes them two (SeparateSides), so that what a GPU would do runs on a CPU.
@@ -13,13 +13,13 @@ namespace cairn {
 
 enum class Side { kDevice, kHost };
 
-// Zeros of one dimension, on `device` or in the host memory beside it.
+// Zeros of one dimension, on `device` or in the memory of its host.
 at::Tensor ZerosOn(Side side, at::Device device, uint64_t elements, at::ScalarType type);
 
 // True if `device` has two sides: moving state from one to the other copies it.
 bool SidesDiffer(at::Device device);
 
-// While one lives, this program may touch these sides; otherwise, the device's alone. Does nothing outside of
+// While one lives, this program may touch these sides; otherwise, only the device's. Does nothing outside of
 // tests. Not to be nested; one thread.
 class Touches {
  public:

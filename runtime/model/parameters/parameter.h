@@ -1,4 +1,4 @@
-// A parameter as its layer sees it: what to compute with, and where its gradient adds up.
+// A parameter as its layer sees it: its value, and the tensor that its gradient is added to.
 //
 // It is a handle: who owns the memory (flat_parameters.h) may bring the tensors in just before the layer runs
 // and take them away afterwards (parameter_unit.h). So a layer asks for them each time that it computes,
@@ -19,7 +19,7 @@ class Parameter {
       : tensors_(std::make_shared<Tensors>(Tensors{std::move(value), std::move(grad)})) {}
 
   bool defined() const { return tensors_ != nullptr; }
-  // Undefined tensors of a parameter that there is none of, or that is elsewhere.
+  // Undefined tensors if the model does not have the parameter, or if it is elsewhere.
   at::Tensor value() const { return tensors_ ? tensors_->value : at::Tensor(); }
   at::Tensor grad() const { return tensors_ ? tensors_->grad : at::Tensor(); }
 

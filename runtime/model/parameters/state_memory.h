@@ -14,7 +14,7 @@ namespace cairn {
 at::Tensor StateZeros(std::string_view part, Side side, at::Device device, uint64_t elements,
                       at::ScalarType type);
 
-// libtorch's message as a line for the user if it says that memory ran out, outside of the state.
+// A line for the user if libtorch's message says that memory ran out outside of the state.
 std::optional<std::string> OutOfMemoryLine(std::string_view message);
 
 }  // namespace cairn
