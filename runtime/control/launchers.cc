@@ -51,14 +51,14 @@ std::string_view Variable(const char* name) {
   return value ? value : "";
 }
 
-// A number that is not known to be that of a process alone is that of one among several. torch's old launcher
-// had LOCAL_RANK=-1 for a process alone.
+// Any number counts as that of one process among several, unless it is known to mean a process alone. torch's
+// old launcher had LOCAL_RANK=-1 for a process alone.
 bool SizeClaims(std::string_view size) { return !size.empty() && size != "0" && size != "1"; }
 bool RankClaims(std::string_view rank, std::string_view first) {
   return !rank.empty() && rank != "-1" && rank != "0" && rank != first;
 }
 
-std::string MissingOfTorchrun() {
+std::string MissingTorchrunVariables() {
   std::vector<std::string_view> missing;
   std::ranges::copy_if(kTorchrunVariables, std::back_inserter(missing),
                        [](const char* name) { return std::getenv(name) == nullptr; });
@@ -95,7 +95,7 @@ std::string WhyNotAlone() {
       "--mpi=pmix or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each; to train in "
       "this process alone, unset {}",
       variables.front(), Variable(std::string(variables.front()).c_str()), launcher->name,
-      torchrun && !HasTorchrunVariables() ? MissingOfTorchrun() : "this one cannot find the others",
+      torchrun && !HasTorchrunVariables() ? MissingTorchrunVariables() : "this one cannot find the others",
       fmt::join(variables, " "));
 }
 

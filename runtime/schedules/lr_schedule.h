@@ -1,7 +1,7 @@
 // The learning rate as a function of the samples of the updates so far: linear (or logarithmic)
 // warm-up, then constant, linear or cosine decay.
 //
-// Counting samples, not steps, keeps the curve where the batch size ramps up or changes on resume. Formulas
+// Counting samples instead of steps keeps the curve if the batch size ramps up or changes on resume. Formulas
 // as Megatron's OptimizerParamScheduler, and its timing: an update uses the rate at the samples before it
 // (the first one of a warm-up is taken at rate 0), a step that is skipped does not advance it, and the log
 // has the rate after the step, which is that of the next update.
@@ -9,6 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/config/schedule_lengths.h"
 #include "runtime/config/train_config.h"
 
 namespace cairn {
@@ -27,16 +28,9 @@ class LrSchedule {
  private:
   double WarmupAt(double samples) const;
 
-  double max_lr_;
-  double min_lr_;
-  double warmup_init_;
-  bool log_warmup_;
-  double batch_;  // samples
-  std::string style_;
-  double weight_decay_;
-  int64_t total_samples_;
-  double warmup_samples_ = 0;
-  double decay_samples_ = 0;
+  const TrainConfig config_;
+  const int64_t total_samples_;
+  const ScheduleLengths lengths_;
 };
 
 }  // namespace cairn

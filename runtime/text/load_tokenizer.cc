@@ -1,5 +1,5 @@
 // Bytes are their own tokens. SentencePiece gets a text line by line if a trial at the start shows that lines
-// do not depend on each other; offsets are those of the whole text, so that callers do not see the cuts.
+// do not depend on each other; offsets are those of the whole text, so callers do not see the cuts.
 
 #include "runtime/text/load_tokenizer.h"
 
@@ -30,8 +30,8 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along
-// the whole text, so that after some hundred kilobytes the rounding, not the model, chooses the pieces.
+// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along the
+// whole text, so after some hundred kilobytes rounding chooses the pieces, not the model.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   Status Load(const std::string& model) {
@@ -113,14 +113,10 @@ Result<LoadedTokenizer> LoadSentencePiece(FileSystem& fs, const std::string& pat
 }
 
 Result<LoadedTokenizer> LoadBpe(FileSystem& fs, const HfTokenizerPlace& place) {
-  LoadedTokenizer loaded;
-  CAIRN_ASSIGN_OR_RETURN(loaded.files, ReadHfTokenizerFiles(fs, place));
-  auto tokenizer = MakeHfTokenizer(loaded.files);
-  if (!tokenizer.ok())
-    return tokenizer.status().WithContext(place.path.empty() ? place.vocab_file : place.path);
-  loaded.lost_bytes = (*tokenizer)->lost_bytes();
-  loaded.tokenizer = std::move(tokenizer).value();
-  return loaded;
+  CAIRN_ASSIGN_OR_RETURN(OpenedHfTokenizer opened, OpenHfTokenizer(fs, place));
+  const int lost_bytes = opened.tokenizer->lost_bytes();
+  return LoadedTokenizer{
+      .tokenizer = std::move(opened.tokenizer), .files = std::move(opened.files), .lost_bytes = lost_bytes};
 }
 
 }  // namespace
