@@ -34,7 +34,7 @@ Result<double> MeasureReading(CheckpointSource& source) {
 
 }  // namespace
 
-void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
+void AddWriterFlags(CLI::App& verb, WriterOptions& options) {
   verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
       ->check(CLI::Range(1, 256))
       ->option_text("N");

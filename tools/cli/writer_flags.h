@@ -3,13 +3,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "convert/stream/step_builder.h"
-#include "convert/stream/transfer.h"
+#include "convert/transfer/transfer.h"
 
 namespace cairn {
 
 // Adds --jobs, --max-memory and --direct.
-void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options);
+void AddWriterFlags(CLI::App& verb, WriterOptions& options);
 
 // Prints what a verb would take, and checks that `target` has room for it, unless that is empty.
 // `overflowed`: elements that would become infinite; then nothing would be written. Measures the speed of the

@@ -35,19 +35,16 @@ void Print(const OpenedSource& opened, const System& format, const Topology& top
 Result<int> RunExport(const OpenedSource& opened, const System& format, const std::string& target,
                       const ExportFlags& flags) {
   CheckpointSource& source = opened.source();
-  ExportOptions options = flags.options;
-  const Result<TransferCost> estimated = EstimateExport(source, format, options);
-  if (!estimated.ok()) return estimated.status().WithContext(source.name());
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanExport(source, format, flags.options));
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
   if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, *estimated, target, flags.json));
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, flags.json));
     return kExitDone;
   }
   RemoveOutputsAtSignals();
   CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
-                         RunTimed("converting", estimated->moved_bytes, !flags.json, options.progress, [&] {
-                           return Export(FileSystem::Posix(), source, format, target, options);
-                         }));
-  Print(opened, format, options.target.topology, done, flags.json);
+                         RunTimed("converting", cost.moved_bytes, !flags.json, transfer, target));
+  Print(opened, format, flags.options.target.topology, done, flags.json);
   for (const std::string& note : done.result.notes) PrintProblem("note: " + note);
   return kExitDone;
 }

@@ -128,7 +128,7 @@ void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
 Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags) {
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, flags.topology.Of(source.manifest()));
-  ReshapeOptions options{
+  const ReshapeOptions options{
       .target = topology,
       .writer = flags.writer,
       .vocab_multiple = flags.vocab_multiple,
@@ -137,7 +137,8 @@ Result<int> RunReshape(const OpenedSource& opened, const std::string& target, co
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
       .progress = {}};
   if (flags.is_virtual) return RunVirtually(opened, target, flags, options);
-  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
   if (flags.dry_run && !options.team.leads()) return kExitDone;
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, flags.json));
@@ -145,8 +146,7 @@ Result<int> RunReshape(const OpenedSource& opened, const std::string& target, co
   }
   CAIRN_ASSIGN_OR_RETURN(
       const TimedTransfer done,
-      RunTimed("reshaping", cost.moved_bytes, !flags.json && options.team.leads(), options.progress,
-               [&] { return Reshape(FileSystem::Posix(), source, target, options); }));
+      RunTimed("reshaping", cost.moved_bytes, !flags.json && options.team.leads(), transfer, target));
   if (options.team.leads()) Print(flags, opened, topology, done);
   return kExitDone;
 }

@@ -33,7 +33,7 @@ struct ReshapeFlags {
   uint64_t vocab_multiple = 0;  // 0: that of the source
   bool resume = false;
   bool no_read_back = false;
-  StepBuilderOptions writer;
+  WriterOptions writer;
   bool is_virtual = false;  // metadata only
   bool dry_run = false;
   bool json = false;

@@ -146,17 +146,16 @@ void PrintOverflow(const TransferResult& result, const StripOptions& options, st
 }
 
 // If a type is given, reads all values: only they show whether any overflows.
-Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
+Result<int> DryRun(Transfer transfer, const std::string& target, const StripOptions& options,
                    const TransferCost& cost, bool json) {
   TransferResult tried;
   if (options.dtype) {
-    StripOptions trial = options;
     Progress progress("looking for overflows", cost.read_bytes, !json);
-    trial.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
+    transfer.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(tried, transfer.Try());
   }
   const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;
-  CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, json, overflowed));
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(transfer.source, cost, target, json, overflowed));
   if (!tried.overflowed) return kExitDone;
   if (!json) PrintLosses(tried);
   PrintOverflow(tried, options, "nothing would be written");
@@ -215,12 +214,12 @@ Result<int> RunStrip(const OpenedSource& opened, const std::string& target, cons
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
-  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(source, options));
-  if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
+  if (flags.dry_run) return DryRun(transfer, target, options, cost, flags.json);
   RemoveOutputsAtSignals();
   CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
-                         RunTimed("writing weights", cost.moved_bytes, !flags.json, options.progress,
-                                  [&] { return Strip(FileSystem::Posix(), source, target, options); }));
+                         RunTimed("writing weights", cost.moved_bytes, !flags.json, transfer, target));
   const TransferResult& result = done.result;
   if (flags.json)
     PrintJson(ToJson(opened, result, done.seconds));

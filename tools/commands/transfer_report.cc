@@ -38,17 +38,14 @@ void PrintAccount(const OpenedSource& source) {
   PrintNames("left behind", source.LeftBehind());
 }
 
-Result<TimedTransfer> RunTimed(std::string_view what, uint64_t bytes, bool shown,
-                               std::function<void(uint64_t)>& progress,
-                               const std::function<Result<TransferResult>()>& write) {
+Result<TimedTransfer> RunTimed(std::string_view what, uint64_t bytes, bool shown, Transfer transfer,
+                               const std::string& target) {
   PrepareToWrite();
   const Stopwatch watch;
   Progress bar(std::string(what), bytes, shown);
-  progress = [&](uint64_t done) { bar.Update(done); };
-  Result<TransferResult> result = write();
-  progress = nullptr;
-  if (!result.ok()) return result.status();
-  return TimedTransfer{*std::move(result), watch.Seconds()};
+  transfer.progress = [&](uint64_t done) { bar.Update(done); };
+  CAIRN_ASSIGN_OR_RETURN(TransferResult result, transfer.Run(FileSystem::Posix(), target));
+  return TimedTransfer{std::move(result), watch.Seconds()};
 }
 
 nlohmann::ordered_json TransferFacts(const OpenedSource& opened, const TransferResult& result,

@@ -1,10 +1,9 @@
 // What the verbs that write checkpoints print of their work: of the source, the result, and the time.
 #pragma once
 
-#include <functional>
 #include <string>
 
-#include "convert/stream/transfer.h"
+#include "convert/transfer/transfer.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
@@ -18,11 +17,9 @@ struct TimedTransfer {
   double seconds = 0;
 };
 
-// Prepares the process, runs `write` and measures it. Sets `progress`, the callback of the verb's options, to
-// show a bar of `bytes` named `what`, if `shown`.
-Result<TimedTransfer> RunTimed(std::string_view what, uint64_t bytes, bool shown,
-                               std::function<void(uint64_t)>& progress,
-                               const std::function<Result<TransferResult>()>& write);
+// Prepares the process, runs the transfer and measures it. Shows a bar of `bytes` named `what`, if `shown`.
+Result<TimedTransfer> RunTimed(std::string_view what, uint64_t bytes, bool shown, Transfer transfer,
+                               const std::string& target);
 
 // The fields that all verbs have with --json.
 nlohmann::ordered_json TransferFacts(const OpenedSource& opened, const TransferResult& result,

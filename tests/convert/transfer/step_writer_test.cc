@@ -1,4 +1,4 @@
-#include "convert/stream/step_builder.h"
+#include "convert/transfer/transfer.h"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class LockProbe final : public WrappedFileSystem {
   const bool fails_;
 };
 
-TEST(StepBuilder, TakesTheLockBeforeItMakesAnything) {
+TEST(StepWriter, TakesTheLockBeforeItMakesAnything) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   for (const bool fails : {true, false}) {
@@ -44,7 +44,7 @@ TEST(StepBuilder, TakesTheLockBeforeItMakesAnything) {
   }
 }
 
-TEST(StepBuilder, ADirectoryThatAnotherTookMeanwhileStays) {
+TEST(StepWriter, ADirectoryThatAnotherTookMeanwhileStays) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   OvertakingFileSystem fs(Fs(), dir / "out");

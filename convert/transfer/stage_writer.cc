@@ -1,4 +1,4 @@
-#include "convert/stream/stage_writer.h"
+#include "convert/transfer/stage_writer.h"
 
 #include <algorithm>
 #include <bit>
