@@ -15,7 +15,7 @@
 #include "ckpt/model/copy_program.h"
 #include "ckpt/step/seal.h"
 #include "convert/foreign/stored_target.h"
-#include "convert/stream/rank_team.h"
+#include "ckpt/run/rank_team.h"
 #include "convert/stream/step_plan.h"
 #include "convert/stream/tensor_stream.h"
 
