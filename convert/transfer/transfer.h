@@ -13,9 +13,9 @@
 
 #include "ckpt/io/file_copies.h"
 #include "ckpt/model/copy_program.h"
+#include "ckpt/run/rank_team.h"
 #include "ckpt/step/seal.h"
 #include "convert/foreign/stored_target.h"
-#include "ckpt/run/rank_team.h"
 #include "convert/stream/step_plan.h"
 #include "convert/stream/tensor_stream.h"
 
@@ -74,12 +74,15 @@ struct TransferResult {
 struct Transfer {
   CheckpointSource& source;
   std::variant<StepTarget, FilesTarget> target;
-  WriterOptions writer = {};
-  CastOptions cast = {};
+  WriterOptions writer;
+  CastOptions cast;
   size_t reported = 0;  // tensors whose counts the result has
-  std::vector<std::string> notes = {};
+  std::vector<std::string> notes;
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time
+
+  Transfer(CheckpointSource& from, std::variant<StepTarget, FilesTarget> to)
+      : source(from), target(std::move(to)) {}
 
   const std::vector<WrittenTensor>& tensors() const;
 

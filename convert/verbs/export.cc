@@ -35,14 +35,14 @@ Result<Transfer> PlanExport(CheckpointSource& source, const System& format, cons
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({.name = "cairn.json", .bytes = bytes, .text = std::move(record)});
-  return Transfer{.source = source,
-                  .target = FilesTarget{.files = std::move(plan.target),
+  Transfer transfer(source, FilesTarget{.files = std::move(plan.target),
                                         .reader = std::string(format.reader),
-                                        .directory = plan.directory},
-                  .writer = options.writer,
-                  .cast = {.refuse_overflow = true},
-                  .notes = std::move(plan.notes),
-                  .progress = options.progress};
+                                        .directory = plan.directory});
+  transfer.writer = options.writer;
+  transfer.cast.refuse_overflow = true;
+  transfer.notes = std::move(plan.notes);
+  transfer.progress = options.progress;
+  return transfer;
 }
 
 Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,

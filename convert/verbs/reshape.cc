@@ -47,8 +47,7 @@ Result<Transfer> PlanReshape(CheckpointSource& source, const ReshapeOptions& opt
     info.history.push_back({{"verb", "reshape"}, {"allowed", nlohmann::json::array({"no-read-back"})}});
   std::vector<WrittenTensor> tensors;
   for (uint32_t i = 0; i < plan.tensors().size(); ++i) tensors.push_back({i, plan.tensors()[i]});
-  return Transfer{.source = source,
-                  .target = StepTarget{.info = std::move(info),
+  Transfer transfer(source, StepTarget{.info = std::move(info),
                                        .tensors = std::move(tensors),
                                        .plan = std::move(plan),
                                        .job = fmt::format("{}|{}|{}", EncodeManifest(source.manifest()),
@@ -56,9 +55,10 @@ Result<Transfer> PlanReshape(CheckpointSource& source, const ReshapeOptions& opt
                                        .resume = options.resume,
                                        .read_back = options.read_back,
                                        .unit_bytes = options.unit_bytes,
-                                       .team = options.team},
-                  .writer = options.writer,
-                  .progress = options.progress};
+                                       .team = options.team});
+  transfer.writer = options.writer;
+  transfer.progress = options.progress;
+  return transfer;
 }
 
 Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,

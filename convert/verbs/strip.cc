@@ -187,35 +187,43 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   return metadata;
 }
 
+using Target = std::variant<StepTarget, FilesTarget>;
+
+Result<Target> PlanStep(const CheckpointSource& source, WeightsPlan& plan, const StripOptions& options) {
+  std::vector<TensorEntry> tensors;
+  for (const WrittenTensor& weight : plan.weights) tensors.push_back(weight.entry);
+  CAIRN_ASSIGN_OR_RETURN(StepPlan shards,
+                         StepPlan::Make(tensors, source.manifest().model,
+                                        options.topology.value_or(source.manifest().topology)));
+  StepInfo info = StepInfo::Of(source.manifest(), shards.topology());
+  info.history = HistoryOf(source, options);
+  return Target(
+      StepTarget{.info = std::move(info), .tensors = std::move(plan.weights), .plan = std::move(shards)});
+}
+
+Result<Target> PlanFiles(const CheckpointSource& source, const WeightsPlan& plan,
+                         const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanRelease(plan.model, plan.weights, options.max_file_bytes,
+                                                         ProvenanceOf(source, options), options.copies));
+  return Target(FilesTarget{.files = std::move(files),
+                            .reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
+                            .sha256sums = true});
+}
+
 }  // namespace
 
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
-  Transfer transfer{.source = source,
-                    .target = {},
-                    .writer = options.writer,
-                    .cast = {.on_overflow = options.on_overflow},
-                    .reported = plan.parameters,
-                    .notes = std::move(plan.notes),
-                    .progress = options.progress};
-  if (options.format == StripFormat::kNative) {
-    std::vector<TensorEntry> tensors;
-    for (const WrittenTensor& weight : plan.weights) tensors.push_back(weight.entry);
-    CAIRN_ASSIGN_OR_RETURN(StepPlan shards,
-                           StepPlan::Make(tensors, source.manifest().model,
-                                          options.topology.value_or(source.manifest().topology)));
-    StepInfo info = StepInfo::Of(source.manifest(), shards.topology());
-    info.history = HistoryOf(source, options);
-    transfer.target =
-        StepTarget{.info = std::move(info), .tensors = std::move(plan.weights), .plan = std::move(shards)};
-    return transfer;
-  }
-  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanRelease(plan.model, plan.weights, options.max_file_bytes,
-                                                         ProvenanceOf(source, options), options.copies));
-  transfer.target = FilesTarget{.files = std::move(files),
-                                .reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
-                                .sha256sums = true};
-  transfer.cast.block_bytes = BlockBytesOfRelease(options.writer.max_memory);
+  const bool native = options.format == StripFormat::kNative;
+  CAIRN_ASSIGN_OR_RETURN(auto target,
+                         native ? PlanStep(source, plan, options) : PlanFiles(source, plan, options));
+  Transfer transfer(source, std::move(target));
+  transfer.writer = options.writer;
+  transfer.cast.on_overflow = options.on_overflow;
+  if (!native) transfer.cast.block_bytes = BlockBytesOfRelease(options.writer.max_memory);
+  transfer.reported = plan.parameters;
+  transfer.notes = std::move(plan.notes);
+  transfer.progress = options.progress;
   return transfer;
 }
 

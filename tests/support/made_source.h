@@ -50,7 +50,7 @@ inline Status WriteMadeStep(const std::string& run_dir, const StepInfo& info,
   MadeSource source(info, tensors, std::move(fill));
   StepTarget target{.info = info, .tensors = {}, .plan = std::move(plan), .read_back = false};
   for (uint32_t i = 0; i < tensors.size(); ++i) target.tensors.push_back({i, tensors[i]});
-  return Transfer{.source = source, .target = std::move(target)}.Run(FileSystem::Posix(), run_dir).status();
+  return Transfer(source, std::move(target)).Run(FileSystem::Posix(), run_dir).status();
 }
 
 }  // namespace cairn

@@ -1,7 +1,6 @@
-#include "convert/transfer/transfer.h"
-
 #include <gtest/gtest.h>
 
+#include "convert/transfer/transfer.h"
 #include "convert/verbs/strip.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"

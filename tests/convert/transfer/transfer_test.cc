@@ -63,7 +63,8 @@ TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
     tensors.push_back({i, rounded});
     tensors.push_back({i, twin});
   }
-  const Transfer transfer{.source = source, .target = TargetOf(tensors), .reported = tensors.size()};
+  Transfer transfer(source, TargetOf(tensors));
+  transfer.reported = tensors.size();
   const auto result = transfer.Run(Fs(), dir / "run");
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->tensors.size(), 8u);
@@ -124,7 +125,8 @@ TEST(TransferTest, TryingReportsTheCountsOfARunAndWritesNothing) {
     tensors.push_back({i, SomeTensors()[i]});
     tensors.back().entry.dtype = Dtype::kF16;
   }
-  const Transfer transfer{.source = source, .target = TargetOf(tensors), .reported = tensors.size()};
+  Transfer transfer(source, TargetOf(tensors));
+  transfer.reported = tensors.size();
   const auto tried = transfer.Try();
   const auto run = transfer.Run(Fs(), dir / "run");
   ASSERT_TRUE(tried.ok() && run.ok());

@@ -79,9 +79,8 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   // A directory of one file, out of which the file is taken.
   CAIRN_ASSIGN_OR_RETURN(const PartialDir partial, PartialDir::MakeFor(fs, destination));
   const std::string directory = JoinPath(partial.path(), "weights");
-  const Transfer transfer{.source = step,
-                          .target = FilesTarget{.files = std::move(target), .reader = "safetensors"},
-                          .progress = progress};
+  Transfer transfer(step, FilesTarget{.files = std::move(target), .reader = "safetensors"});
+  transfer.progress = progress;
   CAIRN_RETURN_IF_ERROR(transfer.Run(fs, directory).status());
   CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(directory, "model.safetensors"), destination));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
