@@ -14,6 +14,8 @@
 
 namespace cairn {
 
+class StepReader;
+
 struct TensorBox {
   uint32_t tensor = 0;  // into the catalog
   Box box;
@@ -34,6 +36,8 @@ class CheckpointSource {
   virtual const std::string& directory() const = 0;  // what the catalog's files are relative to
   // Its name in messages: the directory, or the file if it is a single one.
   virtual const std::string& name() const { return directory(); }
+  // The native step that it is; null if another system wrote it.
+  virtual const StepReader* native_step() const { return nullptr; }
 
   // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
   // Requires out.size() == bytes of the box. Errors: Corrupt naming file, tensor and offset; those of the

@@ -36,6 +36,7 @@ class StepReader final : public CheckpointSource {
   const StepCatalog& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return directory_; }
+  const StepReader* native_step() const override { return this; }
   // Describes the step by `model` from now on, with more lines of history. Its tensors stay as they are.
   void Redescribe(nlohmann::json model, const std::vector<std::string>& history);
   // The directory of a file of the manifest: the shards of a virtual step are another step's.

@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "ckpt/base/box_cover.h"
-#include "ckpt/step/step_reader.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -279,7 +278,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
 }
 
 nlohmann::json AccountOf(const CheckpointSource& source) {
-  if (dynamic_cast<const StepReader*>(&source)) return nullptr;
+  if (source.native_step()) return nullptr;
   return source.manifest().state.value(kAccountKey, nlohmann::json());
 }
 

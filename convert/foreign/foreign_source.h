@@ -12,13 +12,13 @@ struct StoredCatalog;
 
 class ForeignSource : public CheckpointSource {
  public:
-  // What messages call it, where that is not the directory.
+  // The name for messages, if it is not the directory.
   virtual void SetName(std::string name) = 0;
   virtual void AddHistory(std::string entry) = 0;
-  // From now on compares records with their CRC-32 as they are read; CheckRead() reports. False, and nothing
-  // is done, where values are made of several files.
+  // Compares records with their CRC-32 as they are read from now on; CheckRead() reports. Returns false, and
+  // does nothing, if values are made of several files.
   virtual bool CheckRecords(std::vector<SummedRecord> /*records*/) { return false; }
-  // Where everything lies (stored_source.h), or null where values are made of several files.
+  // Where everything lies (stored_source.h); null if values are made of several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
 };
 

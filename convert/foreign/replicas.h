@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
 
 namespace cairn {

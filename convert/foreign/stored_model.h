@@ -11,7 +11,7 @@
 
 #include "convert/families/expand.h"
 #include "convert/foreign/account.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
 
 namespace cairn {

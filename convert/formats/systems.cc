@@ -7,6 +7,7 @@
 
 #include "ckpt/base/glob.h"
 #include "convert/formats/dcp/dcp.h"
+#include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_writer.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
@@ -23,12 +24,12 @@
 namespace cairn {
 namespace {
 
-// Every relaxation that was of use is in the history, by name; some readers have said it already.
-void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
+// Puts every relaxation that was used into the history, by name; some readers have put it there already.
+void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
     source.AddHistory(
         fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
-  for (const std::string& name : *options.allowed_names) {
+  for (const std::string& name : options.allowed_names) {
     std::string line = fmt::format("import: {} was left out (--allow)", name);
     const auto says_it = [&](const nlohmann::json& entry) {
       return entry == line || entry == "left out " + name;
@@ -39,20 +40,20 @@ void RecordAllowed(const OpenOptions& options, ForeignSource& source) {
   }
 }
 
-// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, and no iterations of Megatron's.
+// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, but no iterations of Megatron's.
 bool IsMegatron(FileSystem& fs, const std::string& path) {
   if (!MatchesMegatronLm(fs, path)) return false;
   if (!MatchesDeepSpeed(fs, path)) return true;
   const auto names = fs.List(path);
   return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
-           const bool iteration = name.starts_with("iter_") || name == "release";
+           const bool iteration = name.starts_with(kMegatronStep) || name == kMegatronRelease;
            return (iteration || name.starts_with("mp_rank_")) &&
                   MatchesMegatronLm(fs, iteration ? JoinPath(path, name) : path) &&
                   fs.List(JoinPath(path, name)).ok();
          });
 }
 
-// What lies beside weights for use.
+// Notes files beside released weights that are not read.
 void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string>& notes) {
   for (const char* name : {"optimizer.pt", "optimizer.bin"})
     if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
@@ -113,10 +114,18 @@ std::string ReadableNames(std::span<const System> systems) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-constexpr std::string_view kMegatronSteps[] = {"iter_"};
+constexpr std::string_view kMegatronSteps[] = {kMegatronStep};
 constexpr std::string_view kTrainerSteps[] = {"checkpoint-"};
-constexpr std::string_view kDeepSpeedSteps[] = {"global_step"};
+constexpr std::string_view kDeepSpeedSteps[] = {kDeepSpeedStep};
 constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step"};  // accelerate, torchtitan
+
+// By tensor, pipeline and expert parallel rank.
+constexpr std::string_view kMegatronSets[] = {"mp_rank_#/*.pt", "mp_rank_#_#/*.pt", "mp_rank_#_#_#/*.pt"};
+constexpr std::string_view kTrainerSets[] = {"rng_state_#.pth"};
+constexpr std::string_view kUniversalSets[] = {"zero/*/*.pt"};
+constexpr std::string_view kDeepSpeedSets[] = {"layer_*-model_#-model_states.pt", "mp_rank_#_model_states.pt",
+                                               "*zero_pp_rank_#_mp_rank_#_*_states.pt",
+                                               "zero_pp_rank_#_mp_rank_#_*_states.pt"};
 
 constexpr System kSystems[] = {
     {.name = "native",
@@ -132,7 +141,9 @@ constexpr System kSystems[] = {
      .writes = "Megatron-LM's torch format with Megatron-Core's names; --zero 1: its distributed optimizer",
      .plan = PlanMegatron,
      .reader = "megatron",
-     .steps = {.prefixes = kMegatronSteps, .tracker = "latest_checkpointed_iteration.txt"}},
+     .steps = {.prefixes = kMegatronSteps, .tracker = kMegatronTracker},
+     .sets = kMegatronSets,
+     .check_files = CheckMegatronFiles},
     {.name = "torch-dist",
      .writes =
          "Megatron-Core's distributed checkpoint, for any TP and PP; --zero 1: its distributed optimizer",
@@ -144,7 +155,9 @@ constexpr System kSystems[] = {
      .open = OpenHuggingFace,
      .writes = "a Hugging Face model: its names, safetensors, config.json",
      .release = StripFormat::kHuggingFace,
-     .steps = {.prefixes = kTrainerSteps, .last_file = "trainer_state.json"}},
+     .steps = {.prefixes = kTrainerSteps, .last_file = "trainer_state.json"},
+     .sets = kTrainerSets,
+     .check_files = CheckWeightFiles},
     {.name = "safetensors",
      .reads = "safetensors: canonical names, or those of an unknown model",
      .matches = IsSafetensors,
@@ -159,13 +172,16 @@ constexpr System kSystems[] = {
      .covers = "deepspeed",
      .writes = "DeepSpeed's universal checkpoint, for any topology and ZeRO stage",
      .plan = PlanUniversal,
-     .reader = "universal"},
+     .reader = "universal",
+     .sets = kUniversalSets},
     {.name = "deepspeed",
      .reads = "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
      .matches = MatchesDeepSpeed,
      .open = OpenDeepSpeed,
      .training = true,
-     .steps = {.prefixes = kDeepSpeedSteps, .tracker = "latest"}},
+     .steps = {.prefixes = kDeepSpeedSteps, .tracker = kDeepSpeedTracker},
+     .sets = kDeepSpeedSets,
+     .check_files = CheckDeepSpeedFiles},
     {.name = "megatron-deepspeed",
      .writes =
          "Megatron-DeepSpeed or DeepSpeed: --zero 1 a pipeline's layer files, 2 and 3 without a pipeline",
@@ -179,7 +195,8 @@ constexpr System kSystems[] = {
      .writes = "a directory of torch.distributed.checkpoint (FSDP2, DTensor), of canonical names",
      .plan = PlanDcp,
      .reader = "dcp",
-     .steps = {.prefixes = kDcpSteps, .last_file = ".metadata"}},
+     .steps = {.prefixes = kDcpSteps, .last_file = kDcpMetadata},
+     .check_files = CheckDcpFiles},
     {.name = "torch",
      .reads = "a file of torch.save, every tensor under its own name",
      .matches = MatchesTorch,
@@ -251,11 +268,10 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
     return InvalidArgument("there is no format {}; the formats are {}", options.format,
                            ReadableNames(systems));
   }
-  OpenOptions recorded = options;
-  recorded.allowed_names = std::make_shared<std::set<std::string>>();
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, recorded));
+  ReaderOptions used{options, {}};
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, used));
   if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory()) source->SetName(path);
-  RecordAllowed(recorded, *source);
+  RecordAllowed(used, *source);
   return source;
 }
 

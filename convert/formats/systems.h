@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/foreign/format.h"
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/open_options.h"
+#include "convert/foreign/write_options.h"
 
 namespace cairn {
 
@@ -34,7 +34,7 @@ struct System {
   bool (*matches)(FileSystem& fs, const std::string& path) = nullptr;
   // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
   Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
-                                                 const OpenOptions& options) = nullptr;
+                                                 ReaderOptions& options) = nullptr;
   bool training = false;         // a training's own files; else weights for use, which may lie beside them
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it
@@ -44,6 +44,11 @@ struct System {
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
   std::string_view reader = {};  // the row that reads back what `plan` writes
   StepNames steps = {};
+  std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
+  // Checks the files of `directory` alone, whose names are `names`, by their headers and indices: what they
+  // say must be there, is there. Null: only `open` tells.
+  Status (*check_files)(FileSystem& fs, const std::string& directory,
+                        const std::vector<std::string>& names) = nullptr;
 };
 
 // The more particular before the more general, as they are recognised.

@@ -52,8 +52,7 @@ uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_
                          uint64_t block_bytes, uint64_t max_memory) {
   const uint64_t slots = MemoryOfSlots(source, tensors, block_bytes);
   const uint64_t cache = ReaderCacheFor(max_memory), bytes = BytesRead(source, tensors);
-  if (!dynamic_cast<const StepReader*>(&source))
-    return slots + std::min({cache, kMostWindowBytes, bytes / 16});
+  if (!source.native_step()) return slots + std::min({cache, kMostWindowBytes, bytes / 16});
   // Chunks ahead, and those of the pieces that a block is made of.
   const uint64_t ahead = std::min(std::clamp(cache / 4, kLeastAheadBytes, kMostAheadBytes), bytes / 4);
   const Topology& topology = source.manifest().topology;

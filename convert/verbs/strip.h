@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 #include "convert/transfer/transfer.h"
 
 namespace cairn {

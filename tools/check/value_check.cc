@@ -138,7 +138,7 @@ class ValueChecker {
 
   void Tell(uint32_t tensor, const Fault& fault, std::string_view what) {
     if (fault.count == 0) return;
-    const auto* native = dynamic_cast<const StepReader*>(&step_);
+    const StepReader* native = step_.native_step();
     const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};
     report_.problems.push_back(
         {native ? JoinPath(native->DirectoryOf(catalog_.files[at.file]), catalog_.files[at.file])

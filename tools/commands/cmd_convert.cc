@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "ckpt/base/glob.h"
 #include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
 #include "tools/commands/commands.h"
@@ -56,7 +57,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
                                          .dtype = arguments.dtype,
                                          .local_spec = arguments.local_spec,
                                          .param_groups = arguments.param_groups,
-                                         .allow_optimizer = IsAllowed(flags.open, "optimizer")},
+                                         .allow_optimizer = FitsAnyGlob("optimizer", flags.open.allow)},
                               .writer = flags.writer,
                               .progress = {}};
   return RunExport(opened, *FindSystem(arguments.format), options, flags);

@@ -52,7 +52,7 @@ void CatchSealSignals() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, StopSealing);
 }
 
-// Ends early where a signal asks for it.
+// Ends early if a signal asks for it.
 void SleepUnlessStopped(double seconds) {
   constexpr double kSlice = 0.1;
   for (double slept = 0; slept < seconds && !seal_stop; slept += kSlice)
@@ -140,7 +140,7 @@ class SealVerb {
     return OkStatus();
   }
 
-  // A step that has a seal is looked at; where a file has another time, that file is read.
+  // Checks a sealed step by names and sizes; a file whose time differs is read.
   Status TellSealed(const ForeignStep& step) {
     const auto seal = ReadSeal(fs_, step.path);
     ordered_json fact = {{"checkpoint", step.path}, {"state", "sealed already"}};
@@ -190,7 +190,7 @@ class SealVerb {
     std::fflush(stdout);
   }
 
-  // At once where a watcher's reader waits for it, else as one list at the end.
+  // Prints at once if a watcher's reader waits for it, else one list at the end.
   void Add(ordered_json fact) {
     if (!options_.watch) {
       list_.push_back(std::move(fact));
@@ -219,7 +219,8 @@ class SealVerb {
     return fact;
   }
 
-  // Until a signal. What could not be sealed is told once, and tried again when its files have changed.
+  // Runs until a signal. A step that cannot be sealed is reported once, and tried again when its files
+  // change.
   Result<int> Watch() {
     while (!seal_stop) {
       std::vector<ForeignStep> steps = ListRunSteps(fs_, options_.directories.front());
@@ -268,7 +269,7 @@ class SealVerb {
     return kExitCheckFailed;
   }
 
-  // A file that was added takes nothing from what was sealed; it is told, and the step counts.
+  // An added file does not damage what was sealed: it is reported, and the step counts as sealed.
   Result<std::string> WhyNotWhole(const ForeignStep& step) {
     if (!HasSeal(fs_, step.path)) return step.path + ": it has no seal";
     const auto seal = ReadSeal(fs_, step.path);

@@ -34,7 +34,7 @@ int64_t NewestTime(const std::vector<StepFile>& files) {
   return newest;
 }
 
-// What the file says that a step's system keeps beside its steps.
+// The contents of a system's tracker file.
 struct Tracker {
   std::string path;
   std::optional<std::string> text;  // its first word; nullopt: the file is not there
@@ -64,7 +64,7 @@ bool LeftBehind(const Tracker& tracker, const ForeignStep& step, const std::vect
   return tracker.step && *tracker.step < *step.step && tracker.written_unix_seconds > NewestTime(files);
 }
 
-// The last word of the tracker that the step's system keeps beside its steps.
+// Empty if the tracker names the step or a later one, or says nothing about it.
 std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                              bool strict) {
   const std::optional<Tracker> tracker = TrackerOf(fs, step);
@@ -76,7 +76,7 @@ std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std:
   return fmt::format("{} still names {}", tracker->path, tracker->text->empty() ? "nothing" : *tracker->text);
 }
 
-// The file that is written last into the step, where its system has one.
+// Empty if the file that the system writes last is there, or the system has none.
 std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
   std::set<std::string> folders, with_metadata;
   bool trainer_state = false, trainer = LastNameOf(step.path).starts_with("checkpoint-");

@@ -18,32 +18,33 @@ namespace cairn {
 
 struct ForeignStep {
   std::string path;
-  std::optional<int64_t> step;  // nothing where the directory was given by itself and its name has no number
+  std::optional<int64_t> step;  // nullopt: the directory was given by itself, and its name has no number
 };
 
 // The number in the name of another system's step (ParseForeignStep); nullopt: it is not named like one.
 std::optional<int64_t> ForeignStepOf(std::string_view name);
 
-// Whether `directory` is a step by itself: it is sealed, its name has a number, or none of its directories
+// True if `directory` is itself a step: it is sealed, its name has a number, or none of its directories
 // is a step.
 bool IsForeignStep(FileSystem& fs, const std::string& directory);
 
-// The directories in `directory` that are steps, by number, but first those that the training went back
-// before (the tracker names an earlier step and is newer than their files). None if it cannot be listed.
+// The directories in `directory` that are steps, by number. Steps that the training abandoned when it went
+// back (the tracker names an earlier step and is newer than their files) come first. None if it cannot be
+// listed.
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
 // The steps that `directory` means: itself, or those in it by number. Errors: NotSupported for a step or a
 // run of Cairn; NotFound.
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
-// A file that is younger than `quiet_seconds` at `now`; null: there is none. One further in the future than
-// that is none: it says that a clock is wrong, and not when it was written.
+// A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future
+// does not count: its clock is wrong, so its time does not say when it was written.
 const StepFile* YoungFile(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 
-// Why the writer of a step is not done; empty where nothing says so. `strict`: a run's tracker must name the
-// step or a later one (of a step that was copied alone there is none). Files that are younger than
-// `quiet_seconds` at `now` count as being written; 0: none does.
+// Why the writer of a step has not finished; empty if nothing says so. `strict`: a run's tracker must name
+// the step or a later one (a step that was copied alone has no tracker). Files that are younger than
+// `quiet_seconds` at `now` count as being written; 0 turns this off.
 std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                           bool strict, int64_t now, int64_t quiet_seconds);
 

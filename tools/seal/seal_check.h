@@ -1,4 +1,4 @@
-// Whether a sealed directory is still what was sealed.
+// Checks that a sealed directory has not changed since it was sealed.
 #pragma once
 
 #include <functional>
@@ -11,24 +11,24 @@
 namespace cairn {
 
 enum class SealDepth {
-  kLook,     // names and sizes; a file of another time is noted
-  kTouched,  // also the bytes of files of another time
+  kLook,     // names and sizes; a file whose time differs is noted
+  kTouched,  // also the bytes of files whose time differs
   kAll,      // the bytes of all files
 };
 
 struct SealReport : VerifyReport {
   // Paths.
-  std::vector<std::string> added;  // that were not sealed
+  std::vector<std::string> added;  // not in the seal
   std::vector<std::string>
-      touched;  // of another time than was sealed; where they were read, their bytes count
+      touched;  // with a different time than the seal's; if they were read, their bytes decide
 };
 
-// A file that is missing, of another size, or of other bytes is a problem, and so is one that was added
-// (`added` has them, too). An unreadable one is a problem, not an error. `progress` gets the bytes done.
+// A file that is missing, that differs in size or bytes, or that was added is a problem; added files are in
+// `added` too. An unreadable file is a problem, not an error. `progress` gets the bytes done.
 SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth,
                      int jobs = 2, const std::function<void(uint64_t)>& progress = {});
 
-// What CheckSeal will read.
+// The bytes that CheckSeal will read.
 uint64_t BytesToCheck(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth);
 
 }  // namespace cairn

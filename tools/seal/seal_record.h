@@ -45,7 +45,7 @@ std::string EncodeSeal(const Seal& seal);
 // path.
 Result<Seal> DecodeSeal(std::string_view text);
 
-// That of `directory`. Errors: NotFound if it has none; those of DecodeSeal, naming the file.
+// The seal of `directory`. Errors: NotFound if it has none; those of DecodeSeal, naming the file.
 Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory);
 // Whether there is a seal, sound or not.
 bool HasSeal(FileSystem& fs, const std::string& directory);

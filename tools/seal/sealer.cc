@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// An empty text where the lists are equal.
+// Empty if the lists are equal.
 std::string FirstDifference(const std::string& directory, const std::vector<StepFile>& before,
                             const std::vector<StepFile>& after) {
   for (size_t i = 0; i < before.size() && i < after.size(); ++i)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "tools/seal/foreign_run.h"
 #include "tools/seal/seal_record.h"
 #include "tools/seal/step_parts.h"
@@ -39,8 +39,7 @@ struct SealResult {
   Seal seal;                      // of a dry run without digests
 };
 
-// A seal that is there is replaced. Errors: those of the disk, Aborted where it was stopped: nothing was
-// written then.
+// Replaces an existing seal. Errors: those of the disk; Aborted if it was stopped. Nothing is written then.
 Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options);
 
 }  // namespace cairn

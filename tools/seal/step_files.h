@@ -1,6 +1,6 @@
-// The files below a directory that is to be sealed or was: names, sizes, and what tells that one changed.
+// The files below a sealed directory: names, sizes, and the times and inodes that reveal a change.
 //
-// Links are followed: what counts is what a loader would read.
+// Links are followed, as a loader follows them.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct StepFile {
   bool operator==(const StepFile&) const = default;
 };
 
-// All files below `directory` but its seal, by name. Errors: NotFound if there is no directory, for a link
-// that leads nowhere, and for what vanishes meanwhile; NotSupported for what is not a file (a socket, say),
-// and for directories that contain themselves by way of links.
+// All files below `directory` except its seal, by name. Errors: NotFound if there is no directory, for a
+// broken link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (a
+// socket, say), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);
 
 // "DIR/" of a path below a tree; empty at its top.

@@ -1,12 +1,9 @@
-// What a format says must be in a checkpoint, held against the files that are there. No tensor is read, and
-// no pickle is run.
+// Checks that a checkpoint has every file that its format requires. No tensor is read, and no pickle is run.
 //
 // Every file by itself: a zip of torch.save ends with its directory, JSON with its bracket, a safetensors
-// file is as long as its header says. Every folder by what it is: each chunk that a .metadata names lies in
-// its file, and the chunks of a tensor cover its shape once; each file that an index names is there and holds
-// the index's tensors; ZeRO has the file of every rank that the model's states tell of; numbered shards and
-// mp_rank_* folders have no gap. Then the checkpoint as a whole is opened as the other verbs open it, which
-// finds holes in fused, cut and flattened tensors.
+// file is as long as its header says. Every folder by what each format says of its own files (System::sets,
+// System::check_files). Then the checkpoint as a whole is opened as the other verbs open it, which finds
+// holes in fused, cut and flattened tensors.
 #pragma once
 
 #include <map>
@@ -14,7 +11,7 @@
 #include <vector>
 
 #include "ckpt/step/verify.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/torch/zip_container.h"
 #include "tools/seal/step_files.h"
 
@@ -22,9 +19,9 @@ namespace cairn {
 
 struct StepParts {
   std::string system;                                     // the format that recognises the files; empty: none
-  std::vector<std::string> whole;                         // what is there, as it must be; one line each
-  std::vector<std::string> untold;                        // what could not be told, and why
-  std::vector<Problem> problems;                          // what is missing, cut short or contradicts itself
+  std::vector<std::string> whole;                         // parts that are complete; one line each
+  std::vector<std::string> untold;                        // checks that were not possible, and why
+  std::vector<Problem> problems;                          // files that are missing, truncated or inconsistent
   std::map<std::string, std::vector<ZipRecord>> records;  // of torch.save's zips, by file
 };
 

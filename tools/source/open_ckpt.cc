@@ -31,7 +31,7 @@ Result<OpenedMember> OpenMemberOf(const MemberName& name) {
   return OpenedMember{std::move(view), std::move(path), member.form};
 }
 
-// A native step, or a run of some; also among the files of another system, where cairn.megatron saved.
+// A native step, or a run of them; cairn.megatron saves one among another system's files.
 bool HoldsSteps(FileSystem& fs, const std::string& path) {
   const auto steps = ListSteps(fs, path);
   return (steps.ok() && !steps->empty()) || fs.Stat(JoinPath(path, kManifestName)).ok();
@@ -47,7 +47,7 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
   return opened;
 }
 
-// Opens another system's checkpoint. stderr names what is not read.
+// Opens another system's files. Reports what is not read on stderr.
 Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened) {
   opened.path = path;
   opened.log = std::make_unique<ReadLog>(opened.step.fs());
@@ -74,7 +74,7 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
   return opened;
 }
 
-Result<OpenedSource> OpenAsItIs(const std::string& given, const OpenOptions& options) {
+Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options) {
   const MemberName name = SplitMemberName(FileSystem::Posix(), given);
   if (!name.selector.empty()) return OpenArchived(name, given, options);
   CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(FileSystem::Posix(), given));
@@ -114,7 +114,7 @@ bool IsForeign(const std::string& argument) {
   if (IterationSavedByCairn(fs, argument) != argument) return false;
   const Result<Recognised> found = Recognise(fs, argument);
   if (found.ok() || found.status().kind() == StatusKind::kInvalidArgument) return true;
-  // A format that is not read. A run of Cairn is one whatever else lies in it.
+  // A format that is not read. A run of Cairn is native whatever else lies in it.
   return found.status().kind() == StatusKind::kNotSupported && !HoldsSteps(fs, argument);
 }
 
@@ -125,7 +125,7 @@ std::vector<std::string> OpenedSource::LeftBehind() const {
 }
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAsItIs(argument, options));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenBySelector(argument, options));
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (opened.source().manifest().model.contains("architecture")) {

@@ -20,32 +20,32 @@ struct OpenedStep {
   FileSystem& fs() const { return view ? *view : FileSystem::Posix(); }
 };
 
-// Steps that are passed over because they do not open are told on stderr.
+// Steps that do not open are skipped, and reported on stderr.
 // Errors: NotFound, Corrupt, NotSupported naming the path; of an archived tree NotSupported.
 Result<OpenedStep> OpenCkpt(const std::string& argument);
 
-// Whether a format of another system recognises the files outside of archives.
+// True if another system's format recognises the files; not for archives.
 bool IsForeign(const std::string& argument);
 
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
-  OpenedStep step;                         // its reader is null where the format is foreign
+  OpenedStep step;                         // its reader is null if the format is foreign
   std::string path;                        // of another system's checkpoint
   std::unique_ptr<ReadLog> log;            // of its files; null of a native step
-  std::unique_ptr<ForeignSource> foreign;  // null where it is native, and not read by a config.json
+  std::unique_ptr<ForeignSource> foreign;  // null if it is native and not read by a config.json
 
   FileSystem& fs() const { return log ? *log : step.fs(); }
   CheckpointSource& source() const {
     return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
   }
-  // What lies beside another system's checkpoint and was neither read nor copied (ReadLog::Unread).
+  // The files beside another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
 // `options.config` is for a source that does not say its model itself; for another a note says so.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
-// The same for a result that has no place for an optimizer: if it can be read without the optimizer's state
-// alone, it is, and a note says why.
+// The same for a result without an optimizer: a source that can be read only without its optimizer's state
+// is read so, and a note says why.
 Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options);
 
 }  // namespace cairn

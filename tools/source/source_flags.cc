@@ -50,8 +50,7 @@ Result<OpenOptions> ParseSourceOptions(const nlohmann::json& said) {
   OpenOptions options{.format = said.value("from", ""),
                       .allow = said.value("allow", std::vector<std::string>()),
                       .config = said.value("config", ""),
-                      .vocab_size = static_cast<uint64_t>(rows),
-                      .allowed_names = {}};
+                      .vocab_size = static_cast<uint64_t>(rows)};
   const std::string asked = said.value("replicas", "strict");
   for (const auto& [word, value] : ReplicasByName())
     if (word == asked) {

@@ -44,7 +44,7 @@ nlohmann::json HyperParameter(const PyValue& value) {
 
 class DcpReader {
  public:
-  DcpReader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
+  DcpReader(FileSystem& fs, std::string path, ReaderOptions& options, const DcpIndex& index)
       : fs_(fs),
         path_(std::move(path)),
         options_(options),
@@ -305,7 +305,7 @@ class DcpReader {
 
   FileSystem& fs_;
   const std::string path_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   const DcpIndex& index_;
   const std::set<std::string> optimizers_;  // the start of their names
   StoredBuilder builder_;
@@ -325,7 +325,7 @@ constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
 constexpr const char* kAccelerateOptimizer = "optimizer_0";
 
 bool HasMetadata(FileSystem& fs, const std::string& directory) {
-  return fs.Stat(JoinPath(directory, ".metadata")).ok();
+  return fs.Stat(JoinPath(directory, kDcpMetadata)).ok();
 }
 
 Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
@@ -360,7 +360,7 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
-                                               const OpenOptions& options) {
+                                               ReaderOptions& options) {
   if (!HasMetadata(fs, path) && HasMetadata(fs, JoinPath(path, kAccelerateModel))) {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadAccelerateIndex(fs, path));
     return DcpReader(fs, path, options, index).Open();

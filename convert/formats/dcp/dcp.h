@@ -5,12 +5,12 @@
 // cut across its ranks is in the boxes, and nowhere else.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
 bool MatchesDcp(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
-                                               const OpenOptions& options);
+                                               ReaderOptions& options);
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/model/catalog.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
@@ -148,10 +149,44 @@ Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector
   return OkStatus();
 }
 
+Status CheckInFile(FileSystem& fs, const std::string& directory, std::string_view name, const DcpItem& item) {
+  const std::string path = JoinPath(directory, item.file);
+  const auto info = fs.Stat(path);
+  if (info.status().kind() == StatusKind::kNotFound)
+    return NotFound("{}: is missing; .metadata says that {} lies in it", path, name);
+  if (!info.ok()) return info.status();
+  if (item.where.end > info->bytes)
+    return Corrupt("{}: {} at byte {} reaches beyond the end of the file ({} bytes); it was truncated", path,
+                   name, item.where.begin, info->bytes);
+  return OkStatus();
+}
+
+Status CheckCovered(const DcpIndex& index) {
+  Catalog catalog{{{}, {std::string(kDcpMetadata)}}, {}};
+  for (const DcpTensor& tensor : index.tensors) {
+    const Dtype dtype = tensor.dtype.value_or(Dtype::kF32);
+    for (const DcpChunk& chunk : tensor.chunks)
+      catalog.pieces.push_back({.tensor = static_cast<uint32_t>(catalog.tensors.size()),
+                                .box = chunk.box,
+                                .range = {0, chunk.box.Volume()},
+                                .stored_bytes = chunk.box.Volume() * SizeOf(dtype)});
+    catalog.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, dtype});
+  }
+  return CheckCoverage(catalog);
+}
+
 }  // namespace
 
+std::vector<std::pair<std::string_view, const DcpItem*>> DcpIndex::items() const {
+  std::vector<std::pair<std::string_view, const DcpItem*>> items;
+  for (const DcpTensor& tensor : tensors)
+    for (const DcpChunk& chunk : tensor.chunks) items.emplace_back(tensor.name, &chunk.item);
+  for (const DcpBytes& item : bytes) items.emplace_back(item.name, &item.item);
+  return items;
+}
+
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
-  const std::string path = JoinPath(directory, ".metadata");
+  const std::string path = JoinPath(directory, kDcpMetadata);
   CAIRN_ASSIGN_OR_RETURN(TorchFile metadata, TorchFile::Open(fs, path));
   const PyValue* tensors = FindKind(metadata.root(), "state_dict_metadata", PyKind::kDict);
   if (!tensors) return NotSupported("{}: not of torch.distributed.checkpoint", path);
@@ -185,27 +220,29 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }
 
+Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
+  if (std::ranges::find(names, kDcpMetadata) == names.end()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, directory));
+  for (const auto& [name, item] : index.items())
+    CAIRN_RETURN_IF_ERROR(CheckInFile(fs, directory, name, *item));
+  return CheckCovered(index).WithContext(JoinPath(directory, kDcpMetadata));
+}
+
 Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
-  const std::string path = JoinPath(files_.directory(), item.file);
+  CAIRN_RETURN_IF_ERROR(CheckInFile(files_.file_system(), files_.directory(), name, item));
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, files_.file_system().Stat(path));
-  if (item.where.end > info.bytes)
-    return Corrupt("{}: {} at byte {} reaches beyond the end of the file ({} bytes); it was truncated", path,
-                   name, item.where.begin, info.bytes);
   Result<TorchFile> torch = TorchFile::Read(*file, item.where);
   if (!torch.ok())
-    return torch.status().WithContext(fmt::format("{}: {} at byte {}", path, name, item.where.begin));
+    return torch.status().WithContext(
+        fmt::format("{}: {} at byte {}", JoinPath(files_.directory(), item.file), name, item.where.begin));
   if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(item.file, *torch);
   return torch;
 }
 
 Status DcpItems::ListAll(const DcpIndex& index) {
-  const auto list = [&](const std::string& name, const DcpItem& item) {
-    return listed_.contains({item.file, item.where.begin}) ? OkStatus() : Open(name, item).status();
-  };
-  for (const DcpTensor& tensor : index.tensors)
-    for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(list(tensor.name, chunk.item));
-  for (const DcpBytes& bytes : index.bytes) CAIRN_RETURN_IF_ERROR(list(bytes.name, bytes.item));
+  for (const auto& [name, item] : index.items())
+    if (!listed_.contains({item->file, item->where.begin}))
+      CAIRN_RETURN_IF_ERROR(Open(std::string(name), *item).status());
   return OkStatus();
 }
 

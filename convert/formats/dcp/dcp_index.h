@@ -11,6 +11,9 @@
 
 namespace cairn {
 
+// Written last, when all ranks have their files.
+inline constexpr std::string_view kDcpMetadata = ".metadata";
+
 // An item of a .distcp file: a file of torch.save within it.
 struct DcpItem {
   std::string file;  // relative to the directory that is read
@@ -39,11 +42,17 @@ struct DcpBytes {  // anything that is not a tensor
 struct DcpIndex {
   std::vector<DcpTensor> tensors;
   std::vector<DcpBytes> bytes;
-  TorchFile metadata;  // what else it says
+  TorchFile metadata;  // its other fields
+
+  std::vector<std::pair<std::string_view, const DcpItem*>> items() const;  // with their names
 };
 
 // Errors: NotFound (an interrupted save has no .metadata), Corrupt and NotSupported naming tensor and file.
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
+
+// Checks that the items of a .metadata, if `names` has one, lie in their files, and that the chunks of each
+// tensor cover its shape once. `names`: of the files in `directory`.
+Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names);
 
 // The items of a directory, one open file at a time.
 class DcpItems {

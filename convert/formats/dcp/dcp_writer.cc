@@ -10,6 +10,7 @@
 
 #include "ckpt/model/placement.h"
 #include "convert/foreign/target_builder.h"
+#include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
 #include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
@@ -38,7 +39,7 @@ class DcpPlanner {
     AddState();
     builder_.Place();
     builder_.DropEmptyFiles();
-    builder_.AddText(".metadata", DcpMetadata(entries_, builder_.target));
+    builder_.AddText(std::string(kDcpMetadata), DcpMetadata(entries_, builder_.target));
     return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 

@@ -8,7 +8,7 @@
 // distributed/checkpoint/{metadata,filesystem}.py, _nested_dict.py.
 #pragma once
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 
 namespace cairn {
 

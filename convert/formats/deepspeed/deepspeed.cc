@@ -60,7 +60,7 @@ bool AllMegatron(const std::vector<std::pair<std::string, const TensorRef*>>& te
 
 class DeepSpeedOpener {
  public:
-  DeepSpeedOpener(FileSystem& fs, DeepSpeedFiles files, const OpenOptions& options)
+  DeepSpeedOpener(FileSystem& fs, DeepSpeedFiles files, ReaderOptions& options)
       : fs_(fs), files_(std::move(files)), options_(options) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
@@ -592,7 +592,7 @@ class DeepSpeedOpener {
 
   FileSystem& fs_;
   const DeepSpeedFiles files_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   std::vector<ModelFile> models_;  // by model parallel rank
   PipelineLayers layers_;          // of a model without layer files: the ranks, and whether it is Megatron's
   std::vector<RankSlice> slices_;
@@ -610,7 +610,7 @@ class DeepSpeedOpener {
 }  // namespace
 
 Result<std::unique_ptr<ForeignSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
-                                                     const OpenOptions& options) {
+                                                     ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(DeepSpeedFiles files, FindDeepSpeedFiles(fs, path));
   return DeepSpeedOpener(fs, std::move(files), options).Open();
 }

@@ -5,11 +5,11 @@
 // their fp32 masters; if only masters are stored (ZeRO-3), they are the weights.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
 Result<std::unique_ptr<ForeignSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
-                                                     const OpenOptions& options);
+                                                     ReaderOptions& options);
 
 }  // namespace cairn

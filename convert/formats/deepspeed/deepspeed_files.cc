@@ -10,12 +10,14 @@
 #include <optional>
 
 #include "ckpt/model/layout.h"
+#include "convert/torch/torch_file.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kModel = "model_states.pt";
 constexpr std::string_view kOptimizer = "optim_states.pt";
+constexpr int64_t kMostRanks = 1 << 20;
 
 // Takes `word` off the front of `name`.
 bool Eat(std::string_view& name, std::string_view word) {
@@ -69,11 +71,15 @@ void AddZero(const std::string& file, DeepSpeedFiles& files) {
   if (name == kModel) files.zero3_models[{*model, *data}] = file;
 }
 
+bool HasModelStates(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name.ends_with("_model_states.pt") || name.ends_with("-model_states.pt");
+  });
+}
+
 bool IsTagDirectory(FileSystem& fs, const std::string& path) {
   const auto names = fs.List(path);
-  return names.ok() && std::ranges::any_of(*names, [](const std::string& n) {
-           return n.ends_with("_model_states.pt") || n.ends_with("-model_states.pt");
-         });
+  return names.ok() && HasModelStates(*names);
 }
 
 }  // namespace
@@ -83,11 +89,11 @@ bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
   if (!info.ok() || !info->is_directory()) return false;
   if (IsTagDirectory(fs, path)) return true;
   const auto names = fs.List(path);
-  return names.ok() && std::ranges::find(*names, "latest") != names->end() &&
-         std::ranges::any_of(*names, [](const std::string& n) { return n.starts_with("global_step"); });
+  return names.ok() && std::ranges::find(*names, kDeepSpeedTracker) != names->end() &&
+         std::ranges::any_of(*names, [](const std::string& n) { return n.starts_with(kDeepSpeedStep); });
 }
 
-Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, const std::string& pointer) {
+Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer) {
   const std::string file = JoinPath(path, pointer);
   CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, file, 4096));
   while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
@@ -98,10 +104,11 @@ Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, cons
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path) {
   DeepSpeedFiles files{.directory = path, .layers = {}, .models = {}, .optimizers = {}, .zero3_models = {}};
   if (!IsTagDirectory(fs, path)) {
-    CAIRN_ASSIGN_OR_RETURN(files.directory, NamedDirectory(fs, path, "latest"));
+    CAIRN_ASSIGN_OR_RETURN(files.directory, NamedDirectory(fs, path, kDeepSpeedTracker));
     if (!IsTagDirectory(fs, files.directory))
       return NotFound("{} names {}, which is not there or empty; name another global_step directory",
-                      JoinPath(path, "latest"), files.directory.substr(files.directory.rfind('/') + 1));
+                      JoinPath(path, kDeepSpeedTracker),
+                      files.directory.substr(files.directory.rfind('/') + 1));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(files.directory));
   for (const std::string& name : names) {
@@ -113,6 +120,37 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
     AddZero(name, files);
   }
   return files;
+}
+
+Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
+                           const std::vector<std::string>& names) {
+  const bool sharded =
+      std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("_optim_states.pt"); });
+  if (!HasModelStates(names))
+    return sharded ? NotFound("{}: is missing; the optimizer's states are there",
+                              JoinPath(directory, "mp_rank_00_model_states.pt"))
+                   : OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs, directory));
+  const bool zero3 = files.models.empty();
+  const bool universal = fs.Stat(JoinPath(directory, kUniversalFolder)).ok();  // no rank has files of its own
+  if (universal || (zero3 && files.zero3_models.empty())) return OkStatus();
+  const std::string& first = zero3 ? files.zero3_models.begin()->second : files.models.begin()->second;
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, JoinPath(directory, first)));
+  const PyValue* config = Find(file.root(), "ds_config");
+  const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
+  const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;
+  if (stage > 0 && !sharded)
+    return NotFound("{}: are missing; the training has ZeRO stage {}",
+                    JoinPath(directory, "zero_pp_rank_*_optim_states.pt"), stage);
+  const auto last = [&](const char* key) {
+    const int64_t count = AsInt(Find(file.root(), key)).value_or(1);
+    return static_cast<int>(std::clamp<int64_t>(count, 1, kMostRanks)) - 1;
+  };
+  const std::pair<int, int> ranks{last("mp_world_size"), last("dp_world_size")};
+  if ((sharded && !files.optimizers.contains(ranks)) || (zero3 && !files.zero3_models.contains(ranks)))
+    return NotFound("{}: the files of data parallel rank {} and model parallel rank {} are missing",
+                    directory, ranks.second, ranks.first);
+  return OkStatus();
 }
 
 }  // namespace cairn

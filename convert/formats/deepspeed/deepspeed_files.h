@@ -10,6 +10,11 @@
 
 namespace cairn {
 
+inline constexpr std::string_view kDeepSpeedStep = "global_step";  // before a step's number
+inline constexpr std::string_view kDeepSpeedTracker = "latest";    // beside the steps: names the newest
+inline constexpr const char* kUniversalTracker = "latest_universal";
+inline constexpr const char* kUniversalFolder = "zero";  // in a universal checkpoint: a folder a parameter
+
 struct DeepSpeedFiles {
   std::string directory;                                    // of the tag: "global_step1000"
   std::map<std::pair<int, int>, std::string> layers;        // of a pipeline, by (layer, tensor parallel rank)
@@ -22,9 +27,13 @@ struct DeepSpeedFiles {
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
 
 // The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.
-Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, const std::string& pointer);
+Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer);
 
 // Errors: NotFound if `latest` names a directory that is not there; NotSupported for mixtures of experts.
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
+
+// Checks that the ranks that the model states tell of have their files. `names`: of the files in `directory`.
+Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
+                           const std::vector<std::string>& names);
 
 }  // namespace cairn

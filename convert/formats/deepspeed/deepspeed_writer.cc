@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "convert/formats/deepspeed/deepspeed_files.h"
 #include "convert/formats/deepspeed/model_states.h"
 
 namespace cairn {
@@ -95,7 +96,7 @@ class DeepSpeedPlanner {
     return {tensors_,  state_, topology_,
             directory, plain,  state_.round_robin_gradients && topology_.zero < 3};
   }
-  std::string StepName() const { return fmt::format("global_step{}", state_.iteration); }
+  std::string StepName() const { return fmt::format("{}{}", kDeepSpeedStep, state_.iteration); }
   const nlohmann::json& facts() const { return source_.manifest().model; }
 
   const CheckpointSource& source_;
@@ -135,7 +136,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
     }
     if (model_.names == LocalNames::kPipeline) AddLayers(directory);
     builder_.Place();
-    builder_.AddText("latest", StepName());
+    builder_.AddText(std::string(kDeepSpeedTracker), StepName());
     return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
@@ -258,7 +259,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     if (tensors_.optimizer) AddOptimizerState(job, directory);
     topology_ = topology;
     builder_.Place();
-    builder_.AddText("latest_universal", directory);
+    builder_.AddText(kUniversalTracker, directory);
     return TargetFiles{std::move(builder_.target), directory, std::move(state_.notes)};
   }
 

@@ -6,7 +6,7 @@
 // itself stores a bf16 pipeline so. Source: deepspeed 0.19.8, runtime/engine.py, runtime/pipe/module.py.
 #pragma once
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 
 namespace cairn {
 

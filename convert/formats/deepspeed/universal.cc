@@ -23,8 +23,6 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kPointer = "latest_universal";
-
 // The 3 of "3.input_layernorm.weight", a pipeline's name.
 std::optional<int> PipelineIndex(const std::string& name) {
   int index = 0;
@@ -58,7 +56,7 @@ std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>
 
 class UniversalOpener {
  public:
-  UniversalOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  UniversalOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
@@ -166,7 +164,7 @@ class UniversalOpener {
   }
 
   Status ListNames() {
-    const std::string zero = JoinPath(directory_, "zero");
+    const std::string zero = JoinPath(directory_, kUniversalFolder);
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> entries, fs_.List(zero));
     for (const std::string& name : entries) {
       CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(zero, name)));
@@ -286,7 +284,7 @@ class UniversalOpener {
 
   FileSystem& fs_;
   const std::string directory_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   std::vector<ModelFile> states_;
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
@@ -300,7 +298,7 @@ class UniversalOpener {
 };
 
 bool IsUniversal(FileSystem& fs, const std::string& directory) {
-  const std::string zero = JoinPath(directory, "zero");
+  const std::string zero = JoinPath(directory, kUniversalFolder);
   const auto names = fs.List(zero);
   return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
            return fs.Stat(JoinPath(JoinPath(zero, name), "fp32.pt")).ok();
@@ -311,14 +309,14 @@ bool IsUniversal(FileSystem& fs, const std::string& directory) {
 
 // With a `latest` beside it, a directory is the training that was converted.
 bool MatchesUniversal(FileSystem& fs, const std::string& path) {
-  return IsUniversal(fs, path) ||
-         (fs.Stat(JoinPath(path, kPointer)).ok() && !fs.Stat(JoinPath(path, "latest")).ok());
+  return IsUniversal(fs, path) || (fs.Stat(JoinPath(path, kUniversalTracker)).ok() &&
+                                   !fs.Stat(JoinPath(path, kDeepSpeedTracker)).ok());
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
-                                                     const OpenOptions& options) {
+                                                     ReaderOptions& options) {
   if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
-  CAIRN_ASSIGN_OR_RETURN(std::string directory, NamedDirectory(fs, path, kPointer));
+  CAIRN_ASSIGN_OR_RETURN(std::string directory, NamedDirectory(fs, path, kUniversalTracker));
   return UniversalOpener(fs, std::move(directory), options).Open();
 }
 

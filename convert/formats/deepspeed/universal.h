@@ -4,13 +4,13 @@
 // Source: deepspeed 0.16 to 0.19, checkpoint/ds_to_universal.py.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
 // `path` is such a directory. Open also takes one with a `latest_universal` file, if --from names the format.
 bool MatchesUniversal(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
-                                                     const OpenOptions& options);
+                                                     ReaderOptions& options);
 
 }  // namespace cairn

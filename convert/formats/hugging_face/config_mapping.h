@@ -8,7 +8,7 @@
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/source.h"
 #include "convert/foreign/config_model.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 

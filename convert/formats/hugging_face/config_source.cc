@@ -116,8 +116,7 @@ class ConfigSource final : public ForeignSource {
   uint64_t bytes_read() const override { return source_->bytes_read(); }
 
   bool CheckRecords(std::vector<SummedRecord> records) override {
-    auto* const foreign = dynamic_cast<ForeignSource*>(source_.get());
-    return foreign != nullptr && foreign->CheckRecords(std::move(records));
+    return !source_->native_step() && static_cast<ForeignSource&>(*source_).CheckRecords(std::move(records));
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 

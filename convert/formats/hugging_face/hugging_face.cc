@@ -32,7 +32,7 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
-                                                       const OpenOptions& options) {
+                                                       ReaderOptions& options) {
   const bool pickled =
       path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files,

@@ -2,7 +2,7 @@
 // and index.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
@@ -12,6 +12,6 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path);
 // Weights in the order that transformers prefers: safetensors, then pickles (which are read, never run).
 // Errors: those of OpenStoredModel and weight_files.h.
 Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
-                                                       const OpenOptions& options);
+                                                       ReaderOptions& options);
 
 }  // namespace cairn

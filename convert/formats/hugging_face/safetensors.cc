@@ -77,7 +77,7 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
-                                                       const OpenOptions& options) {
+                                                       ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "ckpt/model/tensor.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
@@ -18,7 +18,7 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 
 // Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
-                                                       const OpenOptions& options);
+                                                       ReaderOptions& options);
 
 // The text of `cairn.parameters`.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);

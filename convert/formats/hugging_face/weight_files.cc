@@ -1,6 +1,9 @@
 #include "convert/formats/hugging_face/weight_files.h"
 
+#include <set>
+
 #include "ckpt/step/partial_dir.h"
+#include "convert/foreign/file_sets.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/hugging_face/weight_index.h"
 #include "convert/formats/torch/torch.h"
@@ -34,7 +37,7 @@ Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
   return OkStatus();
 }
 
-Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const char* name,
+Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const std::string& name,
                                 ReadFile read) {
   const std::string path = JoinPath(directory, name);
   CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
@@ -60,6 +63,19 @@ Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const cha
   return files;
 }
 
+// "model-00002-of-00005.safetensors": if one is there, all must be.
+Status CheckShards(const std::string& directory, const std::vector<std::string>& names) {
+  std::map<std::vector<std::string>, std::set<std::string>> shards;  // by the rest of the name
+  for (const std::string& name : names)
+    if (std::vector<std::string> v; FitsPattern("*-#-of-#*", name, v))
+      shards[{v[0], v[2], v[3]}].insert(v[1]);
+  for (const auto& [rest, found] : shards)
+    if (const size_t count = std::stoul(rest[1]); found.size() < count)
+      return NotFound("{}/{}-N-of-{}{}: only {} of {} such files are there", directory, rest[0], rest[1],
+                      rest[2], found.size(), count);
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
@@ -71,6 +87,17 @@ Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path
 
 Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path) {
   return ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled);
+}
+
+Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
+  CAIRN_RETURN_IF_ERROR(CheckShards(directory, names));
+  for (const std::string& name : names) {
+    if (name.ends_with(".bin.index.json"))
+      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddPickled).status());
+    if (name.ends_with(".safetensors.index.json"))
+      CAIRN_RETURN_IF_ERROR(ReadIndexed(fs, directory, name, AddSafetensors).status());
+  }
+  return OkStatus();
 }
 
 }  // namespace cairn

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 #include "convert/formats/megatron/megatron_layout.h"
 
 namespace cairn {

@@ -69,7 +69,7 @@ Dims WithoutFirst(const Dims& dims) {
 
 class MegatronDistOpener {
  public:
-  MegatronDistOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  MegatronDistOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
       : fs_(fs),
         directory_(std::move(directory)),
         options_(options),
@@ -257,7 +257,7 @@ class MegatronDistOpener {
 
   FileSystem& fs_;
   const std::string directory_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   StoredBuilder builder_;
   DcpItems items_;
   MegatronArgs args_;
@@ -294,7 +294,7 @@ bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
-                                                        const OpenOptions& options) {
+                                                        ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json,
                          ReadJsonObject(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
   const auto backend = json.value("sharded_backend", nlohmann::json());

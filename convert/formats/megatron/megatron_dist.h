@@ -3,7 +3,7 @@
 // Source: megatron/core/dist_checkpointing of 0.4 to 0.19.
 #pragma once
 
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 namespace cairn {
 
@@ -15,6 +15,6 @@ bool IsMegatronDist(FileSystem& fs, const std::string& directory);
 bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory);
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
-                                                        const OpenOptions& options);
+                                                        ReaderOptions& options);
 
 }  // namespace cairn

@@ -22,7 +22,6 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
 constexpr const char* kFile = "model_optim_rng.pt";
 
 struct Rank {
@@ -63,7 +62,7 @@ struct ModelChunk {
 
 class MegatronOpener {
  public:
-  MegatronOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  MegatronOpener(FileSystem& fs, std::string directory, ReaderOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
@@ -267,7 +266,7 @@ class MegatronOpener {
 
   FileSystem& fs_;
   const std::string directory_;
-  const OpenOptions& options_;
+  ReaderOptions& options_;
   int tp_ = 1;
   int pp_ = 1;
   bool tied_ = true;
@@ -283,17 +282,16 @@ class MegatronOpener {
 
 // The directory of the iteration that the tracker names, or `path` itself.
 Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
-  const std::string tracker = JoinPath(path, kTracker);
+  const std::string tracker = JoinPath(path, kMegatronTracker);
   if (!fs.Stat(tracker).ok()) return path;
   CAIRN_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(fs, tracker, 4096));
   text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
              text.end());
   int64_t iteration = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
-  if (text != "release" && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
+  if (text != kMegatronRelease && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
     return Corrupt("{}: {:.100} is not an iteration", tracker, text);
-  const std::string directory =
-      JoinPath(path, text == "release" ? text : fmt::format("iter_{:07}", iteration));
+  const std::string directory = JoinPath(path, text == kMegatronRelease ? text : IterationName(iteration));
   if (!fs.Stat(directory).ok())
     return NotFound("{} names iteration {}, which is not there; name another iter_* directory", tracker,
                     text);
@@ -302,10 +300,12 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
 
 }  // namespace
 
+std::string IterationName(int64_t iteration) { return fmt::format("{}{:07}", kMegatronStep, iteration); }
+
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  return fs.Stat(JoinPath(path, kTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
+  return fs.Stat(JoinPath(path, kMegatronTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
 }
 
 std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
@@ -314,7 +314,7 @@ std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
-                                                      const OpenOptions& options) {
+                                                      ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
   if (IsSavedByCairnMegatron(fs, directory))
@@ -325,6 +325,13 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
                     directory);
   // DeepSpeed's own files in an iteration's directory are told apart by their names before.
   return MegatronOpener(fs, directory, options).Open();
+}
+
+Status CheckMegatronFiles(FileSystem& /*fs*/, const std::string& directory,
+                          const std::vector<std::string>& names) {
+  const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
+  if (!has(".metadata") || !has("common.pt") || has("metadata.json")) return OkStatus();
+  return NotFound("{}: is missing; common.pt is there", JoinPath(directory, "metadata.json"));
 }
 
 }  // namespace cairn

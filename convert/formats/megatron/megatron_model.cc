@@ -61,8 +61,7 @@ struct MegatronAssembler::Target {
 };
 
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const OpenOptions& options,
-                                      const std::map<std::string, uint64_t>& shown) {
+                                      ReaderOptions& options, const std::map<std::string, uint64_t>& shown) {
   ArgumentReader from(args, shown);
   MegatronArgs m;
   ModelShape& shape = m.shape;

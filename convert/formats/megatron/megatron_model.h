@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ckpt/model/shape.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_builder.h"
 
 namespace cairn {
@@ -30,7 +30,7 @@ struct MegatronArgs {
 // InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
 // may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const OpenOptions& options,
+                                      ReaderOptions& options,
                                       const std::map<std::string, uint64_t>& shown = {});
 
 // One rank's slice of one stored tensor, or a box of that.

@@ -11,6 +11,7 @@
 #include "convert/formats/megatron/argparse_namespace.h"
 #include "convert/formats/megatron/megatron_buffer.h"
 #include "convert/formats/megatron/megatron_core.h"
+#include "convert/formats/megatron/megatron_lm.h"
 
 namespace cairn {
 namespace {
@@ -45,7 +46,7 @@ class MegatronPlanner {
       for (int pp = 0; pp < topology_.pp; ++pp) AddRank(held, tp, pp);
     }
     builder_.Place();
-    builder_.AddText("latest_checkpointed_iteration.txt", std::to_string(state_.iteration));
+    builder_.AddText(std::string(kMegatronTracker), std::to_string(state_.iteration));
     AddNotes();
     return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
@@ -119,7 +120,7 @@ class MegatronPlanner {
       chunks.push_back(ChunkOf(tensors, c));
     const std::string rank =
         topology_.pp == 1 ? fmt::format("{:02}", tp) : fmt::format("{:02}_{:03}", tp, pp);
-    const std::string directory = fmt::format("iter_{:07}/mp_rank_{}/", state_.iteration, rank);
+    const std::string directory = fmt::format("{}/mp_rank_{}/", IterationName(state_.iteration), rank);
     const uint32_t zip = builder_.BeginTorchFile(directory + "model_optim_rng.pt");
     PickleEmitter& p = builder_.pickle(zip);
     p.BeginDict();

@@ -7,7 +7,7 @@
 // models/gpt; Megatron-LM, training/checkpointing.py.
 #pragma once
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 
 namespace cairn {
 

@@ -10,7 +10,9 @@
 #include <set>
 
 #include "ckpt/model/placement.h"
+#include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
+#include "convert/formats/megatron/megatron_lm.h"
 #include "convert/formats/megatron/torch_dist_common.h"
 
 namespace cairn {
@@ -80,10 +82,10 @@ class TorchDistPlanner {
                         builder_.BeginTorchFile(directory + "common.pt"), builder_);
     builder_.Place();
     builder_.DropEmptyFiles();
-    builder_.AddText(directory + ".metadata", DcpMetadata(entries_, builder_.target));
+    builder_.AddText(directory + std::string(kDcpMetadata), DcpMetadata(entries_, builder_.target));
     builder_.AddText(directory + "metadata.json", kMetadata);
-    builder_.AddText("latest_checkpointed_iteration.txt",
-                     name == "release" ? name : std::to_string(state_.iteration));
+    builder_.AddText(std::string(kMegatronTracker),
+                     name == kMegatronRelease ? name : std::to_string(state_.iteration));
     AddNotes();
     return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
@@ -91,8 +93,8 @@ class TorchDistPlanner {
  private:
   // Megatron treats weights from outside a training as a release.
   std::string DirectoryName() const {
-    if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return "release";
-    return fmt::format("iter_{:07}", state_.iteration);
+    if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return std::string(kMegatronRelease);
+    return IterationName(state_.iteration);
   }
 
   Status ChooseOptimizer() {

@@ -9,7 +9,7 @@
 // training's own entries after Megatron-LM, training/checkpointing.py.
 #pragma once
 
-#include "convert/foreign/target_format.h"
+#include "convert/foreign/write_options.h"
 
 namespace cairn {
 

@@ -54,7 +54,7 @@ Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::str
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
-                                                 const OpenOptions& options) {
+                                                 ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
   const auto [directory, name] = SplitPath(path);
   StoredBuilder builder;

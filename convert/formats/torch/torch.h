@@ -5,14 +5,14 @@
 #pragma once
 
 #include "convert/foreign/account.h"
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
 
 namespace cairn {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
-                                                 const OpenOptions& options);
+                                                 ReaderOptions& options);
 
 // The tensors of `pytorch_model.bin` and the like; their extents are in file 0. Lists the file's storages as
 // those of `name`. Errors: those of TorchFile::Open and ArrayOf, naming the path.

@@ -98,7 +98,7 @@ TEST(Systems, WhatIsNotReadIsNamedWithWhatToDo) {
 // A format of one file, toy.bin: two fp32 elements.
 bool MatchesToy(FileSystem& fs, const std::string& path) { return fs.Stat(JoinPath(path, "toy.bin")).ok(); }
 
-Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string& path, const OpenOptions&) {
+Result<std::unique_ptr<ForeignSource>> OpenToy(FileSystem& fs, const std::string& path, ReaderOptions&) {
   StoredBuilder builder;
   const Dims shape = {2};
   StoredArray array{.name = "w", .dtype = Dtype::kF32, .shape = shape};

@@ -1,5 +1,3 @@
-#include "convert/formats/deepspeed/universal.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,14 +52,14 @@ TEST(Universal, AFrozenParameterHasNoStepWhereOthersDiffer) {
   const auto done = Export(Fs(), source, *FindSystem("universal"), dir / "out",
                            {.target = {.topology = {}, .dtype = {}}, .writer = {}, .progress = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
-  const auto read = OpenUniversal(Fs(), dir / "out", {});
+  const auto read = OpenForeign(Fs(), dir / "out");
   ASSERT_TRUE(read.ok()) << read.status().message();
   std::vector<std::string> steps;
   for (const TensorEntry& tensor : (*read)->catalog().tensors)
     if (tensor.role == Role::kStep) steps.push_back(tensor.spec.name);
   EXPECT_THAT(steps, testing::UnorderedElementsAre("a.weight", "c.weight", "d.weight"));
   ASSERT_TRUE(Fs().RemoveFile(dir / "out/global_step3_universal/zero/a.weight/step.pt").ok());
-  EXPECT_THAT(OpenUniversal(Fs(), dir / "out", {}).status().message(),
+  EXPECT_THAT(OpenForeign(Fs(), dir / "out").status().message(),
               testing::HasSubstr("zero/a.weight: there is no step.pt beside its states"));
 }
 

@@ -22,7 +22,8 @@ json ArgumentsOf(const char* program, const char* kind) {
 }
 
 Result<MegatronArgs> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
-  return ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, {}, shown);
+  ReaderOptions options;
+  return ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, shown);
 }
 
 TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {

@@ -1,4 +1,4 @@
-#include "convert/foreign/format.h"
+#include "convert/foreign/open_options.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace cairn {
 
-Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why) {
+Status LeaveOutOptimizer(ReaderOptions& options, Manifest& manifest, const Status& why) {
   if (!IsAllowed(options, "optimizer"))
     return {why.kind(),
             why.message() + "; --allow optimizer takes the weights without the optimizer's state"};
@@ -14,9 +14,9 @@ Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const S
   return OkStatus();
 }
 
-bool IsAllowed(const OpenOptions& options, const std::string& name) {
+bool IsAllowed(ReaderOptions& options, const std::string& name) {
   const bool allowed = FitsAnyGlob(name, options.allow);
-  if (allowed && options.allowed_names) options.allowed_names->insert(name);
+  if (allowed) options.allowed_names.insert(name);
   return allowed;
 }
 

@@ -2,7 +2,6 @@
 // convert/formats/systems.h.
 #pragma once
 
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,22 +21,25 @@ struct OpenOptions {
   std::string format;              // empty: recognised from the files
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
-  std::string config;       // config.json of the model, or its directory, where names alone tell which it is
-  uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
+  std::string config;       // config.json of the model, or its directory, if names alone tell which it is
+  uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file says it; 0: as the files say
   // Leaves out tensors of types that Cairn does not hold (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;
-  // The names that IsAllowed() found allowed. OpenForeign() makes the set, and puts the names into the
-  // manifest's history.
-  std::shared_ptr<std::set<std::string>> allowed_names;
 };
 
-// True if one of `options.allow` fits a stored name, "optimizer" or "args.NAME". Call it only for what is
-// left out if it is allowed.
-bool IsAllowed(const OpenOptions& options, const std::string& name);
+// For the reader of a format, with the names that it left out because they were allowed. OpenForeign() puts
+// those into the manifest's history.
+struct ReaderOptions : OpenOptions {
+  std::set<std::string> allowed_names;
+};
+
+// True if one of `options.allow` fits a stored name, "optimizer" or "args.NAME", which is then among the
+// allowed names: call it only for what is left out if it is allowed.
+bool IsAllowed(ReaderOptions& options, const std::string& name);
 
 // Weights are of use without the optimizer's state that cannot be read because of `why`: if "optimizer" is
 // allowed, notes it in the history. Errors: `why`, and how to allow it.
-Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why);
+Status LeaveOutOptimizer(ReaderOptions& options, Manifest& manifest, const Status& why);
 
 }  // namespace cairn
