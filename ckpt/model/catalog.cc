@@ -32,7 +32,7 @@ Status CheckPiece(const TensorTable& catalog, const Piece& piece) {
   return OkStatus();
 }
 
-// The boxes that a tensor's pieces are made of, and which piece each is of.
+// The boxes of a tensor's pieces, and the piece of each box.
 struct PieceBoxes {
   std::vector<Box> boxes;
   std::vector<size_t> pieces;
@@ -72,7 +72,7 @@ Status CheckEveryTensor(const AnyCatalog& catalog) {
 }
 
 uint32_t HashOf(std::string_view name, Role role) {
-  // The multiplication spreads the role, and what std::hash may leave even, over the upper bits.
+  // The multiplication spreads the role, and regularities of std::hash, over the upper bits.
   const uint64_t both = std::hash<std::string_view>()(name) + static_cast<uint64_t>(role);
   return static_cast<uint32_t>(both * 0x9e3779b97f4a7c15 >> 32);
 }
@@ -80,17 +80,17 @@ uint32_t HashOf(std::string_view name, Role role) {
 }  // namespace
 
 std::string_view Name(Codec codec) {
-  switch (codec) {
-    case Codec::kNone:
-      return "none";
-    case Codec::kShuffleZstd:
-      return "shuffle+zstd";
-    case Codec::kMasterLow:
-      return "master-low";
-    case Codec::kDerived:
-      return "derived";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"none", "shuffle+zstd", "master-low", "derived"};
+  const auto index = static_cast<size_t>(codec);
+  return index < std::size(kNames) ? kNames[index] : "?";
+}
+
+uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
+                   FlatRange range) {
+  const std::string identity =
+      fmt::format("{}|{}|{}|{}|{}|{}|{}:{}", run, step, Name(tensor.role), tensor.spec.name,
+                  Name(tensor.dtype), ToString(box), range.begin, range.end);
+  return Hash64(identity);
 }
 
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {
@@ -128,7 +128,7 @@ void Catalog::SortPieces() {
 std::vector<ParameterSpec> TensorTable::Parameters() const {
   std::vector<ParameterSpec> specs;
   std::unordered_set<std::string_view> seen;
-  std::string_view last;  // the roles of a parameter follow each other as a rule
+  std::string_view last;  // the roles of a parameter usually follow each other
   for (const TensorEntry& tensor : tensors) {
     if (IsOpaque(tensor.role) || tensor.spec.name == last) continue;
     last = tensor.spec.name;

@@ -1,6 +1,6 @@
 // A catalog: the tensors of a checkpoint and the pieces that hold their bytes.
 //
-// The engine knows nothing else of a checkpoint, whichever format it came from. Writers use Catalog, whose
+// The engine knows nothing else about a checkpoint, whichever format it came from. Writers use Catalog, whose
 // pieces can be changed; an opened step has a StepCatalog, which is small.
 // Encoded form: FORMAT.md, "Catalog".
 #pragma once
@@ -117,7 +117,7 @@ std::string EncodeCatalog(const Catalog& catalog);
 uint64_t EncodedCatalogBytes(const Catalog& catalog);
 // Validates sizes before it allocates; never trusts a count. Errors: Corrupt with the offset in the catalog.
 Result<Catalog> DecodeCatalog(std::string_view bytes);
-// The same of bytes that come in windows; reads no more of them than the catalog has.
+// The same for bytes that come in windows; reads only the bytes of the catalog.
 Result<StepCatalog> DecodeStepCatalog(ByteReader bytes);
 
 }  // namespace cairn

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kCatalogMagic = "CAIRNCAT";
 constexpr uint32_t kPlainVersion = 1;  // no piece has a codec; read by all versions
-constexpr uint32_t kCodecVersion = 2;  // a role has no name of its own
+constexpr uint32_t kCodecVersion = 2;  // all roles have a number
 constexpr uint32_t kVersion = 3;
 constexpr uint8_t kNamedRole = 255;  // the role's name follows
 constexpr uint32_t kEncodedBit = uint32_t{1} << 31;
@@ -79,14 +79,14 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   }
 }
 
-// `box` lies inside a tensor of this shape.
+// True if `box` lies inside a tensor of this shape.
 bool Fits(const Box& box, const Dims& shape) {
   for (int i = 0; i < shape.rank(); ++i)
     if (box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i]) return false;
   return true;
 }
 
-// The parts of a StepCatalog other than its pieces. Pieces come in order of their tensors.
+// Fill in the parts of a StepCatalog other than its pieces, which come in the order of their tensors.
 void NotePiece(Catalog&, const Piece&) {}
 void NotePiece(StepCatalog& catalog, const Piece& piece) {
   catalog.first_pieces.resize(piece.tensor + 1, catalog.pieces.size());
@@ -141,7 +141,7 @@ class Decoder {
     return OkStatus();
   }
 
-  // Errors: those of an invalid name. The caller checks for an unknown number and for the end of the
+  // Errors: Corrupt for an invalid name. The caller checks for an unknown number and for the end of the
   // table.
   Result<Role> ReadRole() {
     const auto number = in_.Get<uint8_t>();
@@ -238,8 +238,8 @@ class Decoder {
     return OkStatus();
   }
 
-  // A plain chunk has its own size, an encoded one is smaller, low halves are half of it. Nothing larger is
-  // ever read or decoded.
+  // A plain chunk has its decoded size, an encoded one is smaller, low halves are half of it. Nothing larger
+  // is ever read or decoded.
   Status StoredChunks(Piece& piece, uint64_t decoded_bytes) {
     if (piece.chunks.size() > in_.left() / kStoredChunkBytes) return Bad("truncated chunk table");
     piece.stored.assign(piece.chunks.size(), {});

@@ -1,6 +1,6 @@
 // Regions of different tensors never meet, and those of one tensor are few (a rank each at most): each wanted
-// region is compared with all that are there of its tensor. Counting the common elements finds a hole and an
-// element that is there twice.
+// region is compared with all stored ones of its tensor. Counting the common elements finds a hole and an
+// element that is stored twice.
 
 #include "ckpt/model/copy_program.h"
 
@@ -11,7 +11,7 @@ namespace cairn {
 
 Result<CopyProgram> PlanCopies(const TensorTable& tensors, const Regions& there, const Regions& wanted) {
   CopyProgram program;
-  std::vector<Region> of_tensor;  // those that are there, of one tensor
+  std::vector<Region> of_tensor;  // the stored regions of one tensor
   uint32_t tensor = UINT32_MAX;
   size_t first = 0;
   for (size_t to = 0; to < wanted.size(); ++to) {
@@ -52,18 +52,6 @@ void CopyProgram::SortByPlace(const Regions& there) {
   std::ranges::sort(placed, {},
                     [](const Placed& p) { return std::tuple(p.file, p.offset, p.copy.from, p.copy.to); });
   for (size_t i = 0; i < placed.size(); ++i) copies[i] = placed[i].copy;
-}
-
-std::string ToString(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
-                     const Regions& wanted) {
-  std::string text;
-  for (const Copy& copy : program.copies) {
-    const Region from = there[copy.from], to = wanted[copy.to];
-    text += DisplayName(tensors.tensors[to.tensor]);
-    for (const Box& box : CommonBoxes(from, to)) text += " " + ToString(box);
-    text += fmt::format(": {} elements, file {} -> file {}\n", copy.elements, from.file, to.file);
-  }
-  return text;
 }
 
 ProgramSize& ProgramSize::operator+=(const ProgramSize& other) {

@@ -1,12 +1,11 @@
 // The plan of every command that moves tensors: stored regions x wanted regions -> copies.
 //
-// Both are lists of regions of the same tensors. A copy is a pair of regions that have elements in common.
-// The program is a value: it can be counted, printed and compared, and planning it needs no disk. The caller
+// Both are lists of regions of the same tensors. A copy is a pair of regions with elements in common.
+// The program is a value: it can be counted and compared, and planning it needs no disk. The caller
 // chooses the order: that of the files for a resume (ckpt/step/step_loader.h), that of the tensors for a
 // checkpoint that is written in one pass (convert/stream).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "ckpt/model/catalog.h"
@@ -32,10 +31,6 @@ struct CopyProgram {
 // Errors: Corrupt naming the tensor and the box of a wanted region if elements of it are missing or stored
 // twice.
 Result<CopyProgram> PlanCopies(const TensorTable& tensors, const Regions& there, const Regions& wanted);
-
-// A line a copy: "weight of layers.0.mlp.up [0:4, 0:8]: 32 elements, file 0 -> file 3".
-std::string ToString(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
-                     const Regions& wanted);
 
 // The bytes that a program moves.
 struct ProgramSize {

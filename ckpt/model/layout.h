@@ -28,7 +28,7 @@ std::optional<int64_t> ParseStepDirName(std::string_view name);
 
 // "step-00001000.partial-<nonce>": being written. Never read.
 std::string PartialDirName(int64_t step, std::string_view nonce);
-// "step-00001000.superseded-<nonce>": a step that was saved again, by a training that walked back past it.
+// "step-00001000.superseded-<nonce>": a step that was saved again by a training that went back before it.
 std::string SupersededDirName(int64_t step, std::string_view nonce);
 // "step-00001000.deleting-<nonce>": retired by retention; only its removal is unfinished.
 std::string DeletingDirName(int64_t step, std::string_view nonce);
@@ -47,7 +47,7 @@ std::string ParityName(int writer);
 
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
 std::string TensorPath(const TensorEntry& entry);
-// "/master_low/layers.0.mlp.up.weight": the low halves of those pieces of a master that were split.
+// "/master_low/layers.0.mlp.up.weight": the low halves of the split pieces of a master.
 std::string LowHalvesPath(const TensorEntry& entry);
 // "/exp_avg/layers.0.mlp.up.weight@512,0+128": the piece of a shard that starts at this offset of the tensor,
 // and, if it is a flat range, at this element of the box.

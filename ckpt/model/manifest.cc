@@ -1,7 +1,6 @@
-// Decoding limits the depth, checks the version, reads the fields, and then encodes what it read: the result
+// Decoding limits the depth, checks the version, reads the fields, and then encodes them again: the result
 // must be the same bytes. This one comparison checks the digest, and that nothing was added, reordered or out
-// of range. It does not make the contents harmless, so the topology and the names of files are validated
-// after it.
+// of range. The topology and the names of files may still be harmful, so they are validated after it.
 
 #include "ckpt/model/manifest.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;  // copying and printing recurse: a deeper one would be out of stack
+constexpr int kMaxDepth = 64;  // copying and printing recurse and would overflow the stack
 
 json TopologyJson(const Topology& t) {
   json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
@@ -58,7 +57,7 @@ Digest DigestAt(const json& object) {
   return *digest;
 }
 
-// A fraction that is too large for an integer has no integer value.
+// Fractions are refused: one that is too large for an integer cannot be converted.
 template <typename T>
 T IntegerOf(const json& value) {
   if (!value.is_number_integer()) throw json::other_error::create(600, "a number is not an integer", nullptr);
@@ -141,7 +140,7 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   Manifest manifest;
   try {
     manifest = FromJson(root);
-    // Encoding what was read gives the same bytes only where nothing is damaged, added or out of place.
+    // Encoding the manifest again gives the same bytes only if nothing is damaged, added or out of place.
     if (EncodeManifest(manifest) != text)
       return Corrupt("its bytes do not match its digest; it was damaged or edited");
   } catch (const json::exception& error) {
@@ -153,6 +152,14 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   if (manifest.shards.find('\0') != std::string::npos)
     return Corrupt("the path of its shards has a NUL byte");
   return manifest;
+}
+
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest) {
+  const std::string path = JoinPath(step_dir, kManifestName);
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
+  if (digest != nullptr) *digest = DigestOf(text);
+  Result<Manifest> manifest = DecodeManifest(text);
+  return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
 }
 
 }  // namespace cairn

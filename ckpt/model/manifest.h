@@ -14,14 +14,16 @@
 
 namespace cairn {
 
-inline constexpr int kFormatVersion =
-    3;  // 1 of a step with its own shards, 2 of a virtual one, 3 of a branch
+class FileSystem;
+
+inline constexpr int kFormatVersion = 3;  // 1: a step with its own shards, 2: a virtual one, 3: a branch
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
   std::string name;
   uint64_t bytes = 0;
-  Digest digest{};  // of the bytes that no piece covers, in order; of a file without pieces: of all of it
+  Digest
+      digest{};  // of the bytes that no piece covers, in order; for a file without pieces, of all its bytes
   bool operator==(const ManifestFile&) const = default;
 };
 
@@ -57,5 +59,9 @@ std::string EncodeManifest(const Manifest& manifest);
 // Errors: Corrupt (not JSON, digest, non-canonical, missing or ill-typed field), NotSupported (version). No
 // message names the path: the caller adds it.
 Result<Manifest> DecodeManifest(std::string_view text);
+
+// Reads the manifest of the step in `step_dir`; `digest`, if given, becomes the digest of its text.
+// Errors name the file: NotFound, IoError, and those of DecodeManifest.
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest = nullptr);
 
 }  // namespace cairn

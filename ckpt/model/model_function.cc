@@ -1,6 +1,6 @@
 // kFields is the only list. FunctionOf() takes each field from the model or its default, and then makes equal
 // functions equal values: spellings of an activation, sizes that follow from others, a scale that is the
-// default, a window that no layer uses, rotary fields without rotation. Comparing field by field is then
+// default, a window that no layer uses, rotary fields without rotation. Field by field comparison is then
 // enough.
 
 #include "ckpt/model/model_function.h"
@@ -23,7 +23,8 @@ constexpr FunctionField kFields[] = {
     {"num_key_value_heads", "heads of keys and values; left out: those of queries", "null"},
     {"head_dim", "elements of a head; left out: hidden_size / num_attention_heads", "null"},
     {"tied_embeddings", "the word embedding is the output matrix", "true"},
-    {"embedding_multiplier", "of the word embedding's output; a number or \"sqrt(hidden_size)\"", "null"},
+    {"embedding_multiplier", "factor on the word embedding's output; a number or \"sqrt(hidden_size)\"",
+     "null"},
     {"position_embedding", "learned, rope, alibi or none", "\"learned\""},
     {"rotary_base", "theta of the lowest frequency", "10000"},
     {"rotary_percent", "part of a head that is rotated, 0 to 1", "1"},
@@ -31,7 +32,7 @@ constexpr FunctionField kFields[] = {
     {"rope_scaling", "as transformers names it: {\"rope_type\": \"llama3\", \"factor\": 8, ...}", "null"},
     {"layers_without_rope", "as Megatron's no_rope_freq: a number or a list", "null"},
     {"sliding_window", "keys that a query sees, its own among them", "null"},
-    {"layer_types", "of each layer: sliding_attention or full_attention; left out: all slide", "null"},
+    {"layer_types", "one a layer: sliding_attention or full_attention; left out: all slide", "null"},
     {"normalization", "LayerNorm or RMSNorm", "\"LayerNorm\""},
     {"layernorm_epsilon", "added to the variance", "1e-5"},
     {"norm_weight_minus_one", "stored weights of norms are gamma - 1", "false"},
@@ -45,7 +46,7 @@ constexpr FunctionField kFields[] = {
     {"attn_logit_softcapping", "cap * tanh(x / cap) before the softmax", "null"},
     {"final_logit_softcapping", "the same of the logits", "null"},
     {"softmax", "vanilla, off-by-one or learnable", "\"vanilla\""},
-    {"other", "what the source says and no field here means, by its own name", "{}"},
+    {"other", "settings of the source that no field here expresses, by their own names", "{}"},
 };
 
 bool Is(const json& value, bool wanted) { return value.is_boolean() && value.get<bool>() == wanted; }

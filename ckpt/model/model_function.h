@@ -4,11 +4,11 @@
 // The same weights are another model under another activation, rotary base or window, and nothing in the
 // tensors' names and shapes says so. Every reader therefore states each of these fields, every writer reads
 // back what it would write, and the trainer states its own; SameFunction compares them field by field. A
-// field that one side has no place for differs from its default there, and is refused by name. What a source
-// says and no reader understands is in `other`, which equals nothing but itself.
+// field that one side cannot express differs from its default there, and is refused by name. Settings of a
+// source that no reader understands are in `other`, which equals only itself.
 //
-// Not here: facts that tensors show (biases, layer counts; tying is both), and those that act in training
-// alone (dropout).
+// Not listed: facts that tensors show (biases, layer counts; tying is both), and those that act only in
+// training (dropout).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -33,12 +33,12 @@ std::span<const FunctionField> FunctionFields();
 inline constexpr int kFunctionVersion = 1;
 
 // `model` as a value for each field, each function in one spelling: "gelu_new" and "gelu_pytorch_tanh" are
-// one activation, a scale of 1/sqrt(head_dim) is the default, and what acts on nothing (a rotary base without
-// rotation) is null.
+// one activation, a scale of 1/sqrt(head_dim) is the default, and a field without effect (a rotary base
+// without rotation) is null.
 nlohmann::json FunctionOf(const nlohmann::json& model);
 
-// Errors: NotSupported naming each field in which `held` computes something else than `model`, and the flag
-// that leaves out what is in `other` alone; `holder` is who holds it: "Megatron-Core".
+// Errors: NotSupported naming each field in which `held` computes something other than `model`, and the flag
+// that ignores differences in `other` only; `holder` is the name of the program: "Megatron-Core".
 Status SameFunction(const nlohmann::json& model, const nlohmann::json& held, std::string_view holder);
 
 }  // namespace cairn

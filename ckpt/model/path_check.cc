@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// As HDF5 reads the path: without parts that are empty or a dot. Empty if the last part is one.
+// The path as HDF5 reads it: without parts that are empty or a dot. Empty if the last part is one of these.
 std::string PlainPath(std::string_view path) {
   std::string plain;
   for (size_t begin = 1, end = 0; end != path.npos; begin = end + 1) {
@@ -47,7 +47,7 @@ Status CheckPaths(std::span<const TensorEntry> tensors) {
     for (size_t slash = path.rfind('/'); slash > 0; slash = path.rfind('/', slash - 1))
       if (const auto other = datasets.find(path.substr(0, slash)); other != datasets.end())
         return InvalidArgument(
-            "tensors {} and {} cannot be in one step: what precedes a slash is a group of HDF5; rename one",
+            "tensors {} and {} cannot be in one step: the part before a slash is a group of HDF5; rename one",
             DisplayName(*other->second), DisplayName(tensor));
   }
   return OkStatus();

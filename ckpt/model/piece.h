@@ -14,17 +14,19 @@
 
 namespace cairn {
 
+struct TensorEntry;
+
 enum class Codec : uint8_t {
   kNone = 0,         // the elements as they are, one after another
   kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
-  kMasterLow = 2,    // of an fp32 master, what its bf16 weight does not say (split_master.h)
-  kDerived = 3,      // nothing: an fp16 weight that its fp32 master says (derived_weight.h)
+  kMasterLow = 2,    // the part of an fp32 master that its bf16 weight lacks (split_master.h)
+  kDerived = 3,      // nothing: an fp16 weight that follows from its fp32 master (derived_weight.h)
 };
 // True if a piece can be decoded only with its parameter's weight, or master.
 inline bool IsJoined(Codec codec) { return codec == Codec::kMasterLow || codec == Codec::kDerived; }
 std::string_view Name(Codec codec);  // "none", "shuffle+zstd", "master-low", "derived"; "?" for no Codec
 
-// The place of a chunk that was stored by itself.
+// A chunk that was stored by itself.
 struct StoredChunk {
   uint64_t file_offset = 0;  // bytes
   uint32_t bytes = 0;
@@ -50,7 +52,7 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// Where the last byte of a piece ends in its file.
+// The end of the last byte of a piece in its file.
 inline uint64_t EndOf(const Piece& piece) {
   uint64_t end = piece.file_offset + piece.stored_bytes;
   for (const StoredChunk& chunk : piece.stored) end = std::max(end, chunk.file_offset + chunk.bytes);
@@ -65,8 +67,13 @@ inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
 inline std::span<const MasterException> ExceptionsOf(const Piece& piece, const StoredChunk& chunk) {
   return std::span(piece.exceptions).subspan(chunk.first_exception, chunk.exceptions);
 }
-// With more exceptions in a chunk of so many elements the piece is stored whole.
+// If a chunk of so many elements has more exceptions, the piece is stored whole.
 inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
+
+// The seed of chunk `chunk` of a piece is PieceSeed + chunk. It binds the digests of a piece to its identity:
+// an intact chunk of another run, step, tensor or box does not pass for it.
+uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
+                   FlatRange range);
 
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.

@@ -1,5 +1,5 @@
 // A record: numbers of seven bits a byte, the lowest first, the top bit set in all bytes but the last
-// (LEB128); then the digests, and what is stored of each chunk. Most numbers of a piece are small.
+// (LEB128); then the digests and the stored chunks. Most numbers of a piece are small.
 #include "ckpt/model/piece_table.h"
 
 #include <algorithm>
@@ -24,6 +24,22 @@ uint64_t Get(const std::byte*& at) {
   for (int shift = 7; (*at++ & std::byte{0x80}) != std::byte{0}; shift += 7)
     value |= static_cast<uint64_t>(*at & std::byte{0x7f}) << shift;
   return value;
+}
+
+// The numbers that a record begins with.
+Region ReadPlace(const std::byte*& at, uint64_t& stored_bytes, Codec& codec) {
+  Region region;
+  region.file = static_cast<uint32_t>(Get(at));
+  region.tensor = static_cast<uint32_t>(Get(at));
+  region.offset = Get(at);
+  stored_bytes = Get(at);
+  codec = static_cast<Codec>(Get(at));
+  const auto rank = static_cast<int>(Get(at));
+  for (int i = 0; i < rank; ++i) region.box.offset.push_back(Get(at));
+  for (int i = 0; i < rank; ++i) region.box.extent.push_back(Get(at));
+  region.range.begin = Get(at);
+  region.range.end = Get(at);
+  return region;
 }
 
 }  // namespace
@@ -71,16 +87,12 @@ void PieceTable::push_back(const Piece& piece) {
 Piece PieceTable::operator[](size_t index) const {
   const std::byte* at = records_[index];
   Piece piece;
-  piece.file = static_cast<uint32_t>(Get(at));
-  piece.tensor = static_cast<uint32_t>(Get(at));
-  piece.file_offset = Get(at);
-  piece.stored_bytes = Get(at);
-  piece.codec = static_cast<Codec>(Get(at));
-  const auto rank = static_cast<int>(Get(at));
-  for (int i = 0; i < rank; ++i) piece.box.offset.push_back(Get(at));
-  for (int i = 0; i < rank; ++i) piece.box.extent.push_back(Get(at));
-  piece.range.begin = Get(at);
-  piece.range.end = Get(at);
+  const Region place = ReadPlace(at, piece.stored_bytes, piece.codec);
+  piece.file = place.file;
+  piece.tensor = place.tensor;
+  piece.file_offset = place.offset;
+  piece.box = place.box;
+  piece.range = place.range;
   piece.chunks.resize(Get(at));
   piece.stored.resize(Get(at));
   piece.exceptions.resize(Get(at));
@@ -101,18 +113,9 @@ uint32_t PieceTable::FileOf(size_t index) const {
 
 Region PieceTable::RegionOf(size_t index) const {
   const std::byte* at = records_[index];
-  Region region;
-  region.file = static_cast<uint32_t>(Get(at));
-  region.tensor = static_cast<uint32_t>(Get(at));
-  region.offset = Get(at);
-  Get(at);  // stored bytes
-  Get(at);  // codec
-  const auto rank = static_cast<int>(Get(at));
-  for (int i = 0; i < rank; ++i) region.box.offset.push_back(Get(at));
-  for (int i = 0; i < rank; ++i) region.box.extent.push_back(Get(at));
-  region.range.begin = Get(at);
-  region.range.end = Get(at);
-  return region;
+  uint64_t stored_bytes = 0;
+  Codec codec = Codec::kNone;
+  return ReadPlace(at, stored_bytes, codec);
 }
 
 }  // namespace cairn

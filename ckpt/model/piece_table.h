@@ -1,7 +1,7 @@
 // Many pieces in little memory: an opened step's, which may have hundreds of thousands.
 //
-// A Piece is large because it is convenient; here one of a matrix takes about 50 bytes, and is made when it
-// is asked for. Pieces are only ever appended.
+// A Piece is convenient and large; in the table a piece of a matrix takes about 50 bytes, and a Piece is made
+// on access. Pieces are only appended.
 #pragma once
 
 #include <iterator>
@@ -41,7 +41,7 @@ class PieceTable {
   Piece back() const { return (*this)[size() - 1]; }
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
-  // For one piece, without making it.
+  // The region of a piece, without making the Piece.
   Region RegionOf(size_t index) const;
   uint32_t FileOf(size_t index) const;
 

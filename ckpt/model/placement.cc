@@ -1,8 +1,8 @@
 // LayoutOf() goes over the specs once: those of the stage, and a tied copy on the last one, are cut along
 // their dimension and put one after another. Padding only extends dimension 0, so the real elements are
-// a prefix of the local array. PiecesOf() takes those of a partition. One writer for each element
-// follows: the stage that owns the tensor, the tensor parallel rank that has it (of several, one by turns),
-// and the data parallel rank of the partition.
+// a prefix of the local array. PiecesOf() takes those of a partition. So each element has one writer: in the
+// stage that owns the tensor, the tensor parallel rank that has it (one of several in turn), and the data
+// parallel rank of the partition.
 
 #include "ckpt/model/placement.h"
 

@@ -5,10 +5,10 @@
 //
 // In memory, a rank's parameters lie one after another in one flat buffer, in the order of the specs,
 // without gaps; q, k and v weights that follow each other are therefore one fused matrix. The buffer is
-// padded at its end so that it divides into dp equal partitions: ZeRO gives partition d to data parallel rank
-// d. In the checkpoint, data parallel rank d writes what partition d covers, for every role and every ZeRO
-// stage, so that each byte is written once and the work is shared; a tensor that tensor parallel ranks hold
-// alike is written by one of them (by turns), a tied embedding by the first stage.
+// padded at its end to divide into dp equal partitions: ZeRO gives partition d to data parallel rank d. In
+// the checkpoint, data parallel rank d writes the elements of partition d, for every role and every ZeRO
+// stage: each byte is written once and the work is shared. A tensor that all tensor parallel ranks hold is
+// written by one of them (in turn), a tied embedding by the first stage.
 #pragma once
 
 #include <vector>
@@ -54,8 +54,7 @@ Result<std::vector<int>> LayersPerChunk(int layers, const Topology& topology);
 int CountLayers(const std::vector<ParameterSpec>& specs);
 
 // The buffer of any rank at (tp_rank, pp_rank); data parallel ranks share it.
-// Errors: InvalidArgument naming the tensor whose dimension TP does not divide, or when PP exceeds the
-// layers.
+// Errors: InvalidArgument naming the tensor whose dimension TP does not divide, or if PP exceeds the layers.
 Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank,
                             int pp_rank);
 
@@ -64,7 +63,7 @@ struct PlacedPiece {
   uint32_t index = 0;  // into the specs
   Box box;
   FlatRange range;          // within box
-  uint64_t flat_begin = 0;  // where it starts in the rank's buffer, elements; it is contiguous there
+  uint64_t flat_begin = 0;  // its start in the rank's buffer, elements; it is contiguous there
 };
 
 // The pieces of a layout that data parallel rank `dp_rank` writes, in buffer order.

@@ -1,5 +1,5 @@
 // Elements of a tensor that lie in one place: those of a piece, of a part of an array, or those that a rank
-// asks for.
+// reads.
 #pragma once
 
 #include <algorithm>
@@ -24,9 +24,7 @@ struct Region {
   }
 };
 
-// Elements that two regions of one tensor have in common, as boxes of the tensor that do not meet. Empty ones
-// are left out.
-std::vector<Box> CommonBoxes(const Region& a, const Region& b);
+// The number of elements that two regions of one tensor have in common.
 uint64_t CommonElements(const Region& a, const Region& b);
 
 // Calls visit(segment, common) for the segments of elements `range` of `box` (Decompose) that meet `other`,
@@ -43,7 +41,7 @@ void ForEachMeeting(const Box& box, FlatRange range, const Box& other, Visit vis
 // that what it has in common with any box is contiguous in that box.
 FlatRange CommonRun(const Box& box, FlatRange range, const Box& block);
 
-// A list of regions, made when they are asked for: there may be hundreds of thousands.
+// A list of regions, each made on access: there may be hundreds of thousands.
 class Regions {
  public:
   virtual ~Regions() = default;

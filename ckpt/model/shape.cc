@@ -1,5 +1,5 @@
-// Sizes are bounded before anything is multiplied: products of two of them, and of boxes, stay far below what
-// overflows or what memory cannot hold.
+// Sizes are bounded before anything is multiplied: products of two of them, and of boxes, cannot overflow or
+// exhaust memory.
 
 #include "ckpt/model/shape.h"
 

@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// Which of the parameters that a family may have are there. The defaults are GPT-2's.
+// The parameters that a model has, of those that families may have. The defaults are GPT-2's.
 struct GptTensors {
   bool positions = true;         // embedding.position
   bool position_offset = false;  // embedding.position_offset
@@ -22,7 +22,7 @@ struct GptTensors {
   bool query_key_value_bias = true;
   bool query_key_norm = false;
   bool attention_output_bias = true;
-  bool gate = false;     // mlp.gate beside mlp.up, as LLaMA has
+  bool gate = false;     // mlp.gate in addition to mlp.up, as in LLaMA
   bool mlp_bias = true;  // of gate, up and down
   auto operator<=>(const GptTensors&) const = default;
 };
@@ -75,7 +75,7 @@ struct ModelShape {
   }
 };
 
-inline constexpr int64_t kMaxModelSize = int64_t{1} << 31;  // of any size; larger ones are not believed
+inline constexpr int64_t kMaxModelSize = int64_t{1} << 31;  // limit of every size; larger ones are refused
 
 // The sizes in a manifest's `model`; those that may be left out follow from the others. `positions` stays 0
 // if `model` does not state it. Errors: InvalidArgument naming a missing, ill-typed or absurd field.

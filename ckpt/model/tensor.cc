@@ -1,42 +1,24 @@
-// Roles without a number are kept in a table of the process, which only grows. A Role therefore stays one
-// byte, and its name one look-up.
+// Roles without a number are kept in a table of the process, which only grows. A Role is therefore one byte,
+// and its name costs one look-up.
 #include "ckpt/model/tensor.h"
 
 #include <array>
 #include <atomic>
 #include <mutex>
 
+#include "ckpt/base/glob.h"
+
 namespace cairn {
 namespace {
 
-constexpr std::string_view kRoleNames[] = {"?",
-                                           "weight",
-                                           "master",
-                                           "exp_avg",
-                                           "exp_avg_sq",
-                                           "rng",
-                                           "step",
-                                           "max_exp_avg_sq",
-                                           "momentum_buffer",
-                                           "square_avg",
-                                           "grad_avg",
-                                           "acc_delta",
-                                           "sum",
-                                           "exp_inf",
-                                           "mu_product",
-                                           "prev",
-                                           "step_size",
-                                           "eta",
-                                           "mu",
-                                           "ax",
-                                           "exp_avg_sq_row",
-                                           "exp_avg_sq_col",
-                                           "row_var",
-                                           "col_var",
-                                           "variance",
-                                           "json",
-                                           "pickle",
-                                           "training"};
+constexpr std::string_view kRoleNames[] = {"?", "weight", "master", "exp_avg", "exp_avg_sq", "rng",
+                                           // other optimizers
+                                           "step", "max_exp_avg_sq", "momentum_buffer", "square_avg",
+                                           "grad_avg", "acc_delta", "sum", "exp_inf", "mu_product", "prev",
+                                           "step_size", "eta", "mu", "ax", "exp_avg_sq_row", "exp_avg_sq_col",
+                                           "row_var", "col_var", "variance",
+                                           // values of a training
+                                           "json", "pickle", "training"};
 constexpr size_t kFirstNamed = static_cast<size_t>(Role::kFirstNamed);
 constexpr size_t kMaxNameBytes = 64;
 
@@ -44,7 +26,7 @@ constexpr size_t kMaxNameBytes = 64;
 class NamedRoles {
  public:
   static NamedRoles& Get() {
-    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all who print them
+    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all users
     return *roles;
   }
 
@@ -118,6 +100,10 @@ bool IsOptimizerState(Role role) { return role != Role::kWeight && !IsOpaque(rol
 std::string DisplayName(const TensorEntry& entry) {
   return entry.role == Role::kWeight ? entry.spec.name
                                      : fmt::format("{}/{}", entry.spec.name, Name(entry.role));
+}
+
+bool FitsGlob(const TensorEntry& tensor, const std::string& glob) {
+  return FitsGlob(DisplayName(tensor), glob) || FitsGlob(tensor.spec.name, glob);
 }
 
 }  // namespace cairn

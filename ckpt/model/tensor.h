@@ -1,5 +1,4 @@
-// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and the roles that it is
-// stored in.
+// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and its roles.
 //
 // A ParameterSpec is one parameter of a model and how a topology cuts it. placement.h needs nothing else, so
 // a model of an unknown architecture can be resharded too. A TensorEntry is one stored array: a parameter in
@@ -20,7 +19,7 @@ namespace cairn {
 
 enum class Role : uint8_t {
   kWeight = 1,    // what forward and backward use
-  kMaster = 2,    // fp32 copy that the optimizer updates, if weights have 16 bits
+  kMaster = 2,    // fp32 copy that the optimizer updates if weights have 16 bits
   kExpAvg = 3,    // Adam's first moment
   kExpAvgSq = 4,  // Adam's second moment
   kRng = 5,       // opaque random state of one rank; only its own topology can use it; reshape copies it
@@ -60,8 +59,8 @@ std::string_view Name(Role role);
 // A role with a number of its own. States of other systems are mapped to these alone.
 std::optional<Role> ParseRole(std::string_view name);
 // The role of any name: a known one, or a new one. Errors: InvalidArgument if the name has characters other
-// than letters, digits and "_-.:", has more than 64 of them, or has another meaning in index.h5; or if there
-// are more than 192 such roles.
+// than letters, digits and "_-.:", is longer than 64, or means something else in index.h5; or if there are
+// more than 192 such roles.
 Result<Role> RoleNamed(std::string_view name);
 // All roles that this process knows; those without a number come last.
 std::vector<Role> KnownRoles();
@@ -97,7 +96,10 @@ struct TensorEntry {
   uint64_t bytes() const { return spec.shape.Volume() * SizeOf(dtype); }
 };
 
-// "layers.0.mlp.up.weight" for a weight, with "/master", "/exp_avg" or "/exp_avg_sq" behind for the others.
+// "layers.0.mlp.up.weight" for a weight; other roles follow: "layers.0.mlp.up.weight/exp_avg".
 std::string DisplayName(const TensorEntry& entry);
+
+// True if a glob of the command line matches the display name or the bare name: it selects one role or all.
+bool FitsGlob(const TensorEntry& tensor, const std::string& glob);
 
 }  // namespace cairn

@@ -2,7 +2,7 @@
 //
 // Rank order is Megatron's: tensor parallel fastest, then data parallel, then pipeline:
 //   rank = (pp_rank * dp + dp_rank) * tp + tp_rank
-// so that a tensor parallel group lies within a node.
+// A tensor parallel group therefore lies within a node.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Topology {
   int tp = 1;    // tensor parallel size
   int pp = 1;    // pipeline stages
   int dp = 1;    // data parallel replicas
-  int zero = 0;  // ZeRO stage; it cuts who computes, never where bytes lie (placement.h)
+  int zero = 0;  // ZeRO stage; it divides the computation, never changes where bytes lie (placement.h)
 
   // Interleaved schedule: each pipeline rank holds this many chunks of layers; chunk c lies on rank c % pp.
   int virtual_stages = 1;
@@ -41,7 +41,7 @@ inline constexpr int kMaxWorld = 1 << 20;  // larger manifests are refused
 // "TP=2 PP=2 DP=1 ZeRO=1", then values that are not the default: " VP=2 layers=3,5"
 std::string ToString(const Topology& topology);
 
-// Errors: InvalidArgument when a size is below 1, the product exceeds kMaxWorld, the ZeRO stage is unknown or
+// Errors: InvalidArgument if a size is below 1, the product exceeds kMaxWorld, the ZeRO stage is unknown or
 // layers_per_stage does not name every chunk.
 Status Validate(const Topology& topology);
 

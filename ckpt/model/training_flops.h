@@ -2,8 +2,8 @@
 // the trainer's TFLOPs.
 //
 // A product of (m × k) by (k × n) is 2 m n k; norms, activations and softmax count nothing. Model FLOPs are
-// those of the forward pass, and twice as many of the backward; hardware FLOPs are these and what is computed
-// again in the backward. The output layer never is. Of attention's scores the programs count differently: the
+// those of the forward pass, and twice as many of the backward; hardware FLOPs add the operations that the
+// backward computes again. The output layer never is. The programs count attention's scores differently: the
 // Megatron-LM paper (arXiv 2104.04473, and BigScience's log) all pairs of positions, Megatron-LM's
 // num_floating_point_operations the half that the causal mask leaves.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// What the backward pass computes again: nothing, the scores of attention, or whole layers.
+// The part that the backward pass computes again: nothing, the scores of attention, or whole layers.
 enum class Recomputation { kNone, kSelective, kFull };
 
 inline constexpr double kAllPairs = 1, kCausalPairs = 0.5;  // of positions

@@ -12,7 +12,7 @@
 
 #include "ckpt/io/mount_points.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/run_health.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/step_reader.h"

@@ -4,7 +4,7 @@
 
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/run_dir.h"
 
 namespace cairn {

@@ -12,7 +12,7 @@
 #include "ckpt/codec/derived_weight.h"
 #include "ckpt/codec/plane_codec.h"
 #include "ckpt/io/file_system.h"
-#include "ckpt/model/piece_seed.h"
+#include "ckpt/model/piece.h"
 
 namespace cairn {
 namespace {

@@ -8,7 +8,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 namespace {

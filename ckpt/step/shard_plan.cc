@@ -10,7 +10,7 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/piece_seed.h"
+#include "ckpt/model/piece.h"
 #include "ckpt/step/chunk_decoder.h"
 
 namespace cairn {

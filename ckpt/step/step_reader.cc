@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 namespace {

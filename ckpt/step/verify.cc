@@ -12,7 +12,7 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/threads.h"
 #include "ckpt/io/file_scan.h"
-#include "ckpt/model/piece_seed.h"
+#include "ckpt/model/piece.h"
 #include "ckpt/step/chunk_decoder.h"
 
 namespace cairn {

@@ -20,14 +20,14 @@ std::string InLayer(const std::string& name, int layer) {
 
 bool IsInLayers(const Module& module) { return module.name.find("{}") != std::string::npos; }
 
-// Where the modules without a layer lie: all but the last norm and the head come before the layers.
+// The place of modules without a layer: all but the last norm and the head come before the layers.
 int LayerOf(const Module& module, int layer) {
   if (IsInLayers(module)) return layer;
   return module.canonical[0] == "output" || module.canonical[0] == "final_norm" ? kAfterLayers
                                                                                 : kBeforeLayers;
 }
 
-// Lays the parameters of one stored weight or bias out in it.
+// Lays out the parameters of one stored weight or bias.
 class TensorBuilder {
  public:
   TensorBuilder(const Module& module, const ModelShape& shape) : module_(module), shape_(shape) {}
@@ -114,7 +114,7 @@ class Expander {
     return modules;
   }
 
-  // Those that the model has: before, in, and behind its layers.
+  // Visits the modules that the model has: before, in and behind its layers.
   template <typename Visit>
   void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
     const auto visit_all = [&](bool in_layers, int place, int layer) {

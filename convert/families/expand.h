@@ -1,4 +1,4 @@
-// A family's table filled in for one model: its canonical parameters, and how the other system stores them.
+// A family's table applied to one model: its canonical parameters, and how the other system stores them.
 #pragma once
 
 #include "ckpt/model/canonical_modules.h"

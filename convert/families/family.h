@@ -16,22 +16,22 @@ namespace cairn {
 inline constexpr const char* kAlways = "always";
 inline constexpr const char* kNever = "never";
 
-// How canonical modules lie in one stored weight. Biases lie like the rows of their weights.
+// The layout of canonical modules in one stored weight. Biases are laid out as the rows of their weights.
 enum class Layout {
   kStacked,     // one below the other: [Q; K; V], [gate; up]; a single one is stored as it is
   kTransposed,  // the same, stored [in, out] (GPT-2's Conv1D)
-  kGrouped,     // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] where
+  kGrouped,     // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] if
                 // every query head has its own key and value
 };
 
 struct Module {
   std::string name;                    // stored: "transformer.h.{}.attn.c_attn", where {} is the layer
   std::vector<std::string> canonical;  // "attention.query", ...; canonical_modules.h lists them
-  std::string bias = kNever;           // has one
+  std::string bias = kNever;           // condition for a bias
   Layout layout = Layout::kStacked;
-  std::string when = kAlways;    // the module is there
-  std::string weight = kAlways;  // has one; a LayerNorm may have neither
-  std::string also = {};         // its name in the memory of transformers 5, if files have another
+  std::string when = kAlways;    // condition for the module
+  std::string weight = kAlways;  // condition for a weight; a LayerNorm may have neither
+  std::string also = {};         // its name in the memory of transformers 5, if different
 };
 
 // A field of the manifest's `model` and of the configuration file.
@@ -41,14 +41,14 @@ struct Field {
   // The value if the file omits it. Null: it must be there, or follows from others: num_key_value_heads from
   // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
   nlohmann::json fallback = nullptr;
-  bool nullable = false;  // null in the file says null, not the fallback
+  bool nullable = false;  // null in the file means null, not the fallback
 };
 
 // A setting that is not supported: such a model would compute something else.
 struct Refusal {
   std::string config;   // key
-  nlohmann::json only;  // the value that is understood; the key may also be missing or null
-  std::string same_as;  // or: the key whose value it must have
+  nlohmann::json only;  // the supported value; the key may also be missing or null
+  std::string same_as;  // instead: the key whose value it must equal
 };
 
 struct Architecture {
@@ -61,8 +61,8 @@ struct Architecture {
   std::vector<Refusal> refusals;
   std::vector<std::string> harmless = {};  // keys that change nothing, in addition to those of every family
   nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has
-  nlohmann::json config = nlohmann::json::object();  // of config.json, if no original one is known
-  // Rotary position embeddings, in both of transformers' spellings (rope.h); of a part of each head where
+  nlohmann::json config = nlohmann::json::object();  // of config.json, if the original is not known
+  // Rotary position embeddings, in both of transformers' spellings (rope.h); for a part of each head if
   // `model` has a rotary_percent.
   bool rope = false;
 };

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 std::string Dump(const json& value) { return value.dump(2) + "\n"; }
 
-// That of the files the model was read from, or what the configuration implies.
+// The one of the files that the model was read from, or the one that the configuration implies.
 json GenerationConfig(const json& model, const json& config) {
   const json kept = KeptOfHuggingFace(model, "generation_config");
   if (kept.is_object()) return kept;
@@ -25,7 +25,7 @@ json GenerationConfig(const json& model, const json& config) {
   return generation;
 }
 
-// All that say a type, also those of the parts of a multimodal model.
+// Sets all keys of types, also those of the parts of a multimodal model.
 void SetDtype(std::string_view name, json& config) {
   for (auto& [key, value] : config.items())
     if ((key == "dtype" || key == "torch_dtype") && value.is_string())
@@ -34,7 +34,7 @@ void SetDtype(std::string_view name, json& config) {
       SetDtype(name, value);
 }
 
-// As it was read: its names and its configuration are those of its own family.
+// The model as it was read: its names and its configuration are those of its own family.
 ForeignModel ModelUnderOwnNames(const json& model, Dtype dtype,
                                 const std::vector<ParameterSpec>& parameters) {
   ForeignModel own = CanonicalModel(parameters);
@@ -63,7 +63,7 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
   if (!name.is_string() && model.contains("config")) return ModelUnderOwnNames(model, dtype, parameters);
   if (!name.is_string())
     return NotSupported(
-        "nothing in the source says which family of models this is, and a Hugging Face release needs one; "
+        "the source does not say which family of models this is, and a Hugging Face release needs one; "
         "--config FILE names the config.json of a transformers model; the format safetensors keeps the "
         "tensors under their own names");
   if (architecture == nullptr)

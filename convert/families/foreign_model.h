@@ -2,7 +2,7 @@
 // files.
 //
 // Data, not code: fused matrices, transposes and other names are rows of such a table, and the verbs that
-// write weights know nothing of any architecture.
+// write weights know no architecture.
 #pragma once
 
 #include <map>
@@ -15,8 +15,8 @@
 
 namespace cairn {
 
-// A box of a canonical parameter inside a foreign tensor: all of the parameter as a rule, one head of many
-// where heads alternate.
+// A box of a canonical parameter inside a foreign tensor: usually the whole parameter, one head of many if
+// heads alternate.
 struct ForeignPart : BoxMap {
   std::string parameter;
 };
@@ -39,18 +39,18 @@ struct ForeignModel {
 Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype,
                                       const std::vector<ParameterSpec>& parameters);
 
-// Takes `auto_map` out of config.json if it names code beside it; true if there was one.
+// Removes `auto_map` from config.json if it names code in the same directory; true if it did.
 bool LeaveOutCode(ForeignModel& model);
 
-// `model_type "x9" ("XForCausalLM")`: the model_type and the class that config.json gave a model of a family
-// without a table; else empty.
+// `model_type "x9" ("XForCausalLM")`: model_type and class in the config.json of a model whose family has no
+// table; else empty.
 std::string FamilyWithoutTable(const nlohmann::json& model);
 
 // Every parameter under its canonical name.
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters);
 
-// Every part is a box of a parameter of its shape, every element of every parameter is used once.
-// Errors: Corrupt naming the tensor.
+// Checks that every part is a box of a parameter of that shape, and every element of every parameter is used
+// once. Errors: Corrupt naming the tensor.
 Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>& parameters);
 
 }  // namespace cairn

@@ -1,12 +1,15 @@
-// Reading goes from refusals to fields, rope, derived sizes and the window. All that remains and is not
-// known to be harmless is kept as `other`, so that an unknown key is never taken for one without meaning.
-// Writing begins with the file that was kept, if any, and reads it again: only fields in which that reading
-// differs from the model are written, so that everything else comes back as it was.
+// Reading goes from refusals to fields, rope, derived sizes and the window. Every other key that is not known
+// to be harmless is kept in `other`: an unknown key is never ignored. Writing begins with the file that was
+// kept, if any, and reads it again: only fields in which that reading differs from the model are written, and
+// everything else comes back as it was.
 
 #include "convert/families/hugging_face_config.h"
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <sstream>
+#include <utility>
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
@@ -20,78 +23,27 @@ namespace {
 
 using nlohmann::json;
 
-// For every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
-// the precision of the computation, and heads for classification. transformers 5.23, PretrainedConfig and the
-// families'.
-constexpr const char* kHarmless[] = {"_*",
-                                     "architectures",
-                                     "model_type",
-                                     "dtype",
-                                     "torch_dtype",
-                                     "transformers_version",
-                                     "auto_map",
-                                     "name_or_path",
-                                     "*_token_id",
-                                     "*_token_ids",
-                                     "vocab_file",
-                                     "tokenizer_class",
-                                     "prefix",
-                                     "unsloth*",
-                                     "*dropout",
-                                     "*pdrop",
-                                     "*drop",
-                                     "initializer_range",
-                                     "init_std",
-                                     "use_cache",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "output_*",
-                                     "torchscript",
-                                     "use_bfloat16",
-                                     "use_return_dict",
-                                     "pruned_heads",
-                                     "is_decoder",
-                                     "is_encoder_decoder",
-                                     "tie_encoder_decoder",
-                                     "max_sequence_length",
-                                     "cross_attention_hidden_size",
-                                     "chunk_size_feed_forward",
-                                     "gradient_checkpointing",
-                                     "tf_legacy_loss",
-                                     "layerdrop",
-                                     "summary_*",
-                                     "task_specific_params",
-                                     "problem_type",
-                                     "finetuning_task",
-                                     "id2label",
-                                     "label2id",
-                                     "num_labels",
-                                     "max_length",
-                                     "min_length",
-                                     "do_sample",
-                                     "early_stopping",
-                                     "num_beams",
-                                     "num_beam_groups",
-                                     "diversity_penalty",
-                                     "temperature",
-                                     "top_k",
-                                     "top_p",
-                                     "typical_p",
-                                     "repetition_penalty",
-                                     "length_penalty",
-                                     "no_repeat_ngram_size",
-                                     "encoder_no_repeat_ngram_size",
-                                     "bad_words_ids",
-                                     "num_return_sequences",
-                                     "exponential_decay_length_penalty",
-                                     "suppress_tokens",
-                                     "begin_suppress_tokens",
-                                     "remove_invalid_values",
-                                     "attn_implementation",
-                                     "quantization_config",
-                                     "generation_config"};
+// Globs of keys that change nothing in any family. transformers 5.23, PretrainedConfig and the families'.
+constexpr const char* kHarmless[] = {
+    // names and versions
+    "_* architectures model_type transformers_version auto_map name_or_path vocab_file tokenizer_class",
+    "prefix unsloth* generation_config task_specific_params",
+    // tokens, dropout, initialization, precision of the computation
+    "*_token_id *_token_ids *dropout *pdrop *drop layerdrop initializer_range init_std dtype torch_dtype",
+    "use_bfloat16 quantization_config gradient_checkpointing chunk_size_feed_forward attn_implementation",
+    // what is returned
+    "use_cache return_dict return_dict_in_generate use_return_dict output_* torchscript tf_legacy_loss",
+    "pruned_heads is_decoder is_encoder_decoder tie_encoder_decoder cross_attention_hidden_size",
+    // heads for classification
+    "summary_* problem_type finetuning_task id2label label2id num_labels",
+    // generation
+    "max_sequence_length max_length min_length do_sample early_stopping num_beams num_beam_groups",
+    "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty",
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences",
+    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens remove_invalid_values",
+};
 constexpr const char* kOther = "config.";  // before the names of keys in a model's `other`
-// Read with rope_scaling; of no meaning without.
+// Read with rope_scaling; they mean nothing without it.
 constexpr const char* kOfRope[] = {
     "rope_parameters", "rope_scaling",          "rope_theta",     "rotary_emb_base",
     "rotary_pct",      "partial_rotary_factor", "rotary_percent", "original_max_position_embeddings"};
@@ -103,20 +55,61 @@ const json* FindKey(const Field& field, const json& config) {
   return nullptr;
 }
 
+// The sizes that all families have, by each spelling that one of them uses.
+const Field kSizes[] = {
+    {"num_layers", {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}},
+    {"hidden_size", {"hidden_size", "n_embd", "n_embed", "d_model"}},
+    {"num_attention_heads", {"num_attention_heads", "n_head", "n_heads"}},
+    {"num_key_value_heads", {"num_key_value_heads", "num_kv_heads"}},
+    {"head_dim", {"head_dim"}},
+    {"ffn_hidden_size", {"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"}},
+    {"vocab_size", {"vocab_size"}},
+    {"max_position_embeddings",
+     {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
+};
+
+// Families without a table that differ from the newer ones: those have a gated MLP, no learned positions and
+// an output layer of their own.
+struct OtherFamily {
+  std::string_view name;
+  bool gated = false, positions = false, tied = false;
+};
+constexpr OtherFamily kOtherFamilies[] = {
+    {"gpt_neo", false, true, false}, {"gptj"},    {"falcon"}, {"gpt_bigcode", false, true, true},
+    {"mpt", false, false, true},     {"codegen"}, {"phi"},    {"gemma", true, false, true},
+};
+
+OtherFamily FactsOf(const std::string& type) {
+  if (const Architecture* table = FindArchitecture(type)) {
+    const auto tied = std::ranges::find(table->fields, "tied_embeddings", &Field::model);
+    const auto holds_positions = [](const Module& module) {
+      return std::ranges::find(module.canonical, "embedding.position") != module.canonical.end();
+    };
+    return {type, table->model.value("gated_mlp", false),
+            std::ranges::any_of(table->modules, holds_positions), tied->fallback == true};
+  }
+  const auto other = std::ranges::find(kOtherFamilies, type, &OtherFamily::name);
+  return other == std::end(kOtherFamilies) ? OtherFamily{type, true, false, false} : *other;
+}
+
 bool SaysNothing(const json& value) {
   return value.is_null() || value == false || (!value.is_primitive() && value.empty()) || value == "";
 }
 
 bool IsKnown(const Architecture& architecture, const std::string& key) {
   const auto fits = [&](const auto& glob) { return FitsGlob(key, std::string(glob)); };
-  return std::ranges::any_of(kHarmless, fits) || std::ranges::any_of(architecture.harmless, fits) ||
+  const auto fits_one = [&](const char* globs) {
+    std::istringstream words(globs);
+    return std::any_of(std::istream_iterator<std::string>(words), {}, fits);
+  };
+  return std::ranges::any_of(kHarmless, fits_one) || std::ranges::any_of(architecture.harmless, fits) ||
          (architecture.rope && std::ranges::any_of(kOfRope, fits)) ||
          std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||
          std::ranges::any_of(architecture.fields,
                              [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
 }
 
-// A family without such a field derives the size from the others; any other size is another function.
+// A family without such a field derives the size from the others; another size is another function.
 bool IsImplied(const std::string& key, const json& value, const json& model) {
   const json of = FunctionOf(model);
   return (key == "num_key_value_heads" || key == "head_dim" || key == "hidden_size") &&
@@ -129,7 +122,7 @@ void ReadOthers(const Architecture& architecture, const json& config, json& mode
       model["other"][kOther + key] = value;
 }
 
-// Which layers see the window, of the families that say it by a switch and a number.
+// Sets the layers that see the window, for families that state it by a switch and a number.
 void ReadWindow(json& model) {
   if (!model.contains("use_sliding_window")) return;
   if (model["use_sliding_window"] != true) {
@@ -144,7 +137,7 @@ void ReadWindow(json& model) {
   }
 }
 
-// The inverse, of a model that was not read from a config.json.
+// The inverse, for a model that was not read from a config.json.
 json WithWindow(const Architecture& architecture, json model, const json& function) {
   const bool has_switch = std::ranges::any_of(
       architecture.fields, [](const Field& field) { return field.model == "use_sliding_window"; });
@@ -158,7 +151,7 @@ json WithWindow(const Architecture& architecture, json model, const json& functi
 // Sizes that may be omitted and follow from others.
 void Derive(const Architecture& architecture, json& model) {
   const Result<ModelShape> shape = ReadShape(model);
-  if (!shape.ok()) return;  // the caller says
+  if (!shape.ok()) return;  // the caller reports it
   for (const auto& [name, size] :
        {std::pair("num_key_value_heads", shape->kv_heads), std::pair("head_dim", shape->head_dim),
         std::pair("ffn_hidden_size", shape->ffn)})
@@ -171,8 +164,8 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
     const json value = config.value(refusal.config, json());
     const json wanted = refusal.same_as.empty() ? refusal.only : config.value(refusal.same_as, json());
     if (!value.is_null() && value != wanted)
-      return NotSupported("config.json: {} is {}; the {} table knows {} only", refusal.config, value.dump(),
-                          architecture.name, wanted.dump());
+      return NotSupported("config.json: {} is {}; the {} table supports only {}", refusal.config,
+                          value.dump(), architecture.name, wanted.dump());
   }
   if (config.contains("quantization_config") && !config["quantization_config"].is_null())
     return NotSupported(
@@ -180,7 +173,7 @@ Status CheckRefusals(const Architecture& architecture, const json& config) {
   return OkStatus();
 }
 
-// A boolean that decides on tensors must be one.
+// A flag that decides on tensors must be a boolean.
 Status CheckFlags(const Architecture& architecture, const json& model) {
   for (const Field& field : architecture.fields)
     if (field.fallback.is_boolean() && !model.at(field.model).is_boolean())
@@ -210,6 +203,20 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   ReadOthers(architecture, config, model);
   model["function"] = kFunctionVersion;
   return model;
+}
+
+Result<ModelShape> ShapeOfConfig(const json& config) {
+  json model = json::object();
+  for (const Field& size : kSizes)
+    if (const json* value = FindKey(size, config)) model[size.model] = *value;
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
+  if (shape.positions > 0) shape.seq = std::exchange(shape.positions, 0);
+  const json type = config.value("model_type", json()), tied = config.value("tie_word_embeddings", json());
+  const OtherFamily facts = FactsOf(type.is_string() ? type.get_ref<const std::string&>() : "");
+  shape.has.gate = facts.gated;
+  shape.has.positions = facts.positions;
+  shape.tied = tied.is_boolean() ? tied.get<bool>() : facts.tied;
+  return shape;
 }
 
 json KeptOfHuggingFace(const json& model, const char* key) {
@@ -274,7 +281,7 @@ json CompleteModel(const json& model) {
 
 Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
   CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
-  // What the model's own file says and --allow took out of account, the file that is written may say, too.
+  // A setting of the model's own file that --allow ignored may be in the written file, too.
   const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
              of_model = model.value("other", json::object());
   for (const auto& [name, value] : others.items())

@@ -1,11 +1,12 @@
 // config.json of a Hugging Face directory, to and from the manifest's `model`.
 //
-// A model that was read keeps its own config.json (`model.hugging_face.config`), so that every field comes
-// back; only what has changed since, and what versions spell in two ways, is written again.
+// A model that was read keeps its own config.json (`model.hugging_face.config`), and every field comes back;
+// only fields that changed since, and those that versions spell in two ways, are written again.
 #pragma once
 
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/status.h"
+#include "ckpt/model/shape.h"
 #include "convert/families/family.h"
 
 namespace cairn {
@@ -15,13 +16,17 @@ namespace cairn {
 // harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming an unknown one.
 Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
 
+// The sizes of a model of any family, with or without a table, for planning. `positions` stays 0; `seq` is
+// the longest sequence of the model. Errors: InvalidArgument naming a missing or absurd size.
+Result<ModelShape> ShapeOfConfig(const nlohmann::json& config);
+
 // `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
 // field that the model lacks.
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
                                      Dtype dtype);
 
-// The value that the model kept under `key` of the files that it was read from ("config",
-// "generation_config", "stored_dtype"); null if there is none.
+// The value under `key` that the model keeps of the files that it was read from ("config",
+// "generation_config", "stored_dtype"); null if it has none.
 nlohmann::json KeptOfHuggingFace(const nlohmann::json& model, const char* key);
 
 // A model with the fields that an earlier version did not read from its own config.json.

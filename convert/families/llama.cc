@@ -24,8 +24,8 @@ void Remove(Architecture& architecture, const std::string& field) {
   std::erase_if(architecture.fields, [&](const Field& f) { return f.model == field; });
 }
 
-// A window in the layers from max_window_layers on, or in those of layer_types, if use_sliding_window says
-// so.
+// If use_sliding_window is true, the layers from max_window_layers on, or those of layer_types, have a
+// window.
 void AddWindowByLayer(Architecture& architecture) {
   for (Field field : {Field{"use_sliding_window", {"use_sliding_window"}, false},
                       Field{"sliding_window", {"sliding_window"}, 4096, true},
@@ -34,7 +34,7 @@ void AddWindowByLayer(Architecture& architecture) {
     architecture.fields.push_back(std::move(field));
 }
 
-// No member of the family has the biases that `flag` stands for.
+// Removes the biases of `flag`, which no member of the family has.
 void RemoveBiases(Architecture& architecture, const std::string& flag) {
   Remove(architecture, flag);
   for (Module& module : architecture.modules)
@@ -128,7 +128,7 @@ Architecture Qwen3() {
   return qwen;
 }
 
-// Norms before and behind each block; their stored weights are gamma - 1.
+// Norms before and after each block; their stored weights are gamma - 1.
 Architecture Gemma2() {
   Architecture gemma = Llama();
   gemma.name = "gemma2";

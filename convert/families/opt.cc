@@ -1,5 +1,5 @@
-// OPT. The table of positions starts with two rows that no position uses; they are a parameter of their own,
-// so that row p of embedding.position is position p, as everywhere else.
+// OPT. The table of positions starts with two rows that no position uses. They are a parameter of their own:
+// row p of embedding.position is position p, as everywhere else.
 #include "convert/families/families.h"
 
 namespace cairn {

@@ -7,14 +7,14 @@ namespace {
 
 using nlohmann::json;
 
-// The first of `keys` that is there and not null.
+// The value of the first of `keys` that is present and not null.
 json FirstKey(const json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
     if (const json value = object.value(key, json()); !value.is_null()) return value;
   return nullptr;
 }
 
-// rope_scaling with the key that all versions since 4.43 know; nullopt if it says "as usual".
+// rope_scaling with the key that all versions since 4.43 know; null if it is the default.
 json Scaling(json object) {
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) object.erase(key);
   if (object.contains("type") && !object.contains("rope_type")) object["rope_type"] = object["type"];
@@ -31,8 +31,8 @@ Status ReadRope(const json& config, json& model) {
   if (!parameters.is_object()) parameters = empty;
   for (const auto& [key, value] : parameters.items())
     if (value.is_object())
-      return NotSupported("config.json: rope_parameters differ by kind of layer ({}), which no table knows",
-                          key);
+      return NotSupported(
+          "config.json: rope_parameters differ by kind of layer ({}), which no table supports", key);
   json scaling = config.value("rope_scaling", json());
   scaling = scaling.is_object() ? Scaling(scaling) : Scaling(parameters);
   json theta = FirstKey(parameters, {"rope_theta"});
@@ -42,9 +42,9 @@ Status ReadRope(const json& config, json& model) {
   if (!theta.is_null()) model["rotary_base"] = theta;
   if (!percent.is_null() && percent != 1 && !model.contains("rotary_percent"))
     return NotSupported(
-        "config.json: partial_rotary_factor is {}; transformers heeds it in some kinds of rope of this "
-        "family "
-        "only, and no table knows which",
+        "config.json: partial_rotary_factor is {}; transformers applies it only to some kinds of rope of "
+        "this "
+        "family, and no table says which",
         percent.dump());
   if (!percent.is_null() && model.contains("rotary_percent")) model["rotary_percent"] = percent;
   if (!scaling.is_null()) model["rope_scaling"] = scaling;

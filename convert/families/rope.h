@@ -2,7 +2,7 @@
 //
 // Before 5: rope_theta, rope_scaling and partial_rotary_factor (GPT-NeoX: rotary_emb_base, rotary_pct) at the
 // top. From 5 on: one object rope_parameters with rope_theta, rope_type, partial_rotary_factor and the
-// scaling's own fields. Files are written with both, so that either version computes the same.
+// scaling's own fields. Files are written with both: either version computes the same.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,11 +11,11 @@
 
 namespace cairn {
 
-// Adds rotary_base, rotary_percent and rope_scaling to a manifest's `model`, those that the file states.
-// Errors: NotSupported if layers have different ones.
+// Adds those of rotary_base, rotary_percent and rope_scaling that the file states to a manifest's `model`.
+// Errors: NotSupported if they differ by layer.
 Status ReadRope(const nlohmann::json& config, nlohmann::json& model);
 
-// Writes both spellings of what the model has; with `keep`, keys that the file has already stay.
+// Writes both spellings of the model's fields; with `keep`, keys that the file already has stay.
 void WriteRope(const nlohmann::json& model, bool keep, nlohmann::json& config);
 
 }  // namespace cairn

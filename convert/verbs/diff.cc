@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "ckpt/base/glob.h"
-#include "ckpt/model/tensor_glob.h"
+#include "ckpt/model/tensor.h"
 #include "convert/stream/value_distance.h"
 
 namespace cairn {

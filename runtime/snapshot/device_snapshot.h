@@ -13,7 +13,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/status.h"
-#include "ckpt/model/piece_seed.h"
+#include "ckpt/model/piece.h"
 
 namespace cairn {
 

@@ -7,7 +7,7 @@
 #include "tests/bench/cross_validation.h"
 #include "tools/cli/output.h"
 #include "tools/cli/text_table.h"
-#include "tools/plan/predict_table.h"
+#include "tools/plan/csv_table.h"
 
 namespace cairn {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/model/piece_seed.h"
+#include "ckpt/model/piece.h"
 #include "ckpt/step/step_reader.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

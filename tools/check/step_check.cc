@@ -6,7 +6,7 @@
 #include "tools/check/step_check.h"
 
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "tools/check/model_check.h"
 #include "tools/check/value_check.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/step/step_reader.h"
 #include "tools/check/step_check.h"
 #include "tools/check/verify_record.h"

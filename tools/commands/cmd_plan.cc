@@ -11,7 +11,7 @@
 #include "tools/commands/commands.h"
 #include "tools/commands/plan_options.h"
 #include "tools/commands/plan_output.h"
-#include "tools/plan/job_script.h"
+#include "tools/plan/sbatch.h"
 
 namespace cairn {
 namespace {

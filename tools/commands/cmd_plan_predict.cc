@@ -2,9 +2,11 @@
 // predictions go back to the rows' places, so the table keeps its order. How rows were read goes to stderr,
 // for stdout is a table that programs read.
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
@@ -12,10 +14,11 @@
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/plan_options.h"
-#include "tools/plan/predict_table.h"
 
 namespace cairn {
 namespace {
+
+enum class TableFormat { kTable, kCsv, kJson, kMarkdown };
 
 struct PredictOptions {
   std::string rows;       // CSV
@@ -26,6 +29,37 @@ struct PredictOptions {
 };
 
 constexpr char kUsualCluster[] = "a100-80";
+
+constexpr const char* kPredictionColumns[] = {
+    "mem_gb_pred",    "sec_per_it_pred",    "tflops_pred",        "fits",           "mem_gb_pred_lo",
+    "mem_gb_pred_hi", "sec_per_it_pred_lo", "sec_per_it_pred_hi", "fit_probability"};
+
+// Of kPredictionColumns.
+std::vector<std::string> PredictionCells(const Prediction& p) {
+  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  return {number(p.memory_gb.value), number(p.seconds.value), number(p.tflops),
+          p.fits ? "yes" : "no",     number(p.memory_gb.low), number(p.memory_gb.high),
+          number(p.seconds.low),     number(p.seconds.high),  number(p.fit_probability)};
+}
+
+// The table with the predictions behind each row; a column of their name that it has already is replaced.
+CsvTable WithPredictions(const CsvTable& table, const std::vector<Prediction>& predictions) {
+  CsvTable result{table.name};
+  std::vector<size_t> kept;
+  for (size_t i = 0; i < table.header.size(); ++i)
+    if (std::ranges::find(kPredictionColumns, table.header[i]) == std::end(kPredictionColumns))
+      kept.push_back(i);
+  for (const size_t i : kept) result.header.push_back(table.header[i]);
+  result.header.insert(result.header.end(), std::begin(kPredictionColumns), std::end(kPredictionColumns));
+  for (size_t r = 0; r < table.rows.size(); ++r) {
+    CsvTable::Row row{table.rows[r].line};
+    for (const size_t i : kept) row.cells.push_back(table.rows[r].cells[i]);
+    const std::vector<std::string> cells = PredictionCells(predictions[r]);
+    row.cells.insert(row.cells.end(), cells.begin(), cells.end());
+    result.rows.push_back(std::move(row));
+  }
+  return result;
+}
 
 void Print(const CsvTable& table, TableFormat format) {
   if (format == TableFormat::kCsv) fmt::print("{}", ToCsv(table));

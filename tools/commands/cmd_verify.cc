@@ -14,7 +14,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"

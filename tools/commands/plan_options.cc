@@ -13,31 +13,27 @@
 
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/strict_json.h"
+#include "convert/families/hugging_face_config.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
-#include "tools/plan/hf_config.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 
-const std::pair<const char*, Recomputation> kRecompute[] = {
-    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
-
 template <typename Value>
 CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
                   const std::string& help, CLI::Range range = CLI::Range(1, 1'000'000)) {
-  return plan.add_option(names, values, help)->delimiter(',')->check(range)->group("Search");
+  return plan.add_option(names, values, help)->delimiter(',')->check(range);
 }
 
 void DeclareModel(CLI::App& plan, PlanOptions& o) {
   const auto size = [&](const std::string& name, int64_t& value, const std::string& help) {
-    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{100'000'000}))->group("Model");
+    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{100'000'000}));
   };
   plan.add_option("--model", o.model, "Hugging Face config.json, or the directory that holds it")
-      ->type_name("PATH")
-      ->group("Model");
+      ->type_name("PATH");
   size("--num-layers", o.shape.layers, "transformer layers");
   size("--hidden-size", o.shape.hidden, "width of the model");
   size("--num-attention-heads", o.shape.heads, "attention heads");
@@ -47,48 +43,39 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
   size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
   size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
        "pad the vocabulary to a multiple of this times TP");
-  plan.add_flag("--swiglu", o.shape.has.gate, "gated MLP, no biases; cairn train also rotates positions")
-      ->group("Model");
-  plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has a weight of its own")
-      ->group("Model");
+  plan.add_flag("--swiglu", o.shape.has.gate, "gated MLP, no biases; cairn train also rotates positions");
+  plan.add_flag("--untie-embeddings-and-output-weights", o.untied,
+                "the output layer has a weight of its own");
 }
 
 void DeclareRun(CLI::App& plan, PlanOptions& o) {
-  const char* group = "Cluster and batch";
   std::vector<std::string> names;
   for (const Cluster& cluster : BuiltInClusters()) names.push_back(cluster.name);
   plan.add_option("--cluster", o.cluster, fmt::format("{}, or a TOML file", fmt::join(names, ", ")))
       ->type_name("NAME|FILE")
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   plan.add_option("--nodes", o.request.nodes, "nodes at most; plans may use fewer")
       ->check(CLI::Range(1, 100'000))
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   plan.add_option("--global-batch-size", o.request.global_batch, "samples of one step")
-      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
-      ->group(group);
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}));
   plan.add_option("--rampup-batch-size", o.request.rampup,
                   "START INCREMENT SAMPLES: grow the batch from START over so many samples")
-      ->expected(3)
-      ->group(group);
+      ->expected(3);
   const auto length = [&](const std::string& name, int64_t& value, const std::string& help) {
-    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 60))->group(group);
+    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 60));
   };
   length("--train-samples", o.train_samples, "length of the training, for days and GPU-hours");
   length("--train-tokens", o.train_tokens, "length of the training in tokens");
   length("--train-iters", o.train_iters, "length of the training in steps of the full batch");
-  plan.add_flag("--bf16", o.bf16, "bfloat16 (the default)")->group(group);
-  plan.add_flag("--fp16", o.fp16, "half precision")->group(group);
-  plan.add_flag("--fp32", o.fp32, "single precision")->group(group);
-  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, the rest in bfloat16")->group(group);
+  plan.add_flag("--bf16", o.bf16, "bfloat16 (the default)");
+  plan.add_flag("--fp16", o.fp16, "half precision");
+  plan.add_flag("--fp32", o.fp32, "single precision");
+  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, the rest in bfloat16");
   plan.add_flag("--sequence-parallel", o.request.sequence_parallel,
-                "cut norms, residuals and dropout by TP along the sequence")
-      ->group(group);
-  plan.add_flag("--use-flash-attn", o.request.flash_attention, "attention that stores no scores")
-      ->group(group);
-  plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU")
-      ->group(group);
+                "cut norms, residuals and dropout by TP along the sequence");
+  plan.add_flag("--use-flash-attn", o.request.flash_attention, "attention that stores no scores");
+  plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU");
 }
 
 void DeclareSearch(CLI::App& plan, PlanOptions& o) {
@@ -102,75 +89,56 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
   plan.add_option("--recompute-granularity,--recompute", r.recompute, "kinds to try; default: all three")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Recomputation>(std::begin(kRecompute), std::end(kRecompute))))
-      ->option_text("full|selective|none")
-      ->group("Search");
-  AddFramework(plan, r.program)->group("Search");
+          std::map<std::string, Recomputation>(std::begin(kRecomputations), std::end(kRecomputations))))
+      ->option_text("full|selective|none");
+  AddFramework(plan, r.program);
   plan.add_flag("--for-cairn", o.for_cairn,
-                "only plans that cairn train runs, with its memory (implied by --sbatch)")
-      ->group("Search");
+                "only plans that cairn train runs, with its memory (implied by --sbatch)");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
-                "only stages in which embedding and output layer count as a layer each")
-      ->group("Search");
+                "only stages in which embedding and output layer count as a layer each");
   plan.add_flag("--even-stages", r.even_stages,
                 "only stages of the same number of layers; without it the first and the last may hold fewer, "
-                "as the --framework allows")
-      ->group("Search");
-  plan.add_flag("!--no-fused-softmax", r.fused_softmax, "drop the rule (heads / tp) * mbs % 4 == 0")
-      ->group("Search");
+                "as the --framework allows");
+  plan.add_flag("!--no-fused-softmax", r.fused_softmax, "drop the rule (heads / tp) * mbs % 4 == 0");
   plan.add_option("--require", r.require,
                   "a condition that plans must meet, such as \"dp % 4 == 0 && mem_gb < 70\"")
       ->type_name("CONDITION")
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group("Search");
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   plan.add_option("--memory-share", r.memory_share, "share of the GPU's memory that a plan may need")
       ->check(CLI::Range(0.1, 1.1))
-      ->capture_default_str()
-      ->group("Search");
+      ->capture_default_str();
   plan.add_option("--calibrate", o.calibrate,
                   "CSV of measured runs, see cairn plan predict --help; default: the built-in ones")
-      ->type_name("FILE")
-      ->group("Search");
+      ->type_name("FILE");
 }
 
 void DeclareOutput(CLI::App& plan, PlanOptions& o) {
-  const char* group = "Output";
   plan.add_option("--config", o.config,
                   "TOML file with these names as keys, or the one of cairn train; flags win")
-      ->type_name("FILE")
-      ->group(group);
-  plan.add_option("--top", o.top, "plans to print")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str()
-      ->group(group);
+      ->type_name("FILE");
+  plan.add_option("--top", o.top, "plans to print")->check(CLI::Range(1, 10'000))->capture_default_str();
   plan.add_option("--for-hidden-near", o.hidden_near,
                   "propose shapes of the same size with about this hidden size")
-      ->check(CLI::Range(64, 1'000'000))
-      ->group(group);
+      ->check(CLI::Range(64, 1'000'000));
   plan.add_option("--save-gbps", o.node_gbps, "GB/s that a node writes, to predict the time of a save")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   plan.add_option(
           "--mtbf", o.mtbf_hours,
           "hours between failures of one node, to compute the interval between saves (Young and Daly)")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   plan.add_option("--sbatch", o.sbatch,
                   "directory for job scripts of the plans, named after their configuration")
-      ->type_name("DIR")
-      ->group(group);
+      ->type_name("DIR");
   plan.add_option("--sbatch-args", o.sbatch_args, "flags to append to cairn train in the scripts")
-      ->type_name("FLAGS")
-      ->group(group);
+      ->type_name("FLAGS");
   plan.add_option("--time-limit", o.time_limit, "Slurm's limit of one job")
       ->type_name("TIME")
-      ->capture_default_str()
-      ->group(group);
-  plan.add_flag("--dry-run", o.dry_run, "name the scripts without writing them")->group(group);
-  plan.add_flag("--json", o.json, "print facts as JSON")->group(group);
+      ->capture_default_str();
+  plan.add_flag("--dry-run", o.dry_run, "name the scripts without writing them");
+  plan.add_flag("--json", o.json, "print facts as JSON");
 }
 
 std::string TextOf(const toml::node& node) {
@@ -222,7 +190,9 @@ Status ApplyModel(PlanOptions& options) {
   const std::string path = directory ? JoinPath(options.model, "config.json") : options.model;
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
                          ReadJsonObject(FileSystem::Posix(), path, kMaxConfigBytes));
-  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfConfig(config, path));
+  Result<ModelShape> read = ShapeOfConfig(config);
+  if (!read.ok()) return read.status().WithContext(path);
+  ModelShape shape = *read;
   for (const auto field : {&ModelShape::layers, &ModelShape::hidden, &ModelShape::heads,
                            &ModelShape::kv_heads, &ModelShape::ffn, &ModelShape::seq, &ModelShape::vocab})
     if (options.shape.*field > 0) shape.*field = options.shape.*field;
@@ -252,10 +222,17 @@ std::string NameOf(Program program) {
 }
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {
+  CLI::OptionDefaults& defaults = *plan.option_defaults();
+  const std::string usual = defaults.get_group();
+  defaults.group("Model");
   DeclareModel(plan, options);
+  defaults.group("Cluster and batch");
   DeclareRun(plan, options);
+  defaults.group("Search");
   DeclareSearch(plan, options);
+  defaults.group("Output");
   DeclareOutput(plan, options);
+  defaults.group(usual);  // of subcommands
 }
 
 Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {

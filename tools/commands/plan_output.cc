@@ -11,7 +11,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
-#include "tools/plan/launch_flags.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {
@@ -19,9 +19,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view NameOf(Recomputation recompute) {
-  constexpr std::string_view kNames[] = {"none", "selective", "full"};
-  return kNames[static_cast<int>(recompute)];
+const char* NameOf(Recomputation recompute) {
+  using Named = std::pair<const char*, Recomputation>;
+  return std::ranges::find(kRecomputations, recompute, &Named::second)->first;
 }
 
 std::string ParametersText(double params) {
@@ -152,7 +152,7 @@ void PrintRules(const SearchResult& result) {
   fmt::print("\n{} combinations, {} kept. Ruled out, each by the first rule that it breaks:\n",
              result.considered, result.kept);
   TextTable table({"rule", "ruled out", "why"});
-  for (const RuleCount& rule : result.rules) table.Add({rule.name, std::to_string(rule.ruled_out), rule.why});
+  for (const Rule& rule : result.rules) table.Add({rule.name, std::to_string(rule.ruled_out), rule.why});
   table.Print();
 }
 
@@ -301,7 +301,7 @@ ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
                        {"cluster", options.request.cluster.name},
                        {"considered", result.considered},
                        {"kept", result.kept}};
-  for (const RuleCount& rule : result.rules)
+  for (const Rule& rule : result.rules)
     json["ruled_out"].push_back({{"rule", rule.name}, {"why", rule.why}, {"count", rule.ruled_out}});
   json["plans"] = ordered_json::array();
   for (const PlanFacts& plan : plans) json["plans"].push_back(ToJson(options, plan));

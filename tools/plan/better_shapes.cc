@@ -8,9 +8,9 @@ namespace {
 
 constexpr double kAround = 0.10;  // of the hidden size
 constexpr double kSizeWithin = 0.03;
-constexpr int64_t kDepths[] = {-4, -3, -2, -1, 0, 1, 2, 3, 4};  // layers more or less than the size says
+constexpr int64_t kDepths[] = {-4, -3, -2, -1, 0, 1, 2, 3, 4};  // layers more or fewer than the size implies
 
-// The proposal's plans: one node's TP, full or no choice left but stages, replicas and micro-batch.
+// The plans for a proposal: TP of half a node or a node; a choice only of stages, replicas and micro-batch.
 PlanRequest Narrowed(const PlanRequest& request, const ModelShape& shape) {
   PlanRequest narrowed = request;
   narrowed.shape = shape;

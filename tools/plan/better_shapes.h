@@ -10,7 +10,7 @@ namespace cairn {
 struct ShapeProposal {
   ModelShape shape;
   Candidate best;              // the fastest plan for it
-  double seconds_of_size = 0;  // scaled to the size that was asked for: what shapes are ranked by
+  double seconds_of_size = 0;  // of the best plan, scaled to the requested size; shapes are ranked by it
   bool whole_tiles = false;    // hidden % 128 == 0
   bool whole_waves = false;    // hidden % SMs == 0
 };

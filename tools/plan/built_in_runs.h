@@ -7,7 +7,7 @@
 namespace cairn {
 
 struct BuiltInTable {
-  std::string_view cluster;  // they were measured on: Cluster::measured
+  std::string_view cluster;  // where they were measured: Cluster::measured
   std::string_view csv;
 };
 

@@ -1,9 +1,9 @@
 // Constants are fitted as logarithms against priors, once for time and once for memory. The noise decides how
 // strongly rows pull against priors, and the fit decides how much noise is left, so the two alternate for a
-// few rounds. Then groups of rows are left out in turn, by table, by micro-batch and by number of stages;
-// where the rows that were left out lie farther from their prediction than its bounds say, all bounds are
-// widened. Bounds are evaluated at both ends of each axis of the fit, since a constant that no row decided
-// may be far from its value.
+// few rounds. Then groups of rows are left out in turn, by table, by micro-batch and by number of stages; if
+// the rows that were left out lie farther from their prediction than its bounds, all bounds are widened.
+// Bounds are evaluated at both ends of each axis of the fit, because a constant that no row decided may be
+// far from its value.
 
 #include "tools/plan/calibration.h"
 
@@ -21,14 +21,14 @@
 namespace cairn {
 namespace {
 
-constexpr double kTimeNoise = 0.03;    // relative; what equal runs of the first tables differ by
-constexpr double kTimeMisfit = 0.055;  // what the model leaves of runs that it was not fitted on
+constexpr double kTimeNoise = 0.03;    // relative; the difference of equal runs in the first tables
+constexpr double kTimeMisfit = 0.055;  // the error on runs that the model was not fitted on
 constexpr double kMemoryNoise = 0.04;  // the same; memory is rounded to GB there
-constexpr double kUsualRows = 5;  // rows that it takes to believe in another noise as much as in the usual
+constexpr double kUsualRows = 5;       // rows that weigh as much as the usual noise
 constexpr int kNoiseRounds = 4;
 constexpr double kSameNoise = 0.02;       // a relative change that ends the rounds
 constexpr double kNinetyPercent = 1.645;  // standard deviations either side
-constexpr size_t kLeastGroups = 3;        // to learn from leaving each out
+constexpr size_t kLeastGroups = 3;        // to learn by leaving each out
 constexpr size_t kMostGroups = 100;       // each costs a fit
 constexpr char kMemoryMeasuredAt[] = "jean-zay";
 constexpr double kLeastUsable = 0.9;
@@ -57,7 +57,7 @@ double Scale(std::vector<double> residuals) {
   return 1.4826 * *middle;
 }
 
-// What of the constants the measurements decided, against what was believed of them: 0 to their number.
+// How many constants the measurements decided, as against their priors: 0 to their number.
 double DecidedConstants(const Fit& fit, const std::vector<Prior>& priors) {
   double decided = 0;
   for (size_t i = 0; i < priors.size(); ++i)
@@ -65,10 +65,9 @@ double DecidedConstants(const Fit& fit, const std::vector<Prior>& priors) {
   return decided;
 }
 
-// The noise that the residuals (in units of `noise`) show, drawn to the `usual` as by kUsualRows rows that
-// had it; never below the `least`, for no constant can explain what equal runs differ by. Constants that
-// follow the rows make residuals small, so that each takes one row away (MacKay, "Bayesian Interpolation",
-// 1992).
+// The noise in the residuals (in units of `noise`), drawn to the `usual` as by kUsualRows rows with it; never
+// below the `least`, because no constant can explain the differences of equal runs. A constant that follows
+// the rows makes residuals small, and therefore takes one row away (MacKay, "Bayesian Interpolation", 1992).
 double NoiseOf(std::vector<double> residuals, const std::vector<double>& weights, double decided,
                double noise, double usual, double least) {
   const double rows = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -77,8 +76,8 @@ double NoiseOf(std::vector<double> residuals, const std::vector<double>& weights
   return std::max(least, std::sqrt((kUsualRows * usual * usual + rows * seen * seen) / free));
 }
 
-// `measured` and `predict(constants, i)`, of row i, are of the same quantity. How strongly the rows pull
-// against the priors depends on their noise, and the noise on what the fit leaves: each in turn, a few times.
+// `measured` and `predict(constants, i)`, of row i, are the same quantity. How strongly the rows pull against
+// the priors depends on their noise, and the noise on the residuals of the fit: each in turn, a few times.
 template <typename Constants, typename Predict>
 Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
                                          std::optional<double> RunRow::*measured,
@@ -140,7 +139,7 @@ double MemoryGb(const RunRow& row, const MemoryConstants& constants) {
   return MemoryOf(row.shape, row.setup, constants).Peak();
 }
 
-// The share of memory that calls most of the rows right; of equal ones the nearest to 1.
+// The share of memory that is right for most rows; among equal ones the nearest to 1.
 double Usable(const std::vector<RunRow>& rows, const Cluster& cluster, const MemoryConstants& constants) {
   double best = 1;
   size_t least_wrong = SIZE_MAX;
@@ -159,8 +158,9 @@ double Usable(const std::vector<RunRow>& rows, const Cluster& cluster, const Mem
   return best;
 }
 
-// The value at the constants, and its bounds: by what it is at the ends of each axis of what the constants
-// may be. A slope would not do: a delay that no row felt is believed small, and may yet be ten times as long.
+// The value at the constants, and its bounds: from its values at the ends of each axis of the constants'
+// uncertainty. A slope is not enough: a delay that no row shows has a small prior, and may still be ten times
+// as long.
 template <typename Constants, typename Value>
 Estimate Bounds(const FittedConstants<Constants>& fitted, std::span<const ConstantInfo<Constants>> infos,
                 const Value& value) {
@@ -207,8 +207,8 @@ double Distance(const Estimate& estimate, double measured) {
   return std::log(measured / estimate.value) / std::log(end / estimate.value);
 }
 
-// The factor that brings 9 of 10 distances within 1; wider where few groups showed what a new one may bring,
-// as Student's t is wider than the normal distribution (Cornish and Fisher's expansion).
+// The factor that brings 9 of 10 distances within 1; wider if there were few groups, as Student's t is wider
+// than the normal distribution (Cornish and Fisher's expansion).
 double Widening(std::vector<double> distances, size_t groups) {
   if (distances.empty()) return 1;
   const auto ninth = distances.begin() + (distances.size() * 9) / 10;
@@ -224,7 +224,7 @@ struct Distances {
   std::vector<double> seconds, memory;
 };
 
-// Leaves each group of rows out in turn, and looks how far its measurements lie from what is then predicted.
+// Leaves each group of rows out in turn, and compares its measurements with the predictions of the others.
 Result<Distances> LeaveOut(const std::vector<RunRow>& rows, const Cluster& cluster,
                            std::string (*group_of)(const RunRow&)) {
   std::set<std::string> groups;
@@ -296,7 +296,7 @@ Result<std::vector<RunRow>> BuiltInRuns(const std::string& place, Program progra
 Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<RunRow> rows, BuiltInRuns(cluster.measured, program));
   const bool believed_only = program == Program::kMegatronLm;
-  // What a program holds is the same on every cluster, and was measured of Megatron-DeepSpeed on Jean Zay.
+  // A program holds the same memory on every cluster; Megatron-DeepSpeed's was measured on Jean Zay.
   if (cluster.measured == kMemoryMeasuredAt && !believed_only) return Calibrate(rows, cluster);
   CAIRN_ASSIGN_OR_RETURN(Calibration calibration, Calibrate(rows, cluster));
   if (believed_only || cluster.cpu) return calibration;
@@ -318,7 +318,6 @@ Prediction PredictRow(const RunRow& row, const Cluster& cluster, const Calibrati
 Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                    const Calibration& calibration) {
   Prediction prediction;
-  prediction.micro_batch = setup.micro_batch;
   const IterationWork work = WorkOf(shape, setup, cluster);
   prediction.time = TimeOf(work, calibration.time.constants);
   prediction.memory = MemoryOf(shape, setup, calibration.memory.constants);

@@ -1,6 +1,6 @@
-// A file starts from a built-in cluster, or from nothing, and each key replaces a field; only then is the
-// whole checked for what is missing. It never keeps the base's measured runs, even where it changes nothing,
-// because other nodes are another cluster.
+// A file starts from a built-in cluster, or from nothing, and each key replaces a field; then the whole is
+// checked for missing fields. It never keeps the base's measured runs, even if it changes nothing, because
+// other nodes are another cluster.
 
 #include "tools/plan/cluster.h"
 
@@ -18,7 +18,7 @@ namespace cairn {
 namespace {
 
 // GPUs after NVIDIA's data sheets (SXM parts, dense rates). Nodes of V100 and A100-40 have four cards of
-// 100 Gb/s, as Jean Zay has; those of A100-80 eight of 200 Gb/s, of H100 and H200 eight of 400 Gb/s.
+// 100 Gb/s, as at Jean Zay; those of A100-80 eight of 200 Gb/s, of H100 and H200 eight of 400 Gb/s.
 constexpr double kOldNic = 50;
 constexpr double kDgxNic = 200;
 constexpr double kNewNic = 400;

@@ -12,7 +12,7 @@ namespace cairn {
 struct Cluster {
   std::string name;
   int gpus_per_node = 8;
-  double memory_gb = 0;      // of one GPU, as its name says it
+  double memory_gb = 0;      // of one GPU, as in its name
   double half_tflops = 0;    // dense peak in fp16 (and bf16 if supported)
   double single_tflops = 0;  // dense peak in fp32
   bool has_bf16 = true;
@@ -29,8 +29,8 @@ struct Cluster {
   int cores = 0;
 
   bool has_fp8 = false;  // the layers' products may run in FP8
-  // Names the runs that are compiled in and were measured there; empty: none were, and what other clusters
-  // showed is all that is known.
+  // The name of the compiled-in runs that were measured there; empty if there are none, and only other
+  // clusters are known.
   std::string measured;
 
   double PeakFlops(Precision precision) const {
@@ -43,7 +43,7 @@ std::span<const Cluster> BuiltInClusters();
 
 // A name of the above (h100-80 is h100), or the path of a TOML file with the keys gpus-per-node, memory-gb,
 // half-tflops, single-tflops, bf16, cpu, cores, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional
-// beside `base` (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
+// if there is `base` (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
 Result<Cluster> FindCluster(const std::string& name_or_path);
 
 }  // namespace cairn

@@ -7,36 +7,31 @@ namespace {
 
 using T = TimeConstants;
 constexpr ConstantInfo<T> kTime[] = {
-    {"matmul", &T::matmul, 0.76, 0.08, "share of peak that a large matrix product of whole tiles reaches"},
-    {"depth", &T::depth, 150, 0.4, "depth of a product at which half of that is reached"},
-    {"misaligned", &T::misaligned, 0.95, 0.05, "speed of products with a side that is not a multiple of 64"},
-    {"memory", &T::memory, 0.75, 0.15, "share of memory bandwidth that elementwise kernels reach"},
-    {"softmax", &T::softmax, 6, 0.2, "times that the attention scores cross memory in a forward pass"},
-    {"attention", &T::attention, 0.45, 0.2, "share of peak of attention's batched products"},
-    {"attention_misaligned", &T::attention_misaligned, 0.1, 0.3,
-     "their speed where the head dimension is not a multiple of 8 (no tensor cores)"},
-    {"attention_128", &T::attention_128, 0.6, 0.6,
-     "their speed at a head dimension of 128: physics expects 1, one cluster measured 0.2, another 0.7"},
-    {"link", &T::link, 0.42, 0.25, "share of the link's speed that an all-reduce within a node reaches"},
-    {"weight_bytes", &T::weight_bytes, 9, 0.3,
-     "bytes of traffic a parameter and micro-batch: weights read, gradients accumulated"},
-    {"launch", &T::launch, 4e-4, 1.0, "seconds a layer and micro-batch that nothing else explains"},
-    {"hand_over", &T::hand_over, 0.4, 0.6, "share of activations between stages that is not hidden"},
-    {"network", &T::network, 0.7, 0.4, "share of the node's network speed that collectives reach"},
-    {"head", &T::head, 0.95, 0.12, "cost of output layer and loss against that of such a product"},
-    {"latency", &T::latency, 5e-6, 0.5, "seconds of each round of a collective, however short"},
-    {"whole", &T::whole, 25, 0.3,
-     "times that the input of a layer crosses memory, each way, in kernels that TP does not cut"},
-    {"flash", &T::flash, 0.5, 0.3, "share of peak of flash attention"},
-    {"sequence", &T::sequence, 0.4, 0.4,
-     "share of TP's collectives that are not hidden where they gather and scatter sequences"},
-    {"overlap", &T::overlap, 0.4, 0.7, "share of data-parallel collectives that is not hidden"},
-    {"fp8", &T::fp8, 1.4, 0.15, "speed of a layer's products in FP8, with their casts, against 16 bits"},
-    {"pace", &T::pace, 0.92, 0.2, "seconds of this cluster and program against all that the others explain"},
+    {&T::matmul, 0.76, 0.08},              // share of peak that a large matrix product of whole tiles reaches
+    {&T::depth, 150, 0.4},                 // depth of a product at which half of that is reached
+    {&T::misaligned, 0.95, 0.05},          // speed of products with a side that is not a multiple of 64
+    {&T::memory, 0.75, 0.15},              // share of memory bandwidth that elementwise kernels reach
+    {&T::softmax, 6, 0.2},                 // times that the attention scores cross memory in a forward pass
+    {&T::attention, 0.45, 0.2},            // share of peak of attention's batched products
+    {&T::attention_misaligned, 0.1, 0.3},  // their speed if the head dimension is not a multiple of 8
+    {&T::attention_128, 0.6, 0.6},         // their speed at 128; two clusters measured 0.2 and 0.7
+    {&T::link, 0.42, 0.25},      // share of the link's speed that an all-reduce within a node reaches
+    {&T::weight_bytes, 9, 0.3},  // bytes of weights and gradients a parameter and micro-batch
+    {&T::launch, 4e-4, 1.0},     // seconds a layer and micro-batch that nothing else explains
+    {&T::hand_over, 0.4, 0.6},   // share of activations between stages that is not hidden
+    {&T::network, 0.7, 0.4},     // share of the node's network speed that collectives reach
+    {&T::head, 0.95, 0.12},      // cost of output layer and loss against that of such a product
+    {&T::latency, 5e-6, 0.5},    // seconds of each round of a collective, however short
+    {&T::whole, 25, 0.3},        // times that kernels that TP does not cut read or write the input, each way
+    {&T::flash, 0.5, 0.3},       // share of peak of flash attention
+    {&T::sequence, 0.4, 0.4},    // share of TP's collectives that sequence parallelism does not hide
+    {&T::overlap, 0.4, 0.7},     // share of data-parallel collectives that is not hidden
+    {&T::fp8, 1.4, 0.15},        // speed of a layer's products in FP8, with their casts, against 16 bits
+    {&T::pace, 0.92, 0.2},       // seconds of this cluster and program against all that the others explain
 };
 
-// Peaks are those that the machine was measured to reach; activations may lie in caches, which are faster
-// than memory; ranks talk through copies in shared memory and wait by polling.
+// Peaks are measured ones; activations may lie in caches, which are faster than memory; ranks communicate
+// through copies in shared memory and wait by polling.
 struct Belief {
   double T::*field;
   double mean, spread;
@@ -57,16 +52,14 @@ constexpr auto kTimeOfCpus = [] {
 
 using M = MemoryConstants;
 constexpr ConstantInfo<M> kMemory[] = {
-    {"weights", &M::weights, 1, 0.2,
-     "weights and their gradients against the bytes that the program gives them"},
-    {"optimizer", &M::optimizer, 1, 0.15,
-     "optimizer against its bytes (master, two moments, and DeepSpeed's fp32 gradient), spread by ZeRO"},
-    {"kept", &M::kept, 1, 0.2, "inputs of layers kept for recomputation, against their bytes"},
-    {"working", &M::working, 1.5, 0.5, "activations of the layer at work, against their bytes"},
-    {"logits", &M::logits, 8, 0.4, "bytes a token and vocabulary entry of the last stage"},
-    {"unsharded", &M::unsharded, 4, 0.7, "bytes a parameter more without ZeRO"},
-    {"base_gb", &M::base_gb, 6, 0.5,
-     "GB that do not depend on the model: contexts, communicators, fragments"},
+    {&M::weights, 1, 0.2},     // weights and their gradients against the bytes that the program gives them
+    {&M::optimizer, 1, 0.15},  // optimizer against its bytes (master, two moments, and DeepSpeed's fp32
+                               // gradient), spread by ZeRO
+    {&M::kept, 1, 0.2},        // inputs of layers kept for recomputation, against their bytes
+    {&M::working, 1.5, 0.5},   // activations of the layer at work, against their bytes
+    {&M::logits, 8, 0.4},      // bytes a token and vocabulary entry of the last stage
+    {&M::unsharded, 4, 0.7},   // bytes a parameter more without ZeRO
+    {&M::base_gb, 6, 0.5},     // GB that do not depend on the model: contexts, communicators, fragments
 };
 
 }  // namespace

@@ -1,15 +1,14 @@
 // The few constants of the planner that do not follow from first principles, and the prior of each.
 //
 // All are positive; their logarithms are normally distributed about log(mean) with standard deviation
-// `spread`. They are shares of what the hardware can do or bytes and passes of what a program does, so that
-// constants fitted on one cluster carry over to another; what whole clusters and programs differ by beside
-// them is `pace`. Means and spreads are wide enough for the clusters whose runs are compiled in (runs of two
-// on A100-80, 1.35 times apart, and of one on H100). Of CPUs much less is believed than of GPUs: what their
-// caches, their libraries and MPI between their processes give is known to an order of magnitude only.
+// `spread`. They are shares of the hardware's speed, or bytes and passes of a program, and therefore carry
+// over from one cluster to another; `pace` is the remaining difference of whole clusters and programs. Means
+// and spreads are wide enough for the clusters whose runs are compiled in (two of A100-80, 1.35 times apart,
+// and one of H100). The priors of CPUs are much wider: the effect of their caches, of their libraries and of
+// MPI between their processes is known only to an order of magnitude.
 #pragma once
 
 #include <span>
-#include <string_view>
 
 namespace cairn {
 
@@ -17,11 +16,9 @@ inline constexpr double kGiga = 1e9;
 
 template <typename Constants>
 struct ConstantInfo {
-  std::string_view name;
   double Constants::*field;
   double mean;
   double spread;
-  std::string_view meaning;
 };
 
 struct TimeConstants {

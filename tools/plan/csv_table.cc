@@ -1,14 +1,17 @@
 // libcsv calls back for each cell and each end of a record; the callbacks only collect. ParseCsv then skips
 // blank records, takes the first of the others as the header and compares the rest with it. Blank lines are
-// collected too, so that messages can name the line. Both halves of "\r\n" end a record for libcsv; the
-// callback drops the second.
+// collected too, for messages that name the line. Both halves of "\r\n" end a record for libcsv; the callback
+// drops the second.
 
 #include "tools/plan/csv_table.h"
 
 #include <csv.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace cairn {
@@ -58,6 +61,41 @@ class CsvParser {
 std::string_view WithoutByteOrderMark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
+// The cell, quoted if it must be.
+std::string CsvCell(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string CsvLine(const std::vector<std::string>& cells) {
+  std::vector<std::string> quoted;
+  for (const std::string& cell : cells) quoted.push_back(CsvCell(cell));
+  return fmt::format("{}\n", fmt::join(quoted, ","));
+}
+
+nlohmann::ordered_json JsonCell(const std::string& cell) {
+  if (cell.empty()) return nullptr;
+  double number = 0;
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
+  if (error == std::errc() && end == cell.data() + cell.size()) return number;
+  return cell;
+}
+
+std::string MarkdownLine(const std::vector<std::string>& cells) {
+  std::string line = "|";
+  for (const std::string& cell : cells) {
+    line += ' ';
+    for (const char c : cell) line += c == '|' ? "\\|" : c == '\n' || c == '\r' ? " " : std::string(1, c);
+    line += " |";
+  }
+  return line + "\n";
 }
 
 }  // namespace
@@ -122,14 +160,28 @@ std::string Shown(std::string_view text) {
   return shown;
 }
 
-std::string CsvCell(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted += '"';
-    quoted += c;
+std::string ToCsv(const CsvTable& table) {
+  std::string text = CsvLine(table.header);
+  for (const CsvTable::Row& row : table.rows) text += CsvLine(row.cells);
+  return text;
+}
+
+std::string ToMarkdown(const CsvTable& table) {
+  std::string text = MarkdownLine(table.header) + "|";
+  for (size_t i = 0; i < table.header.size(); ++i) text += " --- |";
+  text += '\n';
+  for (const CsvTable::Row& row : table.rows) text += MarkdownLine(row.cells);
+  return text;
+}
+
+nlohmann::ordered_json ToJson(const CsvTable& table) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const CsvTable::Row& row : table.rows) {
+    nlohmann::ordered_json object;
+    for (size_t i = 0; i < table.header.size(); ++i) object[table.header[i]] = JsonCell(row.cells[i]);
+    list.push_back(std::move(object));
   }
-  return quoted + '"';
+  return list;
 }
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
-// A table of comma-separated values with a header, as RFC 4180 has it (parsed by libcsv).
+// A table of comma-separated values with a header, in the form of RFC 4180 (parsed by libcsv).
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,7 @@ struct CsvTable {
   };
   std::vector<Row> rows;
 
-  // -1: there is no such column.
+  // -1 if the table has no such column.
   int Column(std::string_view name) const;
   // Empty if the table has no such column.
   const std::string& Cell(const Row& row, std::string_view column) const;
@@ -29,10 +30,12 @@ struct CsvTable {
 Result<CsvTable> ReadCsv(const std::string& path);
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 
-// The cell as messages may show it: at most 40 characters, '?' for what cannot be printed on one line.
+// The cell for messages: at most 40 characters, '?' for those that cannot be printed on one line.
 std::string Shown(std::string_view text);
 
-// The cell, quoted if it must be.
-std::string CsvCell(std::string_view text);
+std::string ToCsv(const CsvTable& table);
+std::string ToMarkdown(const CsvTable& table);
+// A list of one object a row; cells that are numbers as numbers, blank ones as null.
+nlohmann::ordered_json ToJson(const CsvTable& table);
 
 }  // namespace cairn

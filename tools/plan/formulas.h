@@ -1,4 +1,4 @@
-// The arithmetic of GPT training that people write in tables: size, TFLOPs, days.
+// The arithmetic of GPT training in published tables: size, TFLOPs, days.
 //
 // Sizes count parameters (billions are 10⁹), times are seconds, TFLOPs are 10¹² floating point operations a
 // second and GPU. The brief of Cairn's first users is the source; tests/tools/plan/formulas_test.cc holds
@@ -10,24 +10,22 @@
 
 namespace cairn {
 
-// One forward is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
-inline double PassesOf(bool recompute) { return recompute ? 4.0 : 3.0; }
-
-// The plain formula: 2 operations a parameter, token and pass; `global_batch` counts sequences.
+// The plain formula: 2 operations a parameter, token and pass; `global_batch` counts sequences. One forward
+// is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
 inline double SimpleTflops(double params, double seq, double global_batch, double sec_per_it, double gpus,
                            bool recompute = true) {
-  return params * PassesOf(recompute) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
+  return params * (recompute ? 4 : 3) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
 }
 
-// TFLOPs of a GPU as the Megatron-LM paper (2021) and tables after it have them: hardware FLOPs, attention
-// between all pairs of positions.
+// TFLOPs of a GPU as in the Megatron-LM paper (2021) and later tables: hardware FLOPs, attention between all
+// pairs of positions.
 inline double MegatronTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
                              double gpus, Recomputation recompute = Recomputation::kFull) {
   return StepFlops(shape, tp, global_batch, recompute, kAllPairs).hardware / (sec_per_it * gpus * 1e12);
 }
 
-// The same of the model alone, as Megatron-LM's and cairn train's logs have them: nothing that is computed
-// again, and of attention what the causal mask leaves. Against the peak it is the MFU.
+// TFLOPs of the model alone, as in the logs of Megatron-LM and cairn train: without recomputation, and with
+// the half of attention that the causal mask leaves. The ratio to the peak is the MFU.
 inline double ModelTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
                           double gpus) {
   return StepFlops(shape, tp, global_batch, Recomputation::kNone, kCausalPairs).model /

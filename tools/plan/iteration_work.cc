@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "tools/plan/constants.h"
-#include "tools/plan/matmul.h"
 
 namespace cairn {
 namespace {
@@ -19,12 +18,19 @@ namespace {
 // unless sequences are cut too.
 constexpr double kCutPasses = 16;
 constexpr double kFlashBackward = 2.5;  // forward passes: the scores are computed again
-constexpr double kCausal = 0.5;         // of the scores, which flash attention alone makes use of
+constexpr double kCausal = 0.5;         // of the scores, which only flash attention exploits
 constexpr double kLossBytes = 24;  // a logit: read and written as half and as float, in forward and backward
 constexpr double kStepBytesSharded = 40;  // a parameter: Adam reads and writes master, moments, gradient
 constexpr double kStepBytesWhole = 8;     // a parameter: cast and clear on every rank
 constexpr double kHostBytes = 4;          // a parameter over PCIe: a gradient down, a weight up
-constexpr double kHostAdam = 2e9;         // parameters a second that the CPUs beside one GPU step
+constexpr double kHostAdam = 2e9;         // parameters a second in the optimizer step of one GPU's CPUs
+
+struct Tile {
+  double rows, columns;
+  double speed;  // against the largest: a smaller tile reads its operands more often
+};
+constexpr Tile kTiles[] = {
+    {256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.92}, {128, 64, 0.8}, {64, 128, 0.8}};
 
 bool IsMultiple(double side, double of) { return std::fmod(side, of) == 0; }
 
@@ -104,7 +110,7 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // For the stage that holds most. The first and the last hold the embedding beside their layers.
+  // Of the stage that holds most. The first and the last also hold the embedding.
   double StageParams() const {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)
@@ -125,7 +131,7 @@ class WorkCounter {
     (odd ? work.odd_over_depth : work.whole_over_depth) += seconds / k;
   }
 
-  // A weight of [out, in]: forward, again where recomputed, gradient of the input and of the weight.
+  // A weight of [out, in]: forward, again if recomputed, gradient of the input and of the weight.
   void AddTrained(double in, double out, ProductWork& work) const {
     AddProduct(tokens_, out, in, work, forwards_);
     AddProduct(tokens_, in, out, work);
@@ -163,7 +169,7 @@ class WorkCounter {
   bool CrossesNodes(int64_t gpus) const { return gpus > cluster_.gpus_per_node; }
   double WholeShare() const { return setup_.sequence_parallel ? 1 / tp_ : 1; }
 
-  // Bytes of each GPU: over its share of the node's network, or over its link where a node holds all `gpus`.
+  // Bytes of each GPU: over its share of the node's network, or over its link if a node holds all `gpus`.
   TransferWork OnSlowest(double bytes, int64_t gpus) const {
     if (CrossesNodes(gpus)) return {.network = bytes * cluster_.gpus_per_node / network_};
     return {.link = bytes / link_};
@@ -184,6 +190,16 @@ class WorkCounter {
 };
 
 }  // namespace
+
+double TileAndWaveEfficiency(double m, double n, int sms) {
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double waves = std::ceil(tiles / sms);
+    best = std::max(best, tile.speed * m * n / (waves * sms * tile.rows * tile.columns));
+  }
+  return best;
+}
 
 IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster) {
   return WorkCounter(shape, setup, cluster).Count();

@@ -1,9 +1,9 @@
-// What one iteration of a topology does, counted: products, bytes and messages, each as the seconds that it
-// takes at the full speed of its part of the machine.
+// The work of one iteration of a topology: products, bytes and messages, each as the seconds that it takes at
+// the full speed of its part of the machine.
 //
-// None of the planner's constants is in it. A fit asks hundreds of thousands of times what other constants
-// make of the same runs; the counting, where tiles and waves cost most, is done once a run (WorkOf), and
-// TimeOf (time_model.h) is a few dozen multiplications.
+// It contains none of the planner's constants. A fit tries hundreds of thousands of constants on the same
+// runs; the counting, in which tiles and waves cost most, is done once a run (WorkOf), and TimeOf
+// (time_model.h) is a few dozen multiplications.
 #pragma once
 
 #include "ckpt/model/shape.h"
@@ -14,13 +14,13 @@
 namespace cairn {
 
 // Matrix products, with tile and wave quantization. A product of depth k takes (1 + TimeConstants::depth / k)
-// times as long, so that the seconds over the depth are summed beside the seconds.
+// times as long; the seconds divided by the depth are therefore summed, too.
 struct ProductWork {
   double whole = 0, whole_over_depth = 0;  // all sides are multiples of 64
   double odd = 0, odd_over_depth = 0;      // one is not
 };
 
-// A collective, or a message: on the slower of the links it crosses.
+// A collective or a message, on the slower of the links that it crosses.
 struct TransferWork {
   double link = 0;     // seconds at the speed of the links within a node; 0: crosses none
   double network = 0;  // seconds at the speed of the node's network; 0: crosses none
@@ -31,7 +31,7 @@ struct AttentionWork {
   double scores = 0;    // seconds in which the scores cross memory once
   double passes = 0;    // forward, backward (two) and recomputation
   bool odd = false;     // the head dimension is not a multiple of 8
-  bool of_128 = false;  // it is 128
+  bool of_128 = false;  // the head dimension is 128
 };
 
 struct IterationWork {
@@ -43,8 +43,8 @@ struct IterationWork {
   ProductWork products;
   AttentionWork attention;
   double input = 0;        // seconds in which the layer's input crosses memory once, in each pass
-  double whole_share = 1;  // of what TP does not cut, on one rank
-  double cut_share = 1;    // of what it cuts
+  double whole_share = 1;  // of the part that TP does not cut, on one rank
+  double cut_share = 1;    // of the part that it cuts
   double parameters = 0;   // seconds in which a byte of each parameter crosses memory
   TransferWork tensor_parallel;
   double rounds = 0;  // of collectives that wait for each other
@@ -62,5 +62,12 @@ struct IterationWork {
 };
 
 IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster);
+
+// The useful share of the work of all tiles of all waves of a product of (m × k) by (k × n), for the best
+// tile; 0 to 1. The output is cut into tiles, and the tiles run in waves of one a streaming multiprocessor: a
+// last tile that sticks out and a last wave that is half empty cost as much as full ones (tile and wave
+// quantization). The library picks the best tile; so do we, from the shapes that cuBLAS has. Sides may be
+// fractions of a layer (hidden / tp of an uneven cut).
+double TileAndWaveEfficiency(double m, double n, int sms);
 
 }  // namespace cairn

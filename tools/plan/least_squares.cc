@@ -38,7 +38,7 @@ struct Problem {
   }
 };
 
-// A constant with a wider prior than this may be so far off that the rows do not depend on it (a delay of
+// A constant with a wider prior than this may start so far off that the rows do not depend on it (a delay of
 // microseconds that really takes milliseconds), and no slope leads to the right value.
 constexpr double kSurelyNear = 1;
 
@@ -57,7 +57,7 @@ double Minimize(Slopes& problem, Eigen::VectorXd& x) {
 
 Result<Fit> FitRobust(const std::vector<Prior>& priors, const std::vector<double>& weights,
                       const Residuals& residuals) {
-  // Products jump where a tile is added, never with a constant; central differences are exact enough.
+  // Products jump with the number of tiles, never with a constant; central differences are exact enough.
   Slopes problem(Problem{&priors, &weights, &residuals});
   Eigen::VectorXd x(priors.size());
   for (size_t i = 0; i < priors.size(); ++i) x[i] = priors[i].mean;

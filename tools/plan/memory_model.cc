@@ -1,14 +1,13 @@
 // Three stages stand for all: the first holds the embedding and most micro-batches, the last the output layer
 // and the loss, the second holds most of those between. Each needs its states (weights, gradients and
-// optimizer, each divided from its own ZeRO stage on), what it keeps of each micro-batch in flight, and the
-// memory of the layer or the loss at work. The memory of our own trainer is counted in cairn_memory.cc.
+// optimizer, each divided from its own ZeRO stage on), the activations of each micro-batch in flight, and the
+// memory of the layer or the loss at work.
 
 #include "tools/plan/memory_model.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "tools/plan/cairn_memory.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {
@@ -26,20 +25,42 @@ ParameterBytes BytesOf(const RunSetup& setup) {
   return {2, 2, 16};
 }
 
-class Stage {
+// Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
+// "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
+// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more if the scores are kept.
+double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
+  const double tp = static_cast<double>(setup.tp);
+  const double hidden = static_cast<double>(shape.hidden);
+  const double width =
+      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
+  const double query = static_cast<double>(shape.QueryWidth()) / hidden;
+  const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
+  // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
+  // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
+  // Sequence parallelism cuts all of it.
+  const double whole = setup.sequence_parallel ? 10 / tp : 10;
+  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
+  if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
+  const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
+  return elements * per_element * (setup.mixed() ? 1 : 2);
+}
+
+double InFlight(double most, const RunSetup& setup) {
+  return std::min(most, static_cast<double>(setup.MicroBatches()));
+}
+
+class MegatronStage {
  public:
-  Stage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
+  MegatronStage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
       : shape_(shape), setup_(setup), constants_(constants), tp_(static_cast<double>(setup.tp)) {}
 
-  // `embeddings` held (0, 1, or 2 untied in one stage); `micro_batches` in flight at most; whether it has the
-  // loss.
-  StageMemory Of(double layers, double embeddings, double micro_batches, bool loss) const {
+  StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
     StageMemory memory;
     const double table = shape_.PaddedVocab(setup_.tp) * static_cast<double>(shape_.hidden);
-    States((layers * shape_.LayerParams() + embeddings * table) / tp_, memory);
-    const double in_flight = std::min(micro_batches, static_cast<double>(setup_.MicroBatches()));
-    memory.in_flight = in_flight * layers * KeptBytes() / kGiga;
-    memory.activations = Working(loss) / kGiga;
+    const double tables = embedding + (head && (!embedding || !shape_.tied));
+    States((layers * shape_.LayerParams() + tables * table) / tp_, memory);
+    memory.in_flight = InFlight(micro_batches, setup_) * layers * KeptBytes() / kGiga;
+    memory.activations = Working(head) / kGiga;
     memory.buffers = constants_.base_gb;
     return memory;
   }
@@ -80,43 +101,135 @@ class Stage {
   double tp_;
 };
 
-}  // namespace
+// Bytes of activations that are kept for backward, by precision and kind of model.
+struct LayerBytes {
+  double whole;  // an element of tokens * hidden that every rank has: inputs of norms and products, masks
+  double cut;    // an element that TP cuts, see CutWidth
+  double rest;   // an element of tokens * hidden outside the layers: embedding, last norm, gradients
+};
+constexpr LayerBytes kSingle = {21, 4, 28};
+constexpr LayerBytes kHalf = {11, 2.5, 36};
+// Gated models are trained without dropout: no masks.
+constexpr LayerBytes kGatedSingle = {16, 4, 28};
+constexpr LayerBytes kGatedHalf = {8, 2, 36};
 
-double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores) {
-  const double tp = static_cast<double>(setup.tp);
-  const double hidden = static_cast<double>(shape.hidden);
-  const double width =
-      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
-  const double query = static_cast<double>(shape.QueryWidth()) / hidden;
-  const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
-  // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
-  // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
-  // Sequence parallelism cuts all of it.
-  const double whole = setup.sequence_parallel ? 10 / tp : 10;
-  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
-  if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
-  const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
-  return elements * per_element * (setup.mixed() ? 1 : 2);
+LayerBytes LayerBytesOf(const ModelShape& shape, const RunSetup& setup) {
+  if (shape.has.gate) return setup.mixed() ? kGatedHalf : kGatedSingle;
+  return setup.mixed() ? kHalf : kSingle;
 }
 
-PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants) {
-  if (setup.program == Program::kCairn)
-    return CairnMemoryOf(shape, setup, setup.on_cpu ? 0 : constants.base_gb);
-  const Stage stage(shape, setup, constants);
+// Elements a token that a layer keeps and TP cuts. In a plain GPT's attention: query, key, value and context,
+// each as wide as all query heads, because dropout's kernel repeats shared keys and values. In a gated
+// model's: the product, the rotated query and key, and the context. In the MLP: both sides of the activation.
+double CutWidth(const ModelShape& shape) {
+  const auto queries = static_cast<double>(shape.QueryWidth()),
+             keys = static_cast<double>(shape.KeyValueWidth());
+  const auto ffn = static_cast<double>(shape.Ffn());
+  return shape.has.gate ? 3 * queries + 3 * keys + 3 * ffn : 4 * queries + 2 * ffn;
+}
+
+// Elements, by the defaults of the trainer's flags: --stage3-max-live-parameters, and --reduce-bucket-size
+// for gradients on their way to their owner.
+constexpr double kLive = 1e9;
+constexpr double kLeaving = 16 << 20;
+constexpr double kScoreBytes = 12;  // probabilities, dropout mask and product, fp32 whatever the precision
+
+// The tensors of one rank of `cairn train`: its own layout, counted from its code and checked against
+// it on CPUs (tests/interop/test_plan_memory.py). Gradients in fp32 on every rank, master and moments cut by
+// ZeRO, attention with dropout through kept probabilities. Full or no recomputation,
+// one chunk a stage.
+class CairnRank {
+ public:
+  CairnRank(const ModelShape& shape, const RunSetup& setup, double base_gb)
+      : shape_(shape),
+        setup_(setup),
+        base_gb_(base_gb),
+        tp_(static_cast<double>(setup.tp)),
+        elements_(static_cast<double>(setup.micro_batch) * shape.seq * shape.hidden),
+        element_(setup.mixed() ? 2 : 4),
+        bytes_(LayerBytesOf(shape, setup)) {}
+
+  StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
+    const double table = shape_.PaddedVocab(setup_.tp) / tp_ * shape_.hidden;
+    double params = layers * shape_.LayerParams() / tp_;
+    if (embedding) params += table + shape_.PositionParams();
+    if (head && (!embedding || !shape_.tied)) params += table;
+    const auto share = [&](int from) { return setup_.zero >= from ? 1.0 / setup_.dp : 1.0; };
+    StageMemory memory;
+    memory.parameters = params * element_ * share(3) / kGiga;
+    if (setup_.zero == 3) memory.parameters += std::min(params, kLive) * element_ / kGiga;
+    memory.gradients = params * 4 * share(2) / kGiga;
+    if (!setup_.offload_optimizer) memory.optimizer = params * (setup_.mixed() ? 12 : 8) * share(1) / kGiga;
+    const double in_flight = InFlight(micro_batches, setup_) * layers * Kept();
+    memory.in_flight = in_flight / kGiga;
+    memory.activations = Working(head, table);
+    // The loss's gradient has a window in addition to all activations; the last windows leave after those.
+    if (setup_.zero >= 2)
+      memory.activations = std::max(memory.activations + table * 4,
+                                    std::min(params, kLeaving + table) * 4 + LayerActivations() - in_flight);
+    memory.activations /= kGiga;
+    memory.buffers = base_gb_;
+    return memory;
+  }
+
+ private:
+  double LayerActivations() const {
+    const double tokens = static_cast<double>(setup_.micro_batch) * static_cast<double>(shape_.seq);
+    const double scores = tokens * static_cast<double>(shape_.seq * shape_.heads);
+    return elements_ * bytes_.whole + tokens * CutWidth(shape_) * bytes_.cut / tp_ +
+           (KeepsScores() ? scores * kScoreBytes / tp_ : 0);
+  }
+  // Fused attention, which keeps no scores, runs without dropout, and on a GPU in half precision.
+  bool KeepsScores() const { return !shape_.has.gate && (setup_.on_cpu || !setup_.mixed()); }
+  double Kept() const {
+    return setup_.recompute == Recomputation::kFull ? elements_ * element_ : LayerActivations();
+  }
+
+  // Logits and their gradient, or one layer computed again. The gradient of a weight is added in place, but a
+  // GPU makes that of a half-precision weight apart, and CPUs cannot multiply fp16.
+  double Working(bool head, double table) const {
+    const double logits =
+        static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.PaddedVocab(setup_.tp) / tp_;
+    double work = head ? 2 * logits * element_ : 0;
+    if (head && !setup_.on_cpu && setup_.mixed()) work += table * 4;
+    if (head && setup_.on_cpu && setup_.precision == Precision::kFp16) work += logits * 4;
+    if (setup_.recompute == Recomputation::kFull) work = std::max(work, LayerActivations());
+    return work + elements_ * bytes_.rest;
+  }
+
+  const ModelShape& shape_;
+  const RunSetup& setup_;
+  double base_gb_;
+  double tp_;
+  double elements_;  // of one micro-batch's activations
+  double element_;   // bytes of a weight
+  LayerBytes bytes_;
+};
+
+// `stage.Of()` gives the memory of a stage by its layers, whether it has the embedding, whether it has the
+// output layer and the loss, and how many micro-batches it holds at most.
+template <typename Stage>
+PipelineMemory StagesOf(const ModelShape& shape, const RunSetup& setup, const Stage& stage) {
   const StageLayers layers = PlannedStages(shape, setup);
-  const double untied = shape.tied ? 0 : 1;
   if (setup.pp == 1) {
-    const StageMemory only = stage.Of(layers.first, 1 + untied, 1, true);
+    const StageMemory only = stage.Of(layers.first, true, true, 1);
     return {only, only, only};
   }
   // 1F1B: stage i holds pp - i micro-batches; interleaving adds the warm-up of its further chunks.
   const double chunks = static_cast<double>(setup.virtual_stages);
   const double more = chunks > 1 ? (setup.pp - 1) / chunks : 0;
   PipelineMemory memory;
-  memory.first = stage.Of(layers.first, 1, setup.pp + more, false);
-  memory.middle = setup.pp > 2 ? stage.Of(layers.middle, 0, setup.pp - 1 + more, false) : memory.first;
-  memory.last = stage.Of(layers.last, 1, 1 + more, true);
+  memory.first = stage.Of(layers.first, true, false, setup.pp + more);
+  memory.middle = setup.pp > 2 ? stage.Of(layers.middle, false, false, setup.pp - 1 + more) : memory.first;
+  memory.last = stage.Of(layers.last, false, true, 1 + more);
   return memory;
+}
+
+}  // namespace
+
+PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants) {
+  if (setup.program != Program::kCairn) return StagesOf(shape, setup, MegatronStage(shape, setup, constants));
+  return StagesOf(shape, setup, CairnRank(shape, setup, setup.on_cpu ? 0 : constants.base_gb));
 }
 
 }  // namespace cairn

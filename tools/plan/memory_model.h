@@ -1,4 +1,4 @@
-// What one GPU of each pipeline stage must hold, from first principles.
+// The memory of one GPU of each pipeline stage, from first principles.
 #pragma once
 
 #include "ckpt/model/shape.h"
@@ -14,21 +14,16 @@ struct StageMemory {
   double optimizer = 0;
   double in_flight = 0;    // activations kept for the backward of the micro-batches on their way
   double activations = 0;  // of the layer, or the loss, at work
-  double buffers = 0;      // what does not depend on the model
+  double buffers = 0;      // independent of the model
   double Total() const { return parameters + gradients + optimizer + in_flight + activations + buffers; }
 };
 
 struct PipelineMemory {
   StageMemory first;   // holds the embedding, and the most micro-batches in flight
-  StageMemory middle;  // the second stage; the first if there is no middle
+  StageMemory middle;  // the second stage; the first if there are fewer than three
   StageMemory last;    // holds the output layer; the first if there is one stage
   double Peak() const { return std::max({first.Total(), middle.Total(), last.Total()}); }
 };
-
-// Bytes of activations of one layer and one micro-batch that its backward needs: Korthikanti and others,
-// "Reducing Activation Recomputation in Large Transformer Models" (2022), equations 1 to 4: with sequence
-// parallelism 34 / tp bytes an element, and 5 a s / (h tp) more where the scores are kept.
-double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool scores);
 
 PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants);
 

@@ -1,8 +1,8 @@
-// Each row is first parsed alone: its shape, then what was measured, then its setup, because the measured
-// columns may settle a contradiction in the setup. Blank heads are those of other rows of the same width, so
-// they are filled in once all rows are known. Then a blank micro-batch is left open among those that fit by
-// what is believed of memory, and seconds that are blank, or would mean more than the GPU's peak, are
-// computed from TFLOPs.
+// Each row is first parsed alone: its shape, then the measurements, then its setup, because the measured
+// columns may resolve a contradiction in the setup. Blank heads are those of other rows of the same width,
+// and are filled in once all rows are known. Then a blank micro-batch is left open among those that fit by
+// the priors of memory, and seconds that are blank, or would mean more than the GPU's peak, are computed from
+// TFLOPs.
 
 #include "tools/plan/run_row.h"
 
@@ -22,10 +22,10 @@ namespace cairn {
 namespace {
 
 constexpr double kLargestNumber = 1e9;  // of any number in a row
-constexpr double kLargestCount = 1e6;   // so that products of three fit
+constexpr double kLargestCount = 1e6;   // a product of three fits int64_t
 constexpr int64_t kMostLayers = 100'000;
 constexpr int64_t kMicroBatches[] = {1, 2, 4, 8, 16};
-constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to settle a row
+constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to resolve a row
 
 // True if a cell says that the run went out of memory.
 bool SaysOom(std::string_view cell) {
@@ -34,18 +34,16 @@ bool SaysOom(std::string_view cell) {
   return upper == "OOM" || upper == "FAIL" || upper.starts_with("OUT OF MEMORY");
 }
 
-constexpr std::pair<std::string_view, Precision> kPrecisions[] = {{"bf16", Precision::kBf16},
-                                                                  {"fp16", Precision::kFp16},
-                                                                  {"fp32", Precision::kFp32},
-                                                                  {"fp8", Precision::kFp8}};
-constexpr std::pair<std::string_view, Recomputation> kRecomputes[] = {
-    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
+constexpr std::pair<const char*, Precision> kPrecisions[] = {{"bf16", Precision::kBf16},
+                                                             {"fp16", Precision::kFp16},
+                                                             {"fp32", Precision::kFp32},
+                                                             {"fp8", Precision::kFp8}};
 
 class RowReader {
  public:
   RowReader(const CsvTable& table, const CsvTable::Row& row) : table_(table), row_(row) {}
 
-  // A blank cell is nothing.
+  // nullopt if the cell is blank.
   Result<std::optional<double>> Number(std::string_view column) const {
     std::string_view cell = table_.Cell(row_, column);
     while (cell.starts_with(' ')) cell.remove_prefix(1);
@@ -74,9 +72,9 @@ class RowReader {
     return value == 1;
   }
 
-  // Blank: as `choice` is already. Errors: InvalidArgument naming the words.
+  // A blank cell leaves `choice` as it is. Errors: InvalidArgument naming the words.
   template <typename Choice>
-  Status Word(std::string_view column, std::span<const std::pair<std::string_view, Choice>> words,
+  Status Word(std::string_view column, std::span<const std::pair<const char*, Choice>> words,
               Choice& choice) const {
     const std::string& cell = Cell(column);
     if (cell.empty()) return OkStatus();
@@ -98,8 +96,8 @@ class RowReader {
   const CsvTable::Row& row_;
 };
 
-// Layers from a size in billions: of the numbers that the stages divide, the one whose size comes nearest,
-// with or without the embedding, for tables have both.
+// Layers from a size in billions: of the numbers that the stages divide, the one with the nearest size, with
+// or without the embedding, because tables have both.
 int64_t LayersFromSize(double size_b, int64_t hidden, double embedding, int64_t pp) {
   const double width = static_cast<double>(hidden);
   const double layer = 12 * width * width + 13 * width;
@@ -115,7 +113,7 @@ int64_t LayersFromSize(double size_b, int64_t hidden, double embedding, int64_t 
   return best;
 }
 
-// Asked before heads are settled; all together are as wide as the model.
+// Used before heads are known; all together are as wide as the model.
 double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
   ModelShape shape = row.shape;
   shape.heads = 1;
@@ -201,7 +199,7 @@ class RowParser {
     CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
     CAIRN_RETURN_IF_ERROR(reader.Word<Precision>("precision", kPrecisions, setup.precision));
-    CAIRN_RETURN_IF_ERROR(reader.Word<Recomputation>("recompute", kRecomputes, setup.recompute));
+    CAIRN_RETURN_IF_ERROR(reader.Word<Recomputation>("recompute", kRecomputations, setup.recompute));
     setup.program = program_;
     CAIRN_ASSIGN_OR_RETURN(setup.virtual_stages, reader.Count("virtual_stages", 1));
     CAIRN_ASSIGN_OR_RETURN(setup.first_layers, reader.Count("first_layers", 0, 0));
@@ -228,8 +226,7 @@ class RowParser {
     return OkStatus();
   }
 
-  // GPUs is not TP * PP * DP. The column of GPUs is what the scheduler gave, so it counts where TP * PP
-  // divides it.
+  // GPUs is not TP * PP * DP. The column of GPUs is the scheduler's number, and counts if TP * PP divides it.
   Status SettleGpus(const RowReader& reader, RunRow& row) {
     RunSetup& setup = row.setup;
     const int64_t copy = setup.tp * setup.pp;
@@ -251,7 +248,7 @@ class RowParser {
     return ratio < kContradiction && ratio > 1 / kContradiction;
   }
 
-  // Blank heads: those that most rows of this width have, most alike in depth where several do.
+  // Blank heads: those that most rows of this width have.
   void FillHeads(const std::vector<RunRow>& like) {
     std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> by_width;  // -> (heads, layers)
     for (const auto* rows : {&like, const_cast<const std::vector<RunRow>*>(&result_.rows)})
@@ -290,7 +287,7 @@ class RowParser {
                            row.shape.hidden);
   }
 
-  // Which micro-batches a row may have had.
+  // Sets the micro-batches that a row may have had.
   void SettleMicroBatch(RunRow& row) {
     RunSetup& setup = row.setup;
     if (setup.micro_batch > 0) return;
@@ -317,7 +314,7 @@ class RowParser {
            *row.seconds, implied, seconds, *row.tflops);
       row.seconds = seconds;
     } else if (!row.seconds && row.tflops) {
-      // Rows that give TFLOPs alone had them from the plain formula on the size as it is written.
+      // Rows with TFLOPs alone computed them by the plain formula from the size in the table.
       const double params = row.size_b > 0 ? row.size_b * 1e9 : row.shape.TotalParams();
       row.seconds = SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus,
                                  row.setup.recompute == Recomputation::kFull) /

@@ -1,6 +1,6 @@
 // A row of a table of runs: the configuration of a run, and its measurements.
 //
-// Real tables have blanks and contradictions. Missing values are derived. A contradiction is settled by
+// Real tables have blanks and contradictions. Missing values are derived. A contradiction is resolved by
 // ruling out the impossible (speeds above the GPU's peak) or by the other columns. Each such reading leaves a
 // note.
 #pragma once
@@ -20,11 +20,11 @@ struct RunRow {
   int line = 0;
   ModelShape shape;
   RunSetup setup;
-  std::string gpu;  // the column `gpu`: a built-in cluster's name; empty: it says none
-  // A blank micro-batch: those of 1, 2, 4, 8 and 16 that divide the batch and, by what is believed of memory,
-  // fit; the run is taken to have had the fastest. Empty: setup.micro_batch.
+  std::string gpu;  // the column `gpu`: a built-in cluster's name, or empty
+  // For a blank micro-batch: those of 1, 2, 4, 8 and 16 that divide the batch and fit by the priors of
+  // memory; the run is assumed to have used the fastest. Empty: setup.micro_batch.
   std::vector<int64_t> micro_batches;
-  double size_b = 0;                // as the row says it; 0: it does not
+  double size_b = 0;                // as in the row; 0 if blank
   std::optional<double> memory_gb;  // of the GPU that needs most
   std::optional<double> seconds;    // of one iteration
   std::optional<double> tflops;
@@ -34,15 +34,15 @@ struct RunRow {
 
 struct RunRows {
   std::vector<RunRow> rows;
-  std::vector<std::string> notes;  // "FILE:LINE: what was read how"
+  std::vector<std::string> notes;  // "FILE:LINE: a blank or a contradiction, and how it was read"
 };
 
 // Columns (any order): hidden, tp, pp, mbs, gbs, and gpus or dp, and layers or size_b are needed; a cell of
 // mbs may be blank. gpu, heads, seq (2048), vocab (250000), zero (1), precision (bf16), recompute (full),
-// virtual_stages (1), sequence_parallel (0), flash_attention (0, or 1 where the note says "flash attention"),
-// mem_gb, sec_per_it, tflops, note, table may be there or blank. Heads that are missing are those of rows of
-// the same width, in this table or `like`. `measured` false: the measured columns are not looked at, not even
-// to settle a contradiction. Errors: InvalidArgument naming file, line and column.
+// virtual_stages (1), sequence_parallel (0), flash_attention (0, or 1 if the note says "flash attention"),
+// mem_gb, sec_per_it, tflops, note, table may be missing or blank. Missing heads are those of rows of
+// the same width, in this table or `like`. `measured` false: the measured columns are ignored, even for
+// contradictions. Errors: InvalidArgument naming file, line and column.
 Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
                              const std::vector<RunRow>& like = {},
                              Program program = Program::kMegatronDeepSpeed);

@@ -5,13 +5,17 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <utility>
 
 #include "ckpt/model/training_flops.h"
 
 namespace cairn {
 
 enum class Precision { kFp32, kFp16, kBf16, kFp8 };  // kFp8: the products of layers; all else as bf16
-enum class Program { kMegatronDeepSpeed, kMegatronLm, kCairn };  // whose memory is counted
+enum class Program { kMegatronDeepSpeed, kMegatronLm, kCairn };  // that trains: its memory and flags
+
+inline constexpr std::pair<const char*, Recomputation> kRecomputations[] = {
+    {"full", Recomputation::kFull}, {"selective", Recomputation::kSelective}, {"none", Recomputation::kNone}};
 
 struct RunSetup {
   int64_t gpus = 1;  // tp * pp * dp
@@ -30,7 +34,7 @@ struct RunSetup {
   bool sequence_parallel = false;  // norms, residuals and dropout are cut by TP along the sequence
   bool flash_attention = false;    // scores are never stored
   int64_t first_layers = 0;        // of the first stage; 0: as many as the others (stage_layers.h)
-  int64_t last_layers = 0;         // the same of the last
+  int64_t last_layers = 0;         // of the last stage; 0: likewise
 
   // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
   // did not.

@@ -1,14 +1,19 @@
-// Combinations enumerates every setup within the budget of GPUs. Searcher asks each the rules first, which
-// are cheap, then memory, then the expressions of the command line, which need the predicted time. A setup
-// counts for the first rule that it breaks, so that these counts and the kept ones add up to what was
-// considered. Only the best are held in memory: the list is cut back whenever it has grown to a few times its
-// final size.
+// Combinations enumerates every setup within the budget of GPUs. Searcher checks the rules first, which are
+// cheap, then memory, then the conditions of the command line, which need the predicted time. A setup counts
+// for the first rule that it breaks: these counts and the kept setups add up to all that were considered.
+// Only the best are held in memory: the list is cut whenever it has grown to a few times its final size.
 
 #include "tools/plan/search.h"
 
+#include <fmt/ranges.h>
+#include <muParser.h>
+
 #include <algorithm>
+#include <cmath>
+#include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "tools/plan/stage_layers.h"
@@ -150,72 +155,8 @@ bool Better(const Candidate& a, const Candidate& b) {
   return std::tuple(a.seconds, a.setup.gpus, a.memory_gb) < std::tuple(b.seconds, b.setup.gpus, b.memory_gb);
 }
 
-class Searcher {
- public:
-  Searcher(const PlanRequest& request, const Calibration& calibration, size_t top)
-      : request_(request),
-        calibration_(calibration),
-        top_(std::max<size_t>(1, top)),
-        rules_(RulesOf(request)),
-        limit_gb_(request.memory_share * request.cluster.memory_gb) {}
-
-  Result<SearchResult> Run() {
-    for (const Rule& rule : rules_) result_.rules.push_back({rule.name, rule.why});
-    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
-    CAIRN_RETURN_IF_ERROR(ParseRequirements());
-    CAIRN_RETURN_IF_ERROR(Combinations(request_).ForEach([this](const RunSetup& setup) { Visit(setup); }));
-    std::sort(result_.best.begin(), result_.best.end(), Better);
-    if (result_.best.size() > top_) result_.best.resize(top_);
-    return std::move(result_);
-  }
-
- private:
-  Status ParseRequirements() {
-    const Variables names = VariablesOf(request_, Candidate{RunSetup()}, IterationTime{.steady = 1});
-    for (const std::string& expression : request_.require) {
-      CAIRN_ASSIGN_OR_RETURN(Requirement requirement, Requirement::Parse(expression, names));
-      requirements_.push_back(std::move(requirement));
-      result_.rules.push_back({expression, "required on the command line"});
-    }
-    return OkStatus();
-  }
-
-  void Visit(const RunSetup& setup) {
-    ++result_.considered;
-    for (size_t i = 0; i < rules_.size(); ++i)
-      if (!rules_[i].keeps(setup)) return RuleOut(i);
-    Candidate candidate{setup};
-    candidate.memory_gb = MemoryOf(request_.shape, setup, calibration_.memory.constants).Peak();
-    if (candidate.memory_gb > limit_gb_) return RuleOut(rules_.size());
-    const IterationTime time = TimeOf(request_.shape, setup, request_.cluster, calibration_.time.constants);
-    candidate.seconds = time.Total();
-    for (size_t i = 0; i < requirements_.size(); ++i)
-      if (!requirements_[i].Holds(VariablesOf(request_, candidate, time)))
-        return RuleOut(rules_.size() + 1 + i);
-    ++result_.kept;
-    Keep(candidate);
-  }
-
-  void RuleOut(size_t rule) { ++result_.rules[rule].ruled_out; }
-
-  // Bounded: sorted and cut now and then.
-  void Keep(const Candidate& candidate) {
-    result_.best.push_back(candidate);
-    if (result_.best.size() < 4 * top_ + 1000) return;
-    std::nth_element(result_.best.begin(), result_.best.begin() + top_, result_.best.end(), Better);
-    result_.best.resize(top_);
-  }
-
-  const PlanRequest& request_;
-  const Calibration& calibration_;
-  const size_t top_;
-  const std::vector<Rule> rules_;
-  const double limit_gb_;
-  std::vector<Requirement> requirements_;
-  SearchResult result_;
-};
-
-}  // namespace
+// The variables of conditions, with the values of the candidate.
+using Variables = std::map<std::string, double>;
 
 Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, const IterationTime& time) {
   const RunSetup& s = candidate.setup;
@@ -242,6 +183,107 @@ Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, co
           {"sec_per_it", candidate.seconds},
           {"bubble", time.bubble / time.Total()}};
 }
+
+// Conditions as users write them, in C's operators; % is the remainder.
+class Conditions {
+ public:
+  explicit Conditions(Variables variables) : variables_(std::move(variables)) {}
+  Conditions(const Conditions&) = delete;
+  Conditions& operator=(const Conditions&) = delete;
+
+  // Errors: InvalidArgument naming the expression, what is wrong with it, and the variables.
+  Status Add(const std::string& expression) {
+    mu::Parser& parser = parsers_.emplace_back();
+    try {
+      parser.DefineOprt(
+          "%", [](double a, double b) { return std::fmod(a, b); }, mu::prMUL_DIV, mu::oaLEFT);
+      for (auto& [name, value] : variables_) parser.DefineVar(name, &value);
+      parser.SetExpr(expression);
+      parser.Eval();
+    } catch (const mu::Parser::exception_type& error) {
+      std::vector<std::string> known;
+      for (const auto& [name, value] : variables_) known.push_back(name);
+      return InvalidArgument("'{}': {}; variables are {}", expression, error.GetMsg(),
+                             fmt::join(known, ", "));
+    }
+    return OkStatus();
+  }
+
+  bool empty() const { return parsers_.empty(); }
+
+  // The first condition that is not met; nullopt if all are.
+  std::optional<size_t> FirstUnmet(const Variables& values) {
+    for (auto& [name, value] : variables_) value = values.at(name);
+    for (size_t i = 0; i < parsers_.size(); ++i)
+      if (parsers_[i].Eval() == 0) return i;
+    return std::nullopt;
+  }
+
+ private:
+  Variables variables_;  // the parsers point into it
+  std::deque<mu::Parser> parsers_;
+};
+
+class Searcher {
+ public:
+  Searcher(const PlanRequest& request, const Calibration& calibration, size_t top)
+      : request_(request),
+        calibration_(calibration),
+        top_(std::max<size_t>(1, top)),
+        limit_gb_(request.memory_share * request.cluster.memory_gb),
+        conditions_(VariablesOf(request, Candidate{RunSetup()}, IterationTime{.steady = 1})) {}
+
+  Result<SearchResult> Run() {
+    result_.rules = RulesOf(request_);
+    topology_rules_ = result_.rules.size();
+    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
+    for (const std::string& expression : request_.require) {
+      CAIRN_RETURN_IF_ERROR(conditions_.Add(expression));
+      result_.rules.push_back({expression, "required on the command line"});
+    }
+    CAIRN_RETURN_IF_ERROR(Combinations(request_).ForEach([this](const RunSetup& setup) { Visit(setup); }));
+    std::sort(result_.best.begin(), result_.best.end(), Better);
+    if (result_.best.size() > top_) result_.best.resize(top_);
+    return std::move(result_);
+  }
+
+ private:
+  void Visit(const RunSetup& setup) {
+    ++result_.considered;
+    for (size_t i = 0; i < topology_rules_; ++i)
+      if (!result_.rules[i].keeps(setup)) return RuleOut(i);
+    Candidate candidate{setup};
+    candidate.memory_gb = MemoryOf(request_.shape, setup, calibration_.memory.constants).Peak();
+    if (candidate.memory_gb > limit_gb_) return RuleOut(topology_rules_);
+    const IterationTime time = TimeOf(request_.shape, setup, request_.cluster, calibration_.time.constants);
+    candidate.seconds = time.Total();
+    if (!conditions_.empty())
+      if (const auto unmet = conditions_.FirstUnmet(VariablesOf(request_, candidate, time)))
+        return RuleOut(topology_rules_ + 1 + *unmet);
+    ++result_.kept;
+    Keep(candidate);
+  }
+
+  void RuleOut(size_t rule) { ++result_.rules[rule].ruled_out; }
+
+  // Bounded: sorted and cut now and then.
+  void Keep(const Candidate& candidate) {
+    result_.best.push_back(candidate);
+    if (result_.best.size() < 4 * top_ + 1000) return;
+    std::nth_element(result_.best.begin(), result_.best.begin() + top_, result_.best.end(), Better);
+    result_.best.resize(top_);
+  }
+
+  const PlanRequest& request_;
+  const Calibration& calibration_;
+  const size_t top_;
+  const double limit_gb_;
+  Conditions conditions_;
+  SearchResult result_;
+  size_t topology_rules_ = 0;  // the first of result_.rules
+};
+
+}  // namespace
 
 Result<SearchResult> Search(const PlanRequest& request, const Calibration& calibration, size_t top) {
   CAIRN_RETURN_IF_ERROR(CheckRequest(request));

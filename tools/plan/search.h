@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "tools/plan/calibration.h"
-#include "tools/plan/requirement.h"
 
 namespace cairn {
 
-// What is to be planned. Empty lists stand for all that make sense.
+// The request of a search. Empty lists stand for all sensible values.
 struct PlanRequest {
   ModelShape shape;
   Cluster cluster;
@@ -19,26 +18,27 @@ struct PlanRequest {
   bool offload_optimizer = false;
   bool sequence_parallel = false;
   bool flash_attention = false;
-  Program program = Program::kMegatronDeepSpeed;  // whose memory is counted
+  Program program = Program::kMegatronDeepSpeed;
   int64_t global_batch = 0;
   std::vector<int64_t> rampup;  // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
   std::vector<Recomputation> recompute;
-  bool embeddings_as_layers =
-      false;                         // only stages where the embedding and the output layer count as one each
-  bool even_stages = false;          // only stages of as many layers
-  bool fused_softmax = true;         // Megatron's kernel, with its condition on heads
-  double memory_share = 0.95;        // of the GPU's memory that a plan may be predicted to need
-  std::vector<std::string> require;  // expressions
+  bool embeddings_as_layers = false;  // only stages in which embedding and output layer count as a layer each
+  bool even_stages = false;           // only stages of equal numbers of layers
+  bool fused_softmax = true;          // Megatron's kernel, with its condition on heads
+  double memory_share = 0.95;         // of the GPU's memory that a plan may need, as predicted
+  std::vector<std::string> require;   // conditions: "dp % 4 == 0 && mem_gb < 70"
 
   int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }
 };
 
-// A rule of topology: why it is one, and whether a setup keeps it.
+// A rule of topology: its reason, and whether a setup keeps it. Memory and conditions are rules without
+// `keeps`.
 struct Rule {
   std::string name;
   std::string why;
-  std::function<bool(const RunSetup&)> keeps;
+  std::function<bool(const RunSetup&)> keeps = nullptr;
+  int64_t ruled_out = 0;  // by this rule first
 };
 std::vector<Rule> RulesOf(const PlanRequest& request);
 
@@ -48,24 +48,15 @@ struct Candidate {
   double memory_gb = 0;
 };
 
-struct RuleCount {
-  std::string name;
-  std::string why;
-  int64_t ruled_out = 0;  // by this rule first
-};
-
 struct SearchResult {
   std::vector<Candidate> best;  // by seconds of an iteration; then fewer GPUs, then less memory
   int64_t considered = 0;
   int64_t kept = 0;
-  std::vector<RuleCount> rules;  // in the order in which they were asked
+  std::vector<Rule> rules;  // in the order of the checks
 };
 
 // Errors: InvalidArgument: sizes that make no model, an expression that cannot be parsed, too many
 // combinations.
 Result<SearchResult> Search(const PlanRequest& request, const Calibration& calibration, size_t top);
-
-// What expressions may name, with values of the candidate.
-Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, const IterationTime& time);
 
 }  // namespace cairn

@@ -5,8 +5,8 @@
 namespace cairn {
 namespace {
 
-// How many fewer layers than a middle stage an end of the pipeline may have. An embedding computes next to
-// nothing, an output layer as much as a few layers.
+// How many fewer layers than a middle stage an end of the pipeline may have. An embedding takes almost no
+// time, an output layer as much as a few layers.
 constexpr int64_t kMostLessFirst = 2;
 constexpr int64_t kMostLessLast = 8;
 

@@ -2,7 +2,7 @@
 //
 // All stages hold the same number, except that the first and the last may hold fewer, because they also have
 // the embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 by default.
-// launch_flags.h has the flags of each program.
+// sbatch.h has the flags of each program.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// Layers that fewer fit the pipeline than the others count as a whole stage: a table's 205 B on 9 stages.
+// A stage with fewer layers than the others counts as a full one: a table's 205 B on 9 stages.
 struct StageLayers {
   double first = 0;
   double middle =
@@ -33,10 +33,10 @@ struct StageEnds {
   bool operator==(const StageEnds&) const = default;
 };
 
-// The cuts with fewer layers in the first or last stage that setup.program can be told, beside the even one,
+// The cuts with fewer layers in the first or last stage that setup.program supports, apart from the even one,
 // for its pp and virtual stages: Megatron-LM's by --decoder-first-pipeline-num-layers and
 // --account-for-embedding-in-pipeline-split and their likes, Megatron-DeepSpeed's by --pp-partition-method.
-// `cairn train` has none: it cuts as evenly as can be.
+// `cairn train` has none: it cuts as evenly as possible.
 std::vector<StageEnds> UnevenEnds(const ModelShape& shape, const RunSetup& setup);
 
 }  // namespace cairn

@@ -1,7 +1,6 @@
 // Pricing turns counted work into seconds by the constants. TimeOf puts these together: a layer, then the
 // stages; the slowest stage is the beat, and the others of one pass are the bubble; then gradients and
-// optimizer. Where ranks share cores, AddTurns adds what is missing to the time that all their work takes on
-// these cores.
+// optimizer. If ranks share cores, AddTurns extends the time to that of all their work on these cores.
 
 #include "tools/plan/time_model.h"
 
@@ -11,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// What the constants make of counted work, in seconds.
+// The seconds of counted work by the constants.
 class Pricing {
  public:
   Pricing(const IterationWork& work, const TimeConstants& constants) : work_(work), constants_(constants) {}
@@ -61,7 +60,7 @@ class Pricing {
 
 // Seconds that more ranks than cores add: `stage_work` is what a rank of each stage computes in one
 // micro-batch, summed over the stages. In its beats a pipeline runs 1, 2, ... pp stages at once and back to
-// one, and cores are idle only where these are fewer. While one rank waits for a message another computes.
+// one, and cores are idle only if these are fewer. While one rank waits for a message another computes.
 void AddTurns(const RunSetup& setup, double cores, double stage_work, IterationTime& time) {
   if (cores == 0 || setup.gpus <= cores) return;
   const double replicas = static_cast<double>(setup.tp) * setup.dp;  // ranks of a stage

@@ -1,11 +1,11 @@
-// What one iteration of a topology takes, from first principles.
+// The time of one iteration of a topology, from first principles.
 //
 // A layer is matrix products (cut by TP, with tile and wave quantization), batched products and softmax of
 // attention, elementwise kernels at the speed of memory, all-reduces of TP, and the traffic of weights and
 // gradients. A stage is its layers, with the embedding in front or the output layer behind; the slowest stage
 // sets the beat of the pipeline (1F1B), and filling and draining it is the bubble. Gradients and ZeRO's
-// weights then cross the network. Where ranks share cores, an iteration takes no less than all their work
-// takes on those cores.
+// weights then cross the network. If ranks share cores, an iteration takes at least as long as all their work
+// on those cores.
 #pragma once
 
 #include "tools/plan/constants.h"

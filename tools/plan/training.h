@@ -13,8 +13,8 @@ struct TrainingCost {
   double rampup_days = 0;  // of the days, before the full batch is reached
 };
 
-// The cost of `samples`, with the batch growing as Megatron's does: `rampup` = start, increment, samples over
-// which it grows evenly.
+// The cost of `samples`, with Megatron's growth of the batch: `rampup` = start, increment, samples over which
+// it grows evenly.
 TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const TimeConstants& constants,
                     double samples);
 

@@ -5,6 +5,7 @@
 
 #include "tools/report/config_text.h"
 
+#include <algorithm>
 #include <string>
 
 #include "tools/report/numbers.h"
@@ -34,7 +35,7 @@ bool IsNameCharacter(char c) { return IsLetter(c) || IsDigit(c) || c == '_' || c
 
 std::string Canonical(std::string_view name) {
   std::string canonical;
-  for (const char c : name.substr(0, 64)) canonical += c == '-' ? '_' : LowerCase(c);
+  for (const char c : name.substr(0, 64)) canonical += c == '-' || c == ' ' ? '_' : LowerCase(c);
   for (const Alias& alias : kAliases)
     if (alias.name == canonical) return std::string(alias.field);
   return canonical;
@@ -80,50 +81,28 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   return false;
 }
 
-// "world size" -> "world_size", "data-parallel-size" -> "data_parallel_size".
-std::string Underscored(std::string_view text) {
-  std::string out(text.substr(0, 1000));
-  for (char& c : out) c = c == '-' || c == ' ' ? '_' : LowerCase(c);
-  return out;
-}
-
-int TakeWorldSizes(std::string_view text, RunConfig& config) {
-  const std::string line = Underscored(text);
-  int told = 0;
-  for (const std::string_view name :
-       {"world_size", "data_parallel_size", "context_parallel_size", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "model_parallel_size"}) {
-    for (size_t at = line.find(name); at != npos; at = line.find(name, at + 1)) {
-      const bool whole = name == "model_parallel_size"
-                             ? line.compare(at - std::min<size_t>(at, 4), 4, "and_") == 0
-                             : line.compare(at - std::min<size_t>(at, 8), 8, "encoder_") != 0;
-      const size_t colon = at + name.size();
-      if (!whole || colon >= line.size() || line[colon] != ':') continue;
-      const std::string_view rest = text.substr(colon + 1);
-      const auto number = NumberAt(Trim(rest));
-      if (number) told += TakeField(name, Trim(rest).substr(0, number->length), config);
-      break;
-    }
+// "using world size: 16, data-parallel-size: 1 and model-parallel size: 2": between names stand commas or
+// "and".
+void TakeWorldSizes(std::string_view text, RunConfig& config) {
+  text.remove_prefix(FindWord(text, "world size:"));
+  for (size_t colon = text.find(':'); colon != npos; colon = text.find(':')) {
+    TakeField(text.substr(0, colon), text.substr(colon + 1), config);
+    const size_t comma = text.find(", ", colon), conjunction = text.find(" and ", colon);
+    if (comma == npos && conjunction == npos) return;
+    text.remove_prefix(comma < conjunction ? comma + 2 : conjunction + 5);
   }
-  return told;
 }
 
 // "TP=2 PP=1 DP=1 ZeRO=0", and the number before " parameters in fp32".
-int TakeOurs(std::string_view text, RunConfig& config) {
-  int told = 0;
-  for (const auto& [word, name] : {std::pair{"TP=", "tp"}, {"PP=", "pp"}, {"DP=", "dp"}, {"ZeRO=", "zero"}}) {
-    const size_t at = text.find(word);
-    if (at == npos) continue;
-    const std::string_view rest = text.substr(at + std::string_view(word).size());
-    if (const auto number = NumberAt(rest)) told += TakeField(name, rest.substr(0, number->length), config);
-  }
+void TakeOurs(std::string_view text, RunConfig& config) {
+  for (const auto& [word, name] : {std::pair{"TP=", "tp"}, {"PP=", "pp"}, {"DP=", "dp"}, {"ZeRO=", "zero"}})
+    TakeField(name, After(text, word), config);
   const size_t training = text.find("training "), in = text.find(" parameters in ");
-  if (training == npos || in == npos || training > in) return told;
+  if (training == npos || in == npos || training > in) return;
   if (const auto count = CountAt(text.substr(training + 9, in - training - 9)); count && !config.size_b)
     config.size_b = static_cast<double>(*count) / 1e9;
   const std::string_view type = text.substr(in + 15, 4);
   if (type == "fp32" || type == "fp16" || type == "bf16") SetPrecision(type, config);
-  return told;
 }
 
 }  // namespace
@@ -141,14 +120,14 @@ bool TakeField(std::string_view name, std::string_view value, RunConfig& config)
   return TakeSwitch(canonical, value, config);
 }
 
-int TakeDumpedArgument(std::string_view text, RunConfig& config) {
+bool TakeDumpedArgument(std::string_view text, RunConfig& config) {
   const size_t dots = text.find(" ...");
-  if (dots == npos) return 0;
+  if (dots == npos) return false;
   size_t begin = dots;
   while (begin > 0 && IsNameCharacter(text[begin - 1])) --begin;
   size_t end = dots + 1;
   while (end < text.size() && text[end] == '.') ++end;
-  if (begin == dots || end >= text.size() || text[end] != ' ') return 0;
+  if (begin == dots || end >= text.size() || text[end] != ' ') return false;
   return TakeField(text.substr(begin, dots - begin), text.substr(end), config);
 }
 
@@ -172,37 +151,20 @@ int TakeCommandLine(std::string_view text, RunConfig& config) {
   return told;
 }
 
-int TakeJsonField(std::string_view text, RunConfig& config) {
-  int told = 0;
+void TakeJsonFields(std::string_view text, RunConfig& config) {
   for (const std::string_view name : {"stage", "train_batch_size", "train_micro_batch_size_per_gpu",
                                       "gradient_accumulation_steps", "steps_per_print"}) {
-    const std::string quoted = "\"" + std::string(name) + "\"";
-    const size_t at = text.find(quoted);
-    if (at == npos) continue;
-    const std::string_view rest = Trim(text.substr(at + quoted.size()));
-    if (!rest.starts_with(':')) continue;
-    const std::string_view value = Trim(rest.substr(1));
-    if (const auto number = NumberAt(value))
-      told += TakeField(name == "stage" ? "zero_stage" : name, value.substr(0, number->length), config);
+    const std::string_view rest = After(text, "\"" + std::string(name) + "\"");
+    if (rest.starts_with(':')) TakeField(name == "stage" ? "zero_stage" : name, rest.substr(1), config);
   }
-  return told;
 }
 
-int TakeSentence(std::string_view text, RunConfig& config) {
+void TakeSentence(std::string_view text, RunConfig& config) {
   if (text.find("with TP=") != npos) return TakeOurs(text, config);
   if (FindWord(text, "world size:") != npos) return TakeWorldSizes(text, config);
-  if (const size_t at = text.find("new size: "); at != npos && text.find("padded vocab") != npos) {
-    const std::string_view rest = text.substr(at + 10);
-    if (const auto number = NumberAt(rest))
-      return TakeField("padded_vocab_size", rest.substr(0, number->length), config);
-  }
-  if (const size_t at = text.find("TOTAL_PARAMS="); at != npos && !config.size_b) {
-    if (const auto number = NumberAt(text.substr(at + 13)); number && number->value > 0) {
-      config.size_b = number->value / 1e9;
-      return 1;
-    }
-  }
-  return 0;
+  if (text.find("padded vocab") != npos) TakeField("padded_vocab_size", After(text, "new size: "), config);
+  const double parameters = NumberOf(After(text, "TOTAL_PARAMS="));
+  if (parameters > 0 && !config.size_b) config.size_b = parameters / 1e9;
 }
 
 }  // namespace cairn

@@ -14,14 +14,14 @@
 
 namespace cairn {
 
-// Each takes what `config` lacks from the line, and returns how many fields the line has, known before or
-// not.
-int TakeDumpedArgument(std::string_view text, RunConfig& config);
-int TakeCommandLine(std::string_view text, RunConfig& config);
-int TakeJsonField(std::string_view text, RunConfig& config);
-int TakeSentence(std::string_view text, RunConfig& config);
+// Each sets the fields that `config` lacks and the line has.
+bool TakeDumpedArgument(std::string_view text, RunConfig& config);  // true if it is one of a known field
+int TakeCommandLine(std::string_view text, RunConfig& config);      // the number of known flags
+void TakeJsonFields(std::string_view text, RunConfig& config);
+void TakeSentence(std::string_view text, RunConfig& config);
 
-// Takes a field by any of its names, spelled as in flags or in dumps. False if the name is unknown.
+// Sets a field by any of its names, spelled as in flags or in dumps; a count is the number that `value`
+// starts with. False if the name is unknown.
 bool TakeField(std::string_view name, std::string_view value, RunConfig& config);
 
 }  // namespace cairn

@@ -27,7 +27,8 @@ constexpr int kExit = 10;      // an exit status
 constexpr int kTraceback = 5;  // an exception that no other line names
 
 struct Sign {
-  std::string_view words;  // all of them, one after the other, with anything between: "A*B"
+  // All of them, one after the other, with anything between: "A*B". In any case if all letters are small.
+  std::string_view words;
   std::string_view cause;
   int weight;
   bool decreed = false;
@@ -36,24 +37,24 @@ constexpr Sign kSigns[] = {
     {"out of memory", "out of memory", kMachine},
     {"out-of-memory", "out of memory", kMachine},
     {"outofmemory", "out of memory", kMachine},
-    {"out_of_me", "out of memory", kMachine},
+    {"OUT_OF_ME", "out of memory", kMachine},
     {"oom-kill", "out of memory", kMachine},
     {"oom_kill", "out of memory", kMachine},
     {"bad_alloc", "out of memory", kMachine},
     {"memoryerror", "out of memory", kMachine},
-    {"node_fail", "node failure", kMachine, true},
-    {"node fail", "node failure", kMachine, true},
-    {"nodefail", "node failure", kMachine, true},
-    {"due to time limit", "time limit", kEnd, true},
-    {"time limit*exceeded", "time limit", kEnd, true},
+    {"NODE_FAIL", "node failure", kMachine, true},
+    {"NODE FAIL", "node failure", kMachine, true},
+    {"node failure", "node failure", kMachine, true},
+    {"NODEFAIL", "node failure", kMachine, true},
     {"time limit", "time limit", kEnd, true},
-    {"preempt", "preempted", kEnd, true},
+    {"PREEMPT", "preempted", kEnd, true},
     {"uncorrectable*ecc", "hardware error", kProgram},
-    {"xid *", "hardware error", kSymptom},
+    {"Xid ", "hardware error", kSymptom},
     {"no space left on device", "disk full", kProgram},
     {"quota exceeded", "disk full", kProgram},
     {"collective operation timeout", "NCCL timeout", kEnd},
-    {"nccl*timeout", "NCCL timeout", kEnd},
+    {"nccl timeout", "NCCL timeout", kEnd},
+    {"error*nccl*timeout", "NCCL timeout", kEnd},
     {"nccl*timed out", "NCCL timeout", kEnd},
     {"heartbeat*timed out", "NCCL timeout", kEnd},
     {"stopping all ranks", "collective timeout", kEnd},
@@ -70,29 +71,29 @@ constexpr Sign kSigns[] = {
     {"ncclremoteerror", "NCCL error", kSymptom},
     {"unhandled cuda error", "NCCL error", kSymptom},
     {"unhandled system error", "NCCL error", kSymptom},
-    {"connection reset by", "collective error", kSymptom},
-    {"connection closed by", "collective error", kSymptom},
+    {"Connection reset by", "collective error", kSymptom},
+    {"Connection closed by", "collective error", kSymptom},
     {"segmentation fault", "segmentation fault", kProgram},
-    {"sigsegv", "segmentation fault", kSymptom},
+    {"SIGSEGV", "segmentation fault", kSymptom},
     {"bus error", "bus error", kProgram},
     {"illegal memory access", "illegal memory access", kProgram},
     {"unspecified launch failure", "CUDA error", kProgram},
-    {"found nan in", "NaN in a gradient", kProgram},
-    {"found inf in", "NaN in a gradient", kProgram},
+    {"error*found nan in", "NaN in a gradient", kProgram},
+    {"error*found inf in", "NaN in a gradient", kProgram},
     {"net/ib*completion*error", "network error", kProgram},
     {"device-side assert", "assertion", kProgram},
     {"assertionerror", "assertion", kProgram},
     {"assertion*failed", "assertion", kProgram},
     {"childfailederror", "a rank failed", kExit},
     {"calledprocesserror", "a rank failed", kExit},
-    {"cancelled at", "cancelled", kSymptom, true},
-    {"cancelled by", "cancelled", kSymptom, true},
-    {"sigkill", "killed", kSymptom},
+    {"CANCELLED AT", "cancelled", kSymptom, true},
+    {"CANCELLED by", "cancelled", kSymptom, true},
+    {"SIGKILL", "killed", kSymptom},
     {"keyboardinterrupt", "killed", kSymptom},
     {"signalexception", "killed", kSymptom},
     {"killed", "killed", kSymptom},
-    {"sigterm", "killed", kExit},
-    {"sigabrt", "aborted", kExit},
+    {"SIGTERM", "killed", kExit},
+    {"SIGABRT", "aborted", kExit},
     {"core dumped", "aborted", kExit},
 };
 
@@ -103,15 +104,35 @@ constexpr std::string_view kHarmless[] = {
     "will be killed",  "stacktrace",        "pytorch_cuda_alloc_conf",
     "nccl info",       "heartbeat_timeout", "assert_"};
 
-bool Holds(std::string_view text, std::string_view words) {
+bool HasCapital(std::string_view word) {
+  return std::ranges::any_of(word, [](char c) { return c != LowerCase(c); });
+}
+
+// The words between the stars.
+std::vector<std::string_view> Parts(std::string_view words) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0, end = 0; end != npos; begin = end + 1) {
+    end = words.find('*', begin);
+    parts.push_back(words.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+// "killed", as a word of its own and not behind "not".
+bool IsKilled(std::string_view text) {
+  constexpr std::string_view kKilled = "killed";
+  const size_t at = FindWord(text, kKilled);
+  if (at == npos || FindWord(text, "not killed") != npos) return false;
+  const std::string_view behind = text.substr(at + kKilled.size());
+  return !(at > 0 && IsLetter(text[at - 1])) && !(!behind.empty() && IsLetter(behind[0]));
+}
+
+bool Has(std::string_view text, const std::vector<std::string_view>& parts) {
   size_t at = 0;
-  while (!words.empty()) {
-    const size_t star = words.find('*');
-    const std::string_view word = words.substr(0, star);
-    at = word.empty() ? at : FindWord(text, word, at);
+  for (const std::string_view part : parts) {
+    at = HasCapital(part) ? text.find(part, at) : FindWord(text, part, at);
     if (at == npos) return false;
-    at += word.size();
-    words.remove_prefix(star == npos ? words.size() : star + 1);
+    at += part.size();
   }
   return true;
 }
@@ -189,6 +210,13 @@ Failure Make(std::string_view text, std::string cause, int weight, bool decreed 
 
 }  // namespace
 
+std::vector<std::string_view> FailureWords() {
+  std::vector<std::string_view> words;
+  for (const Sign& sign : kSigns)
+    words.push_back(std::ranges::max(Parts(sign.words), {}, &std::string_view::size));
+  return words;
+}
+
 std::string_view WithoutPrefix(std::string_view text) {
   for (int k = 0; k < 40; ++k) {
     const size_t length = PrefixLength(text);
@@ -205,8 +233,7 @@ std::optional<Failure> FailureIn(std::string_view text) {
     if (FindWord(content, words) != npos && FindWord(content, "error") == npos) return std::nullopt;
   const std::string_view exception = ExceptionName(content);
   for (const Sign& sign : kSigns) {
-    if (!Holds(text, sign.words)) continue;
-    if (sign.cause == "killed" && sign.words == "killed" && FindWord(text, "not killed") != npos) continue;
+    if (!Has(text, Parts(sign.words)) || (sign.words == "killed" && !IsKilled(text))) continue;
     return Make(text, std::string(sign.cause), sign.weight, sign.decreed);
   }
   if (!exception.empty()) return Make(text, fmt::format("python traceback: {}", exception), kProgram);

@@ -8,16 +8,22 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cairn {
 
 struct Failure {
   std::string cause;  // "out of memory", "NCCL timeout", "time limit", ...
   std::string text;   // the line, printable, at most 300 characters
+  std::string file;
   uint64_t line = 0;
   int weight = 0;        // of FailureSearch
   bool decreed = false;  // Slurm ended the job: what follows is its consequence
 };
+
+// The words of which each line with a sign of a failure contains one, except for exceptions and exit codes.
+// Small letters match in any case.
+std::vector<std::string_view> FailureWords();
 
 // The failure that the line `text` reports; nullopt if it reports none.
 std::optional<Failure> FailureIn(std::string_view text);

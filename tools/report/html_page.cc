@@ -4,6 +4,8 @@
 
 #include "tools/report/html_page.h"
 
+#include <algorithm>
+
 #include "tools/cli/printable.h"
 #include "tools/report/report_text.h"
 
@@ -35,6 +37,21 @@ document.querySelectorAll('th').forEach((th, i) => th.onclick = () => {
 });
 )";
 
+using Entity = std::pair<char, std::string_view>;
+constexpr Entity kEntities[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
+
+std::string HtmlText(std::string_view text) {
+  std::string out;
+  for (const char c : Printable(std::string(text), Lines::kOne)) {
+    const auto entity = std::ranges::find(kEntities, c, &Entity::first);
+    if (entity == std::end(kEntities))
+      out += c;
+    else
+      out += entity->second;
+  }
+  return out;
+}
+
 std::string Table(const ColumnList& columns, const std::vector<RunSummary>& runs) {
   std::string out = "<table>\n<thead><tr>";
   for (const ReportColumn* column : columns)
@@ -52,12 +69,12 @@ std::string Table(const ColumnList& columns, const std::vector<RunSummary>& runs
 
 std::string Failures(const std::vector<RunSummary>& runs) {
   std::string out;
-  const auto tell = [&out](const FailedStart& failed) {
-    out += fmt::format("<li>{}, line {}: {}<br><code>{}</code></li>\n", HtmlText(failed.file),
-                       failed.failure.line, HtmlText(failed.failure.cause), HtmlText(failed.failure.text));
+  const auto tell = [&out](const Failure& failed) {
+    out += fmt::format("<li>{}, line {}: {}<br><code>{}</code></li>\n", HtmlText(failed.file), failed.line,
+                       HtmlText(failed.cause), HtmlText(failed.text));
   };
   for (const RunSummary& run : runs) {
-    for (const FailedStart& failed : run.earlier_failures) tell(failed);
+    for (const Failure& failed : run.failures) tell(failed);
     if (run.failure) tell(*run.failure);
   }
   return out.empty() ? "" : "<h2>Failures</h2>\n<ul>\n" + out + "</ul>\n";
@@ -70,29 +87,6 @@ std::string_view Inline(std::string_view svg) {
 }
 
 }  // namespace
-
-std::string HtmlText(std::string_view text) {
-  std::string out;
-  for (const char c : Printable(std::string(text), Lines::kOne)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 std::string HtmlPage(const ColumnList& columns, const std::vector<RunSummary>& runs,
                      const std::vector<std::string>& pictures) {

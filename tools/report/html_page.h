@@ -12,6 +12,4 @@ namespace cairn {
 std::string HtmlPage(const ColumnList& columns, const std::vector<RunSummary>& runs,
                      const std::vector<std::string>& pictures);
 
-std::string HtmlText(std::string_view text);
-
 }  // namespace cairn

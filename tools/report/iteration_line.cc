@@ -1,26 +1,17 @@
 // A line is cut into fields "name: value" between bars. A name as programs spell it today is found whole in
 // kFieldNames, which serves most lines; any other goes to TakeOddField, which looks for words in it. A field
 // whose value is too long may hold another line, because a line end was lost; reading then resumes at the
-// next "iteration N". DeepSpeed's lines are parsed at the end of
-// this file, by fixed words.
+// next "iteration N". DeepSpeed's lines are parsed at the end of this file, by fixed words.
 
 #include "tools/report/iteration_line.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
-#include "tools/report/numbers.h"
-
 namespace cairn {
 namespace {
-
-double NumberOf(std::string_view text) {
-  const auto number = NumberAt(Trim(text));
-  return number ? number->value : kNoNumber;
-}
-
-int64_t CountOf(std::string_view text) { return CountAt(text).value_or(-1); }
 
 // Factor to seconds of a time whose unit stands in the name, "(ms)", or after the number, "1234.5 ms".
 double SecondsIn(std::string_view name, std::string_view value) {
@@ -157,7 +148,7 @@ struct Counter {
 Counter ReadCounter(std::string_view text, size_t at) {
   Counter counter;
   const auto first = NumberAt(text.substr(at));
-  counter.iteration = first ? CountOf(text.substr(at, first->length)) : -1;
+  counter.iteration = CountOf(text.substr(at));
   counter.end = at + (first ? first->length : 1);
   size_t k = counter.end;
   while (k < text.size() && text[k] == ' ') ++k;
@@ -165,7 +156,7 @@ Counter ReadCounter(std::string_view text, size_t at) {
   for (++k; k < text.size() && text[k] == ' ';) ++k;
   const auto total = NumberAt(text.substr(k));
   if (!total) return counter;
-  counter.total = CountOf(text.substr(k, total->length));
+  counter.total = CountOf(text.substr(k));
   counter.end = k + total->length;
   return counter;
 }
@@ -244,20 +235,6 @@ void ParseIterations(std::string_view text, const std::function<void(const Itera
 
 namespace {
 
-// The number after `name`, or NaN.
-double After(std::string_view text, std::string_view name) {
-  const size_t at = text.find(name);
-  return at == npos ? kNoNumber : NumberOf(text.substr(at + name.size()));
-}
-
-int64_t CountAfter(std::string_view text, std::string_view name) {
-  const size_t at = text.find(name);
-  if (at == npos) return -1;
-  const std::string_view rest = Trim(text.substr(at + name.size()));
-  const auto number = NumberAt(rest);
-  return number ? CountOf(rest.substr(0, number->length)) : -1;
-}
-
 // "0/10, " before SamplesPerSec: the 10.
 int64_t OldTimerStep(std::string_view text) {
   const size_t comma = text.rfind(',', text.find("SamplesPerSec="));
@@ -270,24 +247,25 @@ int64_t OldTimerStep(std::string_view text) {
 
 bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line) {
   line = {};
+  const auto number = [text](std::string_view name) { return NumberOf(After(text, name)); };
+  const auto count = [text](std::string_view name) { return CountOf(After(text, name)); };
   if (text.find("iter time (s):") != npos) {
-    line.step.iteration = std::max(CountAfter(text, "steps:"), CountAfter(text, "step:"));
-    line.step.seconds = After(text, "iter time (s):");
-    line.step.samples_per_second = After(text, "samples/sec:");
-    line.step.loss = After(text, " loss:");
+    line.step.iteration = std::max(count("steps:"), count("step:"));
+    line.step.seconds = number("iter time (s):");
+    line.step.samples_per_second = number("samples/sec:");
+    line.step.loss = number(" loss:");
     line.step.nan_loss = text.find(" loss:") != npos && !std::isfinite(line.step.loss);
     return line.step.iteration >= 0;
   }
   if (text.find("SamplesPerSec=") != npos) {
-    line.step.iteration = CountAfter(text, "global_step=");
+    line.step.iteration = count("global_step=");
     if (line.step.iteration < 0) line.step.iteration = OldTimerStep(text);
-    line.step.samples_per_second = After(text, "CurrSamplesPerSec=");
-    if (std::isnan(line.step.samples_per_second))
-      line.step.samples_per_second = After(text, "SamplesPerSec=");
+    line.step.samples_per_second = number("CurrSamplesPerSec=");
+    if (std::isnan(line.step.samples_per_second)) line.step.samples_per_second = number("SamplesPerSec=");
     return line.step.iteration >= 0 && line.step.samples_per_second > 0;
   }
-  line.step.iteration = CountAfter(text, "step=");
-  line.skipped_so_far = CountAfter(text, "skipped=");
+  line.step.iteration = count("step=");
+  line.skipped_so_far = count("skipped=");
   return line.step.iteration >= 0 && line.skipped_so_far >= 0;
 }
 

@@ -6,16 +6,14 @@
 // Fields come in any order, under any name that a version used; any may be missing.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string_view>
 
-namespace cairn {
+#include "tools/report/numbers.h"
 
-inline constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+namespace cairn {
 
 struct IterationLine {
   int64_t iteration = -1;
@@ -33,9 +31,8 @@ struct IterationLine {
   bool nan_loss = false;  // the loss is written as nan or inf
 };
 
-// Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention
-// one
-// ("saved checkpoint at iteration 5") do not count.
+// Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention an
+// iteration ("saved checkpoint at iteration 5") do not count.
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take);
 
 // DeepSpeed's own lines:

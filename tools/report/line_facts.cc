@@ -11,11 +11,9 @@
 namespace cairn {
 namespace {
 
-// The number after `name`, times what its unit says of GiB; without a unit `gib` a piece.
+// The number after `name` in GiB; without a unit it counts `gib` each. 0 if there is no number.
 double GibAfter(std::string_view text, std::string_view name, double gib) {
-  const size_t at = text.find(name);
-  if (at == npos) return 0;
-  const std::string_view rest = Trim(text.substr(at + name.size()));
+  const std::string_view rest = After(text, name);
   const auto number = NumberAt(rest);
   if (!number || !(number->value > 0) || number->value > 1e15) return 0;
   const std::string_view unit = Trim(rest.substr(number->length));
@@ -76,14 +74,8 @@ MemoryFacts MemoryIn(std::string_view text) {
 CheckpointFacts CheckpointIn(std::string_view text) {
   CheckpointFacts facts;
   if (const size_t saved = text.find("saved checkpoint"); saved != npos) {
-    const size_t at = text.find("iteration", saved);
-    if (at != npos) {
-      const std::string_view rest = Trim(text.substr(at + 9));
-      if (const auto number = NumberAt(rest))
-        facts.saved_iteration = CountAt(rest.substr(0, number->length)).value_or(-1);
-    }
-    if (const size_t stall = text.find("(stall "); stall != npos)
-      facts.seconds = LastNumber(text.substr(stall + 6));
+    facts.saved_iteration = CountOf(After(text.substr(saved), "iteration"));
+    facts.seconds = LastNumber(After(text, "(stall "));
     return facts;
   }
   for (const std::string_view name : {"save-checkpoint", "save checkpoint"}) {

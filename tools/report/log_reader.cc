@@ -21,11 +21,11 @@ constexpr int kLinesThatClearAFailure = 3;  // it continued, so that was not the
 constexpr size_t kDateLength = 19;
 constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
-class Reader : public LineSink {
+class Reader {
  public:
-  explicit Reader(std::string file) : file_(std::move(file)) { Begin(1); }
+  explicit Reader(std::string file) : file_(std::move(file)) { Begin(); }
 
-  void Take(const LogLine& line) override {
+  void Take(const LogLine& line) {
     line_ = line.number;
     if (line.kinds & kEvaluationLine)
       Evaluation(line.text);
@@ -48,10 +48,8 @@ class Reader : public LineSink {
  private:
   TrainingStart& start() { return starts_.back(); }
 
-  void Begin(uint64_t line) {
-    TrainingStart& fresh = starts_.emplace_back();
-    fresh.file = file_;
-    fresh.first_line = line;
+  void Begin() {
+    starts_.emplace_back().file = file_;
     search_.Clear();
     trainer_ = {};
     speaker_.clear();
@@ -62,11 +60,12 @@ class Reader : public LineSink {
   void End() {
     trainer_.Finish(start());
     start().failure = search_.best();
+    if (start().failure) start().failure->file = file_;
   }
 
   void BeginAnother() {
     End();
-    Begin(line_);
+    Begin();
   }
 
   void Iterations(std::string_view text) {
@@ -76,10 +75,8 @@ class Reader : public LineSink {
   }
 
   void Evaluation(std::string_view text) {
-    const size_t at = text.find("loss value:");
-    if (at == text.npos || text.find(" on test set") != text.npos) return;
-    const auto value = NumberAt(Trim(text.substr(at + 11)));
-    if (value) start().validation_loss = value->value;
+    if (text.find(" on test set") != npos) return;
+    if (const auto value = NumberAt(After(text, "loss value:"))) start().validation_loss = value->value;
   }
 
   void DeepSpeed(std::string_view text) {
@@ -99,7 +96,7 @@ class Reader : public LineSink {
     if (source > start().source && !start().series.empty()) start().series.Clear();
     const std::string_view speaker = SpeakerOf(prefix);
     if (!start().series.empty() && line.iteration <= start().series.back().iteration) {
-      if (IsEcho(line, speaker)) return void(++start().echoes);
+      if (IsEcho(line, speaker)) return;
       const RunConfig same = start().config;
       BeginAnother();
       start().config = same;
@@ -167,13 +164,13 @@ class Reader : public LineSink {
 
   void Config(const LogLine& line) {
     RunConfig told;
-    const int dumped = line.kinds & kConfigLine ? TakeDumpedArgument(line.text, told) : 0;
+    const bool dumped = line.kinds & kConfigLine && TakeDumpedArgument(line.text, told);
     const int flags = line.kinds & kCommandLine ? TakeCommandLine(line.text, told) : 0;
     const bool banner = line.kinds & kStartLine && line.text.find("loaded checkpoint") == line.text.npos;
     if (line.kinds & kConfigLine) TakeSentence(line.text, told);
-    if (line.kinds & kJsonLine) TakeJsonField(line.text, told);
+    if (line.kinds & kJsonLine) TakeJsonFields(line.text, told);
     const bool ran = !start().series.empty();
-    if ((ran && (dumped > 0 || line.kinds & kStartLine)) ||
+    if ((ran && (dumped || line.kinds & kStartLine)) ||
         ((ran || search_.best()) && (banner || flags >= kFlagsOfACommand)))
       BeginAnother();
     FillFrom(told, start().config);
@@ -223,23 +220,19 @@ class Reader : public LineSink {
   int64_t last_saved_ = -1;
 };
 
-template <typename Scan>
-Result<TrainingLog> Read(const std::string& name, Scan scan) {
-  Reader reader(name);
-  TrainingLog log{.file = name};
-  CAIRN_ASSIGN_OR_RETURN(log.facts, scan(reader));
-  log.starts = reader.Finish();
-  return log;
-}
-
 }  // namespace
 
 Result<TrainingLog> ReadTrainingLog(const std::string& path) {
-  return Read(path, [&](LineSink& sink) { return ScanLog(path, sink); });
+  Reader reader(path);
+  CAIRN_ASSIGN_OR_RETURN(const LogFacts facts,
+                         ScanLog(path, [&reader](const LogLine& line) { reader.Take(line); }));
+  return TrainingLog{path, facts, reader.Finish()};
 }
 
-Result<TrainingLog> ReadTrainingText(std::string_view text, const std::string& name) {
-  return Read(name, [&](LineSink& sink) { return ScanLogText(text, sink); });
+TrainingLog ReadTrainingText(std::string_view text, const std::string& name) {
+  Reader reader(name);
+  const LogFacts facts = ScanLogText(text, [&reader](const LogLine& line) { reader.Take(line); });
+  return {name, facts, reader.Finish()};
 }
 
 }  // namespace cairn

@@ -18,6 +18,6 @@ struct TrainingLog {
 // Errors: those of ScanLog.
 Result<TrainingLog> ReadTrainingLog(const std::string& path);
 // `text` as if it were the file `name`.
-Result<TrainingLog> ReadTrainingText(std::string_view text, const std::string& name);
+TrainingLog ReadTrainingText(std::string_view text, const std::string& name);
 
 }  // namespace cairn

@@ -64,7 +64,7 @@ bool IsCompressed(std::string_view start) {
 
 class Scanner {
  public:
-  explicit Scanner(LineSink& sink) : sink_(sink) {}
+  explicit Scanner(const LineVisitor& visit) : visit_(visit) {}
 
   void Start(std::string_view first) {
     facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
@@ -108,10 +108,10 @@ class Scanner {
       text = stripped_;
     }
     LongLine(text.size());
-    sink_.Take({text, newlines_ + 1, kinds});
+    visit_({text, newlines_ + 1, kinds});
   }
 
-  LineSink& sink_;
+  const LineVisitor& visit_;
   LogFacts facts_;
   uint64_t newlines_ = 0;  // of the whole file so far
   bool ends_line_ = true;
@@ -165,25 +165,19 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 
 }  // namespace
 
-Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
+Result<LogFacts> ScanLog(const std::string& path, const LineVisitor& visit) {
   const UniqueFd file(path == "-" ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : file.get();
   if (fd < 0) return CannotRead(path);
   posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  Scanner scanner(sink);
+  Scanner scanner(visit);
   return ScanDescriptor(fd, path, scanner);
 }
 
-Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
-  Scanner scanner(sink);
+LogFacts ScanLogText(std::string_view text, const LineVisitor& visit) {
+  Scanner scanner(visit);
   scanner.Start(text.substr(0, kBlockBytes));
-  while (!text.empty()) {
-    std::string_view block = text.substr(0, kBlockBytes);
-    if (block.size() < text.size())
-      if (const size_t whole = WholeLines(block); whole > 0) block = block.substr(0, whole);
-    scanner.Block(block);
-    text.remove_prefix(block.size());
-  }
+  scanner.Block(text);
   return scanner.Finish();
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -22,25 +23,20 @@ struct LogLine {
 // Facts about the whole file.
 struct LogFacts {
   uint64_t bytes = 0;
-  uint64_t lines = 0;         // \n seen, and 1 for a last line without
+  uint64_t lines = 0;         // \n seen, and 1 for a last line without it
   uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB is passed on in parts
   uint64_t zeros = 0;         // bytes 0 in the first block
   bool compressed = false;    // gzip, zstd, xz or zip by its first bytes
 };
 
-// Receives the lines.
-class LineSink {
- public:
-  virtual ~LineSink() = default;
-  // A line with a word of log_words.h.
-  virtual void Take(const LogLine& line) = 0;
-};
+// Receives each line with a word of log_words.h; its text is valid during the call.
+using LineVisitor = std::function<void(const LogLine&)>;
 
-// `path`: a file, a pipe, or "-" for standard input. Texts of lines are valid until the sink
-// returns. Errors: NotFound, IoError (the path and why).
-Result<LogFacts> ScanLog(const std::string& path, LineSink& sink);
+// `path`: a file, a pipe, or "-" for standard input. Errors: NotFound, InvalidArgument (a directory),
+// IoError.
+Result<LogFacts> ScanLog(const std::string& path, const LineVisitor& visit);
 
 // The same for bytes in memory.
-Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink);
+LogFacts ScanLogText(std::string_view text, const LineVisitor& visit);
 
 }  // namespace cairn

@@ -1,14 +1,110 @@
 // A table of all pairs of characters says which words begin with one. Few places of a log get past it; only
-// there are words compared.
+// there are words compared. A word may be coarse: it only selects a line, which the reader of its kind then
+// parses. But a line of trouble counts by the words in it alone, so some of its words also check the
+// characters around them.
 #include "tools/report/log_words.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <vector>
 
-#include "tools/report/log_word_list.h"
+#include "tools/report/failure.h"
+#include "tools/report/numbers.h"
 
 namespace cairn {
 namespace {
+
+// True if the word at [begin, end) of `text` counts, by the characters around it.
+using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
+
+bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
+bool IsCapital(char c) { return c >= 'A' && c <= 'Z'; }
+bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool EndsWord(std::string_view text, size_t, size_t end) {
+  return end >= text.size() || !IsWordChar(text[end]);
+}
+bool IsWholeWord(std::string_view text, size_t begin, size_t end) {
+  return (begin == 0 || !IsWordChar(text[begin - 1])) && EndsWord(text, begin, end);
+}
+// The end of a name like RuntimeError.
+bool EndsName(std::string_view text, size_t begin, size_t end) {
+  return begin > 0 && IsLower(text[begin - 1]) && EndsWord(text, begin, end);
+}
+// "exit code", "exited with status", "exits with value", "exit exit code"
+bool IsExitStatus(std::string_view text, size_t, size_t end) {
+  std::string_view rest = text.substr(end, 32);
+  for (const std::string_view part : {"ed with", "s with", "code"})
+    if (rest.starts_with(part)) {
+      rest.remove_prefix(part.size());
+      break;
+    }
+  if (!rest.starts_with(' ')) return false;
+  rest.remove_prefix(1);
+  if (rest.starts_with("exit ")) rest.remove_prefix(5);
+  return rest.starts_with("code") || rest.starts_with("status") || rest.starts_with("value");
+}
+
+struct LogWord {
+  std::string_view text;  // two characters at least
+  uint32_t kinds;
+  bool any_case = false;  // then `text` is in small letters
+  WordCheck check = nullptr;
+};
+
+constexpr LogWord kLogWords[] = {
+    {"iteration", kIterationLine, true},
+    {"iter time (s):", kDeepSpeedLine},
+    {", skipped=", kDeepSpeedLine},
+    {"SamplesPerSec=", kDeepSpeedLine},
+    {"max reserved: ", kMemoryLine},
+    {"Max_CA ", kMemoryLine},
+    {"MaxMemAllocated=", kMemoryLine},
+    {" ...", kConfigLine},
+    {"using world size:", kConfigLine | kStartLine},
+    {"new size: ", kConfigLine},
+    {"TOTAL_PARAMS=", kConfigLine},
+    {"with TP=", kConfigLine | kStartLine},
+    {"arguments ---", kStartLine},
+    {"--", kCommandLine},
+    {"\"stage\"", kJsonLine},
+    {"\"train_batch_size\"", kJsonLine},
+    {"\"train_micro_batch_size_per_gpu\"", kJsonLine},
+    {"\"gradient_accumulation_steps\"", kJsonLine},
+    {"saved checkpoint", kCheckpointLine},
+    {"save-checkpoint", kCheckpointLine},
+    {"save checkpoint:", kCheckpointLine},
+    {"loaded checkpoint", kStartLine},
+    {"after training is done", kDoneLine},
+    {"exiting program at", kDoneLine},
+    {"exiting program after", kDoneLine},
+    {"validation loss at", kEvaluationLine},
+    {"'loss': ", kTrainerLine},
+    {"'eval_loss': ", kTrainerLine},
+    {"'train_runtime': ", kTrainerLine},
+    {"* Running training *", kTrainerLine},
+    {"Total optimization steps = ", kTrainerLine},
+    {"Num Epochs = ", kTrainerLine},
+    {"Total train batch size ", kTrainerLine},
+    {"Instantaneous batch size per device = ", kTrainerLine},
+    {"Gradient Accumulation steps = ", kTrainerLine},
+    {"Number of trainable parameters = ", kTrainerLine},
+    {"Saving model checkpoint to ", kTrainerLine},
+    {"%|", kTrainerLine},
+    {"Error", kTroubleLine, false, EndsName},
+    {"Exception", kTroubleLine, false, EndsName},
+    {"Interrupt", kTroubleLine, false, EndsName},
+    {"Exception", kTroubleLine, false, IsWholeWord},
+    {"StopIteration", kTroubleLine},
+    {"StopAsyncIteration", kTroubleLine},
+    {"SystemExit", kTroubleLine},
+    {"GeneratorExit", kTroubleLine},
+    {"Traceback (most recent call last)", kTroubleLine},
+    {"exit", kTroubleLine, false, IsExitStatus},
+    {"Exit", kTroubleLine, false, IsExitStatus},
+    {"exitcode", kTroubleLine},
+    {"cairn-train: ", kTroubleLine},
+};
 
 uint32_t PairOf(char first, char second) {
   return static_cast<uint32_t>(static_cast<unsigned char>(first)) << 8 | static_cast<unsigned char>(second);
@@ -24,15 +120,13 @@ bool Begins(std::string_view text, const LogWord& word) {
 // By the first two characters of a word: the words that begin with them.
 class WordTable {
  public:
-  WordTable() : groups_(1) {  // group 0: no word
-    for (const LogWord& word : kLogWords) {
-      const char first = word.text[0], second = word.text[1];
-      Add(first, second, word);
-      if (!word.any_case) continue;
-      Add(Capital(first), second, word);
-      Add(first, Capital(second), word);
-      Add(Capital(first), Capital(second), word);
-    }
+  WordTable() : words_(std::begin(kLogWords), std::end(kLogWords)), groups_(1) {  // group 0: no word
+    for (const std::string_view word : FailureWords())
+      words_.push_back({word, kTroubleLine, std::ranges::none_of(word, IsCapital)});
+    for (const LogWord& word : words_)
+      for (const char first : {word.text[0], word.any_case ? Capital(word.text[0]) : word.text[0]})
+        for (const char second : {word.text[1], word.any_case ? Capital(word.text[1]) : word.text[1]})
+          Add(first, second, word);
   }
 
   uint32_t KindsIn(std::string_view line) const {
@@ -59,6 +153,7 @@ class WordTable {
     if (groups_[group].empty() || groups_[group].back() != &word) groups_[group].push_back(&word);
   }
 
+  std::vector<LogWord> words_;
   std::array<uint8_t, 1 << 16> group_of_{};
   std::vector<std::vector<const LogWord*>> groups_;
 };

@@ -9,8 +9,9 @@
 #include <map>
 #include <set>
 
+#include "tools/cli/printable.h"
+#include "tools/process/child.h"
 #include "tools/report/config_name.h"
-#include "tools/report/gnuplot.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {
@@ -158,6 +159,14 @@ std::string DataBlocks(const std::vector<Panel>& panels) {
 // Runs beyond the number of colours are dashed, each round in another way.
 size_t DashOf(size_t run) { return 1 + run / std::size(kColours) % 5; }
 
+// In double quotes, without the characters that gnuplot would interpret.
+std::string GnuplotString(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : Printable(std::string(text), Lines::kOne))
+    if (c != '"' && c != '\\' && c != '`') out += c;
+  return out + '"';
+}
+
 std::string CurveCommands(const std::vector<Panel>& panels, size_t p, bool sweep) {
   std::string text;
   const auto& curves = panels[p].curves;
@@ -193,6 +202,23 @@ size_t CurvesOf(const Panel& panel) { return panel.curves.size(); }
 std::string XLabel(const std::string& x) {
   const Result<ColumnList> column = FindColumns({x});
   return column.ok() ? std::string((*column)[0]->heading) : x;
+}
+
+// gnuplot echoes the command before its complaint.
+std::string Complaint(const std::string& text) {
+  size_t at = text.find("line ");
+  if (at == text.npos) at = 0;
+  return text.substr(at, text.find('\n', at) - at).substr(0, 200);
+}
+
+// Errors: NotFound (gnuplot is not installed), IoError with the first line of its message.
+Result<std::string> RunGnuplot(const std::string& commands) {
+  Result<ChildOutcome> outcome = RunChild({"gnuplot"}, commands);
+  if (!outcome.ok() && outcome.status().kind() == StatusKind::kNotFound)
+    return NotFound("plots need gnuplot, which is not installed: apt install gnuplot-nox");
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->exit != 0) return IoError("gnuplot failed: {}", Complaint(outcome->err));
+  return std::move(outcome->out);
 }
 
 }  // namespace

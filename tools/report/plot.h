@@ -22,7 +22,7 @@ Result<PlotType> PlotTypeOf(const std::string& path);
 Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const PlotOptions& options,
                                  PlotType type);
 
-// The picture. Errors: those of PlotCommands and RunGnuplot.
+// The picture. Errors: those of PlotCommands; NotFound if gnuplot is not installed, IoError with its message.
 Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options, PlotType type);
 
 }  // namespace cairn

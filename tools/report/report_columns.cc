@@ -1,6 +1,6 @@
 // The file is one table, kColumns: every form of a report (tables, CSV, JSON, page, plots) takes its columns
-// from it. Most columns are a member of RunSummary or RunConfig, so a few templates over pointers to members
-// make their functions. Below the table stand the selections of columns, cells and sorting.
+// from it. Most columns are a member of RunSummary or of one of its parts, so a template over pointers to
+// members makes their functions. Below the table stand the selections of columns, cells and sorting.
 
 #include "tools/report/report_columns.h"
 
@@ -18,27 +18,17 @@ namespace {
 
 using Number = std::optional<double>;
 
-template <std::optional<int64_t> RunConfig::*field>
-Number Count(const RunSummary& run) {
-  const auto& value = run.config.*field;
-  return value ? Number(static_cast<double>(*value)) : std::nullopt;
-}
-template <std::optional<double> RunSummary::*field>
-Number Field(const RunSummary& run) {
-  return run.*field;
-}
-template <int64_t RunSummary::*field>
-Number Whole(const RunSummary& run) {
-  return run.*field < 0 ? std::nullopt : Number(static_cast<double>(run.*field));
-}
-template <double RunSummary::*field>
-Number Real(const RunSummary& run) {
-  return run.*field;
+Number ToNumber(std::optional<double> value) { return value; }
+Number ToNumber(double value) { return value; }
+Number ToNumber(int64_t value) { return value < 0 ? std::nullopt : Number(static_cast<double>(value)); }
+Number ToNumber(std::optional<int64_t> value) { return ToNumber(value.value_or(-1)); }
+
+// The member that the pointers lead to; a whole number below 0 is unknown.
+template <auto... members>
+Number At(const RunSummary& run) {
+  return ToNumber((run.*....*members));
 }
 
-std::string Seconds(double value) {
-  return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value);
-}
 std::string TwoDigits(double value) {
   return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value);
 }
@@ -49,7 +39,12 @@ std::string Rounded(double value) {
   return value < 10 ? fmt::format("{:.2f}", value) : fmt::format("{:.0f}", value);
 }
 
-Number MemoryOf(const RunSummary& run) { return run.reserved_gib ? run.reserved_gib : run.allocated_gib; }
+Number Positive(double value) { return value > 0 ? Number(value) : std::nullopt; }
+Number AllocatedOf(const RunSummary& run) { return Positive(run.sum.allocated_gib); }
+Number ReservedOf(const RunSummary& run) { return Positive(run.sum.reserved_gib); }
+Number MemoryOf(const RunSummary& run) {
+  return run.sum.reserved_gib > 0 ? ReservedOf(run) : AllocatedOf(run);
+}
 Number SizeOf(const RunSummary& run) { return run.parameters ? Number(*run.parameters / 1e9) : std::nullopt; }
 std::string SizeOfBillions(double billions) { return SizeText(billions * 1e9); }
 
@@ -64,18 +59,17 @@ std::string CauseOf(const RunSummary& run) { return run.cause; }
 std::string FileOf(const RunSummary& run) { return run.file; }
 std::string NameOf(const RunSummary& run) { return std::string(StemOf(run.file)); }
 std::string PrecisionOf(const RunSummary& run) { return run.config.precision.value_or(""); }
-std::string CauseTextOf(const RunSummary& run) { return run.failure ? run.failure->failure.text : ""; }
+std::string CauseTextOf(const RunSummary& run) { return run.failure ? run.failure->text : ""; }
 Number CauseLineOf(const RunSummary& run) {
-  return run.failure ? Number(static_cast<double>(run.failure->failure.line)) : std::nullopt;
+  return run.failure ? Number(static_cast<double>(run.failure->line)) : std::nullopt;
 }
-Number StartsOf(const RunSummary& run) { return run.starts; }
-Number LostOf(const RunSummary& run) { return run.lost_seconds(); }
+Number LostOf(const RunSummary& run) { return run.redone_seconds + run.gap_seconds; }
 
 // "name; fail: out of memory, line 12; 2 restarts"
 std::string NotesOf(const RunSummary& run) {
   std::string notes = NameOf(run);
   if (!run.ok()) notes += fmt::format("; {}: {}", Name(run.end), run.cause);
-  if (run.failure) notes += fmt::format(" (line {})", run.failure->failure.line);
+  if (run.failure) notes += fmt::format(" (line {})", run.failure->line);
   if (run.starts > 1) notes += fmt::format("; {} restart{}", run.starts - 1, run.starts == 2 ? "" : "s");
   if (run.nans > 0) notes += fmt::format("; {} NaN", run.nans);
   return notes;
@@ -88,71 +82,80 @@ constexpr ReportColumn kColumns[] = {
     {"cause", "Cause", nullptr, CauseOf},
     {"cause_line", "Line", CauseLineOf},
     {"cause_text", "Says", nullptr, CauseTextOf},
-    {"gpus", "GPUs", Count<&RunConfig::gpus>},
+    {"gpus", "GPUs", At<&RunSummary::config, &RunConfig::gpus>},
     {"size_b", "Size", SizeOf, nullptr, SizeOfBillions},
-    {"dp", "DP", Count<&RunConfig::dp>},
-    {"tp", "TP", Count<&RunConfig::tp>},
-    {"pp", "PP", Count<&RunConfig::pp>},
-    {"cp", "CP", Count<&RunConfig::cp>},
-    {"zero", "ZeRO", Count<&RunConfig::zero>},
-    {"gas", "GAS", Count<&RunConfig::gas>},
-    {"mbs", "MBS", Count<&RunConfig::mbs>},
-    {"gbs", "GBS", Count<&RunConfig::gbs>},
-    {"layers", "Layers", Count<&RunConfig::layers>},
-    {"hidden", "Hidden", Count<&RunConfig::hidden>},
-    {"heads", "Heads", Count<&RunConfig::heads>},
-    {"seq", "Seq", Count<&RunConfig::seq>},
-    {"vocab", "Vocab", Count<&RunConfig::vocab>},
+    {"dp", "DP", At<&RunSummary::config, &RunConfig::dp>},
+    {"tp", "TP", At<&RunSummary::config, &RunConfig::tp>},
+    {"pp", "PP", At<&RunSummary::config, &RunConfig::pp>},
+    {"cp", "CP", At<&RunSummary::config, &RunConfig::cp>},
+    {"zero", "ZeRO", At<&RunSummary::config, &RunConfig::zero>},
+    {"gas", "GAS", At<&RunSummary::config, &RunConfig::gas>},
+    {"mbs", "MBS", At<&RunSummary::config, &RunConfig::mbs>},
+    {"gbs", "GBS", At<&RunSummary::config, &RunConfig::gbs>},
+    {"layers", "Layers", At<&RunSummary::config, &RunConfig::layers>},
+    {"hidden", "Hidden", At<&RunSummary::config, &RunConfig::hidden>},
+    {"heads", "Heads", At<&RunSummary::config, &RunConfig::heads>},
+    {"seq", "Seq", At<&RunSummary::config, &RunConfig::seq>},
+    {"vocab", "Vocab", At<&RunSummary::config, &RunConfig::vocab>},
     {"precision", "Type", nullptr, PrecisionOf},
     {"mem_gb", "Mem", MemoryOf, nullptr, Gigabytes},
-    {"allocated_gb", "Allocated", Field<&RunSummary::allocated_gib>, nullptr, Gigabytes},
-    {"reserved_gb", "Reserved", Field<&RunSummary::reserved_gib>, nullptr, Gigabytes},
-    {"iterations", "Iterations", Whole<&RunSummary::iterations>},
-    {"first_iteration", "First", Whole<&RunSummary::first_iteration>},
-    {"last_iteration", "Last", Whole<&RunSummary::last_iteration>},
-    {"total_iterations", "Of", Whole<&RunSummary::total>},
-    {"sec_per_it", "Sec/it", Field<&RunSummary::sec_per_it>, nullptr, Seconds},
-    {"sec_per_it_skip1", "Sec/it (1 left out)", Field<&RunSummary::sec_per_it_skip1>, nullptr, Seconds},
-    {"sec_per_it_skip2", "Sec/it (2 left out)", Field<&RunSummary::sec_per_it_skip2>, nullptr, Seconds},
-    {"sec_per_it_median", "Median", Field<&RunSummary::median>, nullptr, Seconds},
-    {"sec_per_it_stdev", "±", Field<&RunSummary::deviation>, nullptr, Seconds},
-    {"sec_per_it_min", "Fastest", Field<&RunSummary::fastest>, nullptr, Seconds},
-    {"sec_per_it_max", "Slowest", Field<&RunSummary::slowest>, nullptr, Seconds},
-    {"outliers", "Outliers", Whole<&RunSummary::outliers>},
-    {"tflops", "TFLOPs", Field<&RunSummary::tflops>, nullptr, TwoDigits},
-    {"tflops_simple", "TFLOPs (simple)", Field<&RunSummary::tflops_simple>, nullptr, TwoDigits},
-    {"tflops_megatron", "TFLOPs (Megatron)", Field<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
-    {"tflops_model", "TFLOPs (model)", Field<&RunSummary::tflops_model>, nullptr, TwoDigits},
-    {"tflops_logged", "TFLOPs (logged)", Field<&RunSummary::tflops_logged>, nullptr, TwoDigits},
+    {"allocated_gb", "Allocated", AllocatedOf, nullptr, Gigabytes},
+    {"reserved_gb", "Reserved", ReservedOf, nullptr, Gigabytes},
+    {"iterations", "Iterations", At<&RunSummary::iterations>},
+    {"first_iteration", "First", At<&RunSummary::first_iteration>},
+    {"last_iteration", "Last", At<&RunSummary::last_iteration>},
+    {"total_iterations", "Of", At<&RunSummary::sum, &TrainingStart::total>},
+    {"sec_per_it", "Sec/it", At<&RunSummary::sec_per_it>, nullptr, TwoDigits},
+    {"sec_per_it_skip1", "Sec/it (1 left out)", At<&RunSummary::sec_per_it_skip1>, nullptr, TwoDigits},
+    {"sec_per_it_skip2", "Sec/it (2 left out)", At<&RunSummary::sec_per_it_skip2>, nullptr, TwoDigits},
+    {"sec_per_it_median", "Median", At<&RunSummary::median>, nullptr, TwoDigits},
+    {"sec_per_it_stdev", "±", At<&RunSummary::deviation>, nullptr, TwoDigits},
+    {"sec_per_it_min", "Fastest", At<&RunSummary::fastest>, nullptr, TwoDigits},
+    {"sec_per_it_max", "Slowest", At<&RunSummary::slowest>, nullptr, TwoDigits},
+    {"outliers", "Outliers", At<&RunSummary::outliers>},
+    {"tflops", "TFLOPs", At<&RunSummary::tflops>, nullptr, TwoDigits},
+    {"tflops_simple", "TFLOPs (simple)", At<&RunSummary::tflops_simple>, nullptr, TwoDigits},
+    {"tflops_megatron", "TFLOPs (Megatron)", At<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
+    {"tflops_model", "TFLOPs (model)", At<&RunSummary::tflops_model>, nullptr, TwoDigits},
+    {"tflops_logged", "TFLOPs (logged)", At<&RunSummary::tflops_logged>, nullptr, TwoDigits},
     {"pflops", "PFLOPs", PflopsOf, nullptr, TwoDigits},
-    {"samples_per_s", "Samples/s", Field<&RunSummary::samples_per_s>, nullptr, Rounded},
-    {"tokens_per_s", "Tokens/s", Field<&RunSummary::tokens_per_s>, nullptr, Rounded},
-    {"loss", "Loss", Field<&RunSummary::loss>, nullptr, FourFigures},
-    {"grad_norm", "Grad norm", Field<&RunSummary::grad_norm>, nullptr, FourFigures},
-    {"validation_loss", "Validation loss", Field<&RunSummary::validation_loss>, nullptr, FourFigures},
-    {"skipped_iterations", "Skipped", Whole<&RunSummary::skipped>},
-    {"nan_iterations", "NaN", Whole<&RunSummary::nans>},
-    {"checkpoints", "Checkpoints", Whole<&RunSummary::checkpoints>},
-    {"checkpoint_seconds", "Stall", Real<&RunSummary::checkpoint_seconds>, nullptr, OneDigit},
-    {"longest_checkpoint_seconds", "Longest stall", Real<&RunSummary::longest_checkpoint_seconds>, nullptr,
+    {"samples_per_s", "Samples/s", At<&RunSummary::samples_per_s>, nullptr, Rounded},
+    {"tokens_per_s", "Tokens/s", At<&RunSummary::tokens_per_s>, nullptr, Rounded},
+    {"loss", "Loss", At<&RunSummary::loss>, nullptr, FourFigures},
+    {"grad_norm", "Grad norm", At<&RunSummary::grad_norm>, nullptr, FourFigures},
+    {"validation_loss", "Validation loss", At<&RunSummary::validation_loss>, nullptr, FourFigures},
+    {"skipped_iterations", "Skipped", At<&RunSummary::skipped>},
+    {"nan_iterations", "NaN", At<&RunSummary::nans>},
+    {"checkpoints", "Checkpoints", At<&RunSummary::sum, &TrainingStart::checkpoints>},
+    {"checkpoint_seconds", "Stall", At<&RunSummary::sum, &TrainingStart::checkpoint_seconds>, nullptr,
      OneDigit},
-    {"starts", "Starts", StartsOf},
-    {"redone_iterations", "Redone", Whole<&RunSummary::redone_iterations>},
-    {"redone_seconds", "Redone s", Real<&RunSummary::redone_seconds>, nullptr, OneDigit},
-    {"gap_seconds", "Gap s", Real<&RunSummary::gap_seconds>, nullptr, OneDigit},
+    {"longest_checkpoint_seconds", "Longest stall",
+     At<&RunSummary::sum, &TrainingStart::longest_checkpoint_seconds>, nullptr, OneDigit},
+    {"starts", "Starts", At<&RunSummary::starts>},
+    {"redone_iterations", "Redone", At<&RunSummary::redone_iterations>},
+    {"redone_seconds", "Redone s", At<&RunSummary::redone_seconds>, nullptr, OneDigit},
+    {"gap_seconds", "Gap s", At<&RunSummary::gap_seconds>, nullptr, OneDigit},
     {"lost_seconds", "Lost s", LostOf, nullptr, OneDigit},
-    {"days", "Days", Field<&RunSummary::days>, nullptr, TwoDigits},
-    {"gpu_hours", "GPU-hours", Field<&RunSummary::gpu_hours>, nullptr, Rounded},
+    {"days", "Days", At<&RunSummary::days>, nullptr, TwoDigits},
+    {"gpu_hours", "GPU-hours", At<&RunSummary::gpu_hours>, nullptr, Rounded},
     {"notes", "Notes", nullptr, NotesOf},
 };
 
-ColumnList Known(std::initializer_list<std::string_view> keys, bool days) {
+constexpr std::string_view kMarkdown[] = {"gpus", "size_b",    "dp",     "tp",         "pp",
+                                          "mbs",  "gbs",       "mem_gb", "sec_per_it", "tflops",
+                                          "days", "gpu_hours", "notes"};
+constexpr std::string_view kTerminal[] = {"name", "gpus", "size_b", "tp", "pp", "dp", "mbs", "gbs",
+                                          // speed and memory
+                                          "iterations", "sec_per_it", "sec_per_it_median", "sec_per_it_stdev",
+                                          "tflops", "tokens_per_s", "mem_gb",
+                                          // results
+                                          "loss", "days", "gpu_hours", "status", "cause"};
+
+ColumnList Known(std::span<const std::string_view> keys, bool days) {
   ColumnList columns;
-  for (const std::string_view key : keys) {
-    if (!days && (key == "days" || key == "gpu_hours")) continue;
-    for (const ReportColumn& column : kColumns)
-      if (column.key == key) columns.push_back(&column);
-  }
+  for (const std::string_view key : keys)
+    if (days || (key != "days" && key != "gpu_hours"))
+      columns.push_back(std::ranges::find(kColumns, key, &ReportColumn::key));
   return columns;
 }
 
@@ -176,36 +179,8 @@ Result<ColumnList> FindColumns(const std::vector<std::string>& names) {
   return columns;
 }
 
-ColumnList MarkdownColumns(bool days) {
-  return Known({"gpus", "size_b", "dp", "tp", "pp", "mbs", "gbs", "mem_gb", "sec_per_it", "tflops", "days",
-                "gpu_hours", "notes"},
-               days);
-}
-
-ColumnList TerminalColumns(bool days) {
-  return Known({"name",
-                "gpus",
-                "size_b",
-                "tp",
-                "pp",
-                "dp",
-                "mbs",
-                "gbs",
-                "iterations",
-                "sec_per_it",
-                "sec_per_it_median",
-                "sec_per_it_stdev",
-                "tflops",
-                "tokens_per_s",
-                "mem_gb",
-                "loss",
-                "days",
-                "gpu_hours",
-                "status",
-                "cause"},
-               days);
-}
-
+ColumnList MarkdownColumns(bool days) { return Known(kMarkdown, days); }
+ColumnList TerminalColumns(bool days) { return Known(kTerminal, days); }
 ColumnList PageColumns(bool days) {
   ColumnList columns = TerminalColumns(days);
   std::rotate(columns.begin() + 1, columns.end() - 2, columns.end());  // status and cause behind the name

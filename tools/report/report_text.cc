@@ -61,11 +61,8 @@ ordered_json JsonNumber(const std::optional<double>& value) {
   return *value;
 }
 
-ordered_json ToJson(const FailedStart& failed) {
-  return {{"file", failed.file},
-          {"line", failed.failure.line},
-          {"cause", failed.failure.cause},
-          {"text", failed.failure.text}};
+ordered_json ToJson(const Failure& failed) {
+  return {{"file", failed.file}, {"line", failed.line}, {"cause", failed.cause}, {"text", failed.text}};
 }
 
 ordered_json ToJson(const RunSummary& run) {
@@ -84,7 +81,7 @@ ordered_json ToJson(const RunSummary& run) {
   json["files"] = run.files;
   json["recompute"] = run.config.recompute ? ordered_json(*run.config.recompute) : ordered_json(nullptr);
   json["failures"] = ordered_json::array();
-  for (const FailedStart& failed : run.earlier_failures) json["failures"].push_back(ToJson(failed));
+  for (const Failure& failed : run.failures) json["failures"].push_back(ToJson(failed));
   if (run.failure) json["failures"].push_back(ToJson(*run.failure));
   return json;
 }
@@ -114,14 +111,13 @@ std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummar
 }
 
 std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  std::string out;
-  for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + std::string(columns[i]->key);
-  out += '\n';
+  CsvTable table;
+  for (const ReportColumn* column : columns) table.header.emplace_back(column->key);
   for (const RunSummary& run : runs) {
-    for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + CsvCell(RawCell(*columns[i], run));
-    out += '\n';
+    CsvTable::Row& row = table.rows.emplace_back();
+    for (const ReportColumn* column : columns) row.cells.push_back(RawCell(*column, run));
   }
-  return out;
+  return ToCsv(table);
 }
 
 std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
@@ -137,8 +133,7 @@ std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummar
   }
   for (const RunSummary& run : runs)
     if (run.failure)
-      out += Printable(fmt::format("{}:{}: {}", run.failure->file, run.failure->failure.line,
-                                   run.failure->failure.text),
+      out += Printable(fmt::format("{}:{}: {}", run.failure->file, run.failure->line, run.failure->text),
                        Lines::kOne) +
              '\n';
   return out;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <span>
 
 #include "tools/plan/formulas.h"
@@ -22,8 +23,6 @@ std::optional<double> LossOf(double last, const std::vector<Sample>& samples) {
   const bool nan = std::isnan(last) && !samples.empty() && samples.back().nans > 0;
   return nan ? std::optional(kNoNumber) : Told(last);
 }
-
-std::optional<double> Positive(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
 // Times of iterations, weighted by the log lines that a sample is the mean of. Samples without a time do not
 // count.
@@ -42,24 +41,13 @@ class Times {
 
   bool empty() const { return empty_; }
 
-  double Mean() const {
-    double sum = 0, lines = 0;
-    for (const Sample& sample : kept_) {
-      if (std::isnan(sample.seconds)) continue;
-      sum += sample.seconds * sample.lines;
-      lines += sample.lines;
-    }
-    return sum / lines;
-  }
+  double Mean() const { return Sum(&Sample::seconds) / Lines(); }
 
   double Deviation(double mean) const {
-    double sum = 0, lines = 0;
-    for (const Sample& sample : kept_) {
-      if (std::isnan(sample.seconds)) continue;
-      sum += (sample.seconds - mean) * (sample.seconds - mean) * sample.lines;
-      lines += sample.lines;
-    }
-    return lines > 1 ? std::sqrt(sum / (lines - 1)) : 0;
+    const auto squared = [mean](const Sample& sample) {
+      return (sample.seconds - mean) * (sample.seconds - mean);
+    };
+    return Lines() > 1 ? std::sqrt(Sum(squared) / (Lines() - 1)) : 0;
   }
 
   std::vector<double> Seconds() const {
@@ -100,6 +88,18 @@ class Times {
   }
 
  private:
+  // Of each log line with a time.
+  template <typename Value>
+  double Sum(const Value& value) const {
+    double sum = 0;
+    for (const Sample& sample : kept_)
+      if (!std::isnan(sample.seconds)) sum += std::invoke(value, sample) * sample.lines;
+    return sum;
+  }
+  double Lines() const {
+    return Sum([](const Sample&) { return 1.0; });
+  }
+
   std::span<const Sample> kept_;
   bool empty_ = true;
 };
@@ -158,11 +158,11 @@ bool OnlyTheEnd(const TrainingStart& sum) {
   return (sum.reached_total() || sum.done) && sum.failure->weight < kCause;
 }
 
-void TakeEnd(const TrainingRun& run, RunSummary& summary) {
-  const TrainingStart& sum = run.sum;
+void TakeEnd(RunSummary& summary) {
+  const TrainingStart& sum = summary.sum;
   summary.complete = sum.reached_total();
   const bool failed = sum.failure && !OnlyTheEnd(sum);
-  if (failed) summary.failure = FailedStart{run.last_file, *sum.failure};
+  if (failed) summary.failure = sum.failure;
   const int64_t total = sum.total > 0 ? sum.total : sum.config.train_iters.value_or(-1);
   const int64_t last = sum.series.empty() ? 0 : sum.series.back().iteration;
   if (failed) {
@@ -179,8 +179,8 @@ void TakeEnd(const TrainingRun& run, RunSummary& summary) {
   }
 }
 
-void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summary) {
-  const std::vector<Sample>& samples = run.sum.series.samples();
+void TakeIterations(int64_t interval, RunSummary& summary) {
+  const std::vector<Sample>& samples = summary.sum.series.samples();
   // NeMo counts from 0: its iteration 0 is one, too.
   int64_t last = !samples.empty() && samples[0].iteration == 0 ? -1 : 0;
   for (const Sample& sample : samples) {
@@ -190,15 +190,15 @@ void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summar
     summary.nans += sample.nans;
   }
   if (samples.empty()) return;
-  summary.skipped = std::max(summary.skipped, run.sum.skipped_so_far);
+  summary.skipped = std::max(summary.skipped, summary.sum.skipped_so_far);
   summary.first_iteration = samples.front().iteration;
   summary.last_iteration = samples.back().iteration;
 }
 
 // Turns sample rates into seconds of an iteration, if the batch is known.
-void TakeSamples(TrainingRun& run, RunSummary& summary) {
-  summary.samples = run.sum.series.Release();
-  if (run.sum.source != SampleSource::kThroughput) return;
+void TakeSamples(RunSummary& summary) {
+  summary.samples = summary.sum.series.Release();
+  if (summary.sum.source != SampleSource::kThroughput) return;
   const double batch = summary.config.gbs ? static_cast<double>(*summary.config.gbs) : kNoNumber;
   for (Sample& sample : summary.samples) sample.seconds *= batch;
 }
@@ -206,17 +206,8 @@ void TakeSamples(TrainingRun& run, RunSummary& summary) {
 }  // namespace
 
 std::string_view Name(RunEnd end) {
-  switch (end) {
-    case RunEnd::kOk:
-      return "ok";
-    case RunEnd::kIncomplete:
-      return "incomplete";
-    case RunEnd::kFailed:
-      return "fail";
-    case RunEnd::kUnknown:
-      return "unknown";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"ok", "incomplete", "fail", "unknown"};
+  return kNames[static_cast<size_t>(end)];
 }
 
 std::optional<double> FormulaTflops::Of(TflopsFormula formula) const {
@@ -243,41 +234,30 @@ FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   RunSummary summary;
-  summary.file = run.files[0];
-  summary.files = run.files;
-  summary.config = run.sum.config;
-  FillFrom(ConfigFromName(run.files[0]), summary.config);
+  static_cast<TrainingRun&>(summary) = std::move(run);
+  const TrainingStart& sum = summary.sum;
+  summary.file = summary.files[0];
+  summary.config = sum.config;
+  FillFrom(ConfigFromName(summary.file), summary.config);
   FillFrom(options.defaults, summary.config);
-  if (!run.sum.series.empty() && run.sum.series.back().global_batch > 0 && !summary.config.gbs)
-    summary.config.gbs = run.sum.series.back().global_batch;
+  if (!sum.series.empty() && sum.series.back().global_batch > 0 && !summary.config.gbs)
+    summary.config.gbs = sum.series.back().global_batch;
   Derive(summary.config);
   summary.parameters = Parameters(summary.config);
 
-  const int64_t interval = LogInterval(run.sum);
-  TakeIterations(run, interval, summary);
-  TakeEnd(run, summary);
-  TakeSamples(run, summary);
-  summary.total = run.sum.total;
+  const int64_t interval = LogInterval(sum);
+  TakeIterations(interval, summary);
+  TakeEnd(summary);
+  TakeSamples(summary);
   TakeTimes(interval, options.skip, summary);
-  if (run.sum.logged_tflops_lines > 0)
-    summary.tflops_logged = run.sum.logged_tflops_sum / static_cast<double>(run.sum.logged_tflops_lines);
+  if (sum.logged_tflops_lines > 0)
+    summary.tflops_logged = sum.logged_tflops_sum / static_cast<double>(sum.logged_tflops_lines);
   TakeSpeed(interval, options, summary);
   if (!summary.tflops && options.formula == TflopsFormula::kAuto) summary.tflops = summary.tflops_logged;
   TakeDays(options, summary);
-
-  summary.allocated_gib = Positive(run.sum.allocated_gib);
-  summary.reserved_gib = Positive(run.sum.reserved_gib);
-  summary.loss = LossOf(run.sum.last_loss, summary.samples);
-  summary.grad_norm = Told(run.sum.last_grad_norm);
-  summary.validation_loss = Told(run.sum.validation_loss);
-  summary.checkpoints = run.sum.checkpoints;
-  summary.checkpoint_seconds = run.sum.checkpoint_seconds;
-  summary.longest_checkpoint_seconds = run.sum.longest_checkpoint_seconds;
-  summary.starts = run.starts;
-  summary.earlier_failures = run.failures;
-  summary.redone_iterations = run.redone_iterations;
-  summary.redone_seconds = run.redone_seconds;
-  summary.gap_seconds = run.gap_seconds;
+  summary.loss = LossOf(sum.last_loss, summary.samples);
+  summary.grad_norm = Told(sum.last_grad_norm);
+  summary.validation_loss = Told(sum.validation_loss);
   return summary;
 }
 

@@ -35,37 +35,29 @@ struct SummaryOptions {
 enum class RunEnd { kOk, kIncomplete, kFailed, kUnknown };
 std::string_view Name(RunEnd end);  // "ok", "incomplete", "fail", "unknown"
 
-struct RunSummary {
+// A run, and what follows from it.
+struct RunSummary : TrainingRun {
   std::string file;  // the first
-  std::vector<std::string> files;
   RunConfig config;  // completed from name, options and arithmetic
   RunEnd end = RunEnd::kUnknown;
-  std::optional<FailedStart> failure;
+  std::optional<Failure> failure;
   std::string cause;      // empty if it ended well
   bool complete = false;  // got to its last iteration
 
   int64_t iterations = 0;  // done and kept, each once
-  int64_t first_iteration = -1, last_iteration = -1, total = -1;
+  int64_t first_iteration = -1, last_iteration = -1;
   std::optional<double> sec_per_it, sec_per_it_skip1, sec_per_it_skip2;  // means
   std::optional<double> median, deviation, fastest, slowest;
   int64_t outliers = 0;  // lines slower than the median by more than half of it and five deviations
   std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_model, tflops_logged;  // a GPU
   std::optional<double> samples_per_s, tokens_per_s;
   std::optional<double> parameters;
-  std::optional<double> allocated_gib, reserved_gib;
   std::optional<double> loss, grad_norm, validation_loss;  // at the end; a NaN loss is a NaN
   int64_t skipped = 0, nans = 0;                           // iterations
-  int64_t checkpoints = 0;
-  double checkpoint_seconds = 0, longest_checkpoint_seconds = 0;
-  int starts = 1;
-  std::vector<FailedStart> earlier_failures;
-  int64_t redone_iterations = 0;
-  double redone_seconds = 0, gap_seconds = 0;
-  std::optional<double> days, gpu_hours;  // of the planned training
-  std::vector<Sample> samples;            // for plots; seconds an iteration
+  std::optional<double> days, gpu_hours;                   // of the planned training
+  std::vector<Sample> samples;                             // those of `sum`, in seconds an iteration
 
   bool ok() const { return end == RunEnd::kOk; }
-  double lost_seconds() const { return redone_seconds + gap_seconds; }
 };
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);

@@ -16,9 +16,7 @@ constexpr std::string_view kBegin = "***** Running training *****";
 
 // The number after `name`, in quotes or not; NaN if there is none. `found`: whether one is written.
 double NumberAfter(std::string_view text, std::string_view name, bool* found = nullptr) {
-  const size_t at = text.find(name);
-  if (at == npos) return kNoNumber;
-  std::string_view rest = Trim(text.substr(at + name.size()));
+  std::string_view rest = After(text, name);
   while (!rest.empty() && (rest[0] == '\'' || rest[0] == '"' || rest[0] == '=' || rest[0] == ' '))
     rest.remove_prefix(1);
   const auto number = NumberAt(rest);
@@ -33,7 +31,7 @@ int64_t CountAtEnd(std::string_view text) {
   std::string digits;
   for (const char c : text.substr(equals + 1))
     if (c != ',') digits += c;
-  return CountAt(Trim(digits)).value_or(-1);
+  return CountOf(digits);
 }
 
 // "00:04", "1:02:03": seconds; nullopt if `text` starts with something else.

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "tools/report/config_name.h"
 
@@ -75,7 +75,6 @@ void TakeSums(const TrainingStart& later, TrainingStart& sum) {
   sum.skipped_so_far += later.skipped_so_far;
   sum.logged_tflops_sum += later.logged_tflops_sum;
   sum.logged_tflops_lines += later.logged_tflops_lines;
-  sum.echoes += later.echoes;
   sum.allocated_gib = std::max(sum.allocated_gib, later.allocated_gib);
   sum.reserved_gib = std::max(sum.reserved_gib, later.reserved_gib);
   sum.checkpoints += later.checkpoints;
@@ -85,7 +84,7 @@ void TakeSums(const TrainingStart& later, TrainingStart& sum) {
 }
 
 void Append(TrainingRun later, TrainingRun& run) {
-  if (run.sum.failure) run.failures.push_back({run.last_file, *run.sum.failure});
+  if (run.sum.failure) run.failures.push_back(*run.sum.failure);
   run.failures.insert(run.failures.end(), later.failures.begin(), later.failures.end());
   const TrainingStart& next = later.sum;
   if (next.began_unix >= 0 && run.sum.ended_unix >= 0)
@@ -108,7 +107,6 @@ void Append(TrainingRun later, TrainingRun& run) {
   if (next.began_unix >= 0 && run.sum.began_unix < 0) run.sum.began_unix = next.began_unix;
   if (next.ended_unix >= 0) run.sum.ended_unix = next.ended_unix;
   run.starts += later.starts;
-  run.last_file = later.last_file;
   run.redone_iterations += later.redone_iterations;
   run.redone_seconds += later.redone_seconds;
   run.gap_seconds += later.gap_seconds;
@@ -118,7 +116,6 @@ void Append(TrainingRun later, TrainingRun& run) {
 TrainingRun RunOf(TrainingStart start) {
   TrainingRun run;
   run.files = {start.file};
-  run.last_file = start.file;
   run.sum = std::move(start);
   return run;
 }
@@ -144,7 +141,6 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   std::vector<size_t> order(runs.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return runs[i].sum.first_iteration; });
-  std::vector<bool> gone(runs.size());
   std::vector<size_t> heads;
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
@@ -156,17 +152,10 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
     if (best == SIZE_MAX) {
       heads.push_back(i);
     } else {
-      Append(std::move(runs[i]), runs[best]);
-      gone[i] = true;
+      Append(std::exchange(runs[i], {}), runs[best]);
     }
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (gone[i]) continue;
-    if (kept != i) runs[kept] = std::move(runs[i]);
-    ++kept;
-  }
-  runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(kept), runs.end());
+  std::erase_if(runs, [](const TrainingRun& run) { return run.files.empty(); });
 }
 
 }  // namespace

@@ -8,19 +8,12 @@
 
 namespace cairn {
 
-// A failure, and the file whose line it is.
-struct FailedStart {
-  std::string file;
-  Failure failure;
-};
-
 struct TrainingRun {
   std::vector<std::string> files;  // in the order of its starts, each once
   TrainingStart sum;               // all starts as one: iterations that were done again count once
-  int starts = 1;
-  std::vector<FailedStart> failures;  // of the starts before the last
-  std::string last_file;              // of the last start
-  int64_t redone_iterations = 0;      // log lines' worth
+  int64_t starts = 1;
+  std::vector<Failure> failures;  // of the starts before the last
+  int64_t redone_iterations = 0;  // log lines' worth
   double redone_seconds = 0;
   double gap_seconds = 0;  // between starts, if both lines have dates
 };

@@ -18,7 +18,6 @@ enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
 struct TrainingStart {
   std::string file;
-  uint64_t first_line = 0;
   RunConfig config;  // from the log alone
 
   SampleSource source =
@@ -33,7 +32,6 @@ struct TrainingStart {
   double validation_loss = kNoNumber;
   double logged_tflops_sum = 0;
   int64_t logged_tflops_lines = 0;
-  uint64_t echoes = 0;  // lines that other ranks printed too
 
   double allocated_gib = 0;  // largest over ranks, 2^30 bytes
   double reserved_gib = 0;

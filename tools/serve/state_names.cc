@@ -1,7 +1,7 @@
 #include "tools/serve/state_names.h"
 
 #include "ckpt/base/glob.h"
-#include "ckpt/model/tensor_glob.h"
+#include "ckpt/model/tensor.h"
 
 namespace cairn {
 

@@ -24,7 +24,7 @@ class StateNames {
   // Null if the state dict does not name it.
   const std::string* Find(const TensorEntry& tensor) const;
   std::string Of(const TensorEntry& tensor) const;
-  // True if `glob` matches the state dict's name, or FitsGlob() of ckpt/model/tensor_glob.h matches.
+  // True if `glob` matches the state dict's name, or FitsGlob() of ckpt/model/tensor.h matches.
   bool Fits(const TensorEntry& tensor, const std::string& glob) const;
   // The state dict of the step; empty for other checkpoints.
   const ReadStateDict& state_dict() const { return read_; }

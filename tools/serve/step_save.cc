@@ -11,7 +11,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/model/manifest_file.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/shard_image.h"

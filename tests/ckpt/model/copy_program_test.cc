@@ -24,11 +24,6 @@ TEST(CopyProgramTest, ColumnsToRows) {
   const auto program = PlanCopies(table, there, wanted);
   ASSERT_TRUE(program.ok());
   EXPECT_THAT(program->copies, ElementsAre(Copy{0, 0, 6}, Copy{1, 0, 6}, Copy{0, 1, 6}, Copy{1, 1, 6}));
-  EXPECT_EQ(ToString(*program, table, there, wanted),
-            "w [0:2, 0:3]: 6 elements, file 0 -> file 0\n"
-            "w [0:2, 3:6]: 6 elements, file 1 -> file 0\n"
-            "w [2:4, 0:3]: 6 elements, file 0 -> file 1\n"
-            "w [2:4, 3:6]: 6 elements, file 1 -> file 1\n");
   const ProgramSize size = SizeOf(*program, table, there, wanted);
   EXPECT_EQ(size.copies, 4u);
   EXPECT_EQ(size.bytes, 48u);
@@ -125,11 +120,6 @@ TEST(CopyProgramTest, CopiesAreThoseOfEachElement) {
     const auto program = PlanCopies(OneTensor(shape), RegionList(there), RegionList(wanted));
     ASSERT_TRUE(program.ok()) << program.status().message();
     EXPECT_EQ(program->copies, expected) << "round " << round;
-    for (const Copy& copy : program->copies) {
-      uint64_t volume = 0;
-      for (const Box& box : CommonBoxes(there[copy.from], wanted[copy.to])) volume += box.Volume();
-      EXPECT_EQ(volume, copy.elements);
-    }
   }
 }
 

@@ -324,5 +324,50 @@ TEST(CheckAgainstTest, PartsThatDoNotFitAreNamed) {
     EXPECT_EQ(CheckAgainst(bad, expanded->parameters).kind(), StatusKind::kCorrupt);
 }
 
+TEST(ShapeOfConfigTest, LlamaWithGroupedQueries) {
+  const auto shape = ShapeOfConfig({{"model_type", "llama"},
+                                    {"hidden_size", 4096},
+                                    {"num_hidden_layers", 32},
+                                    {"num_attention_heads", 32},
+                                    {"num_key_value_heads", 8},
+                                    {"intermediate_size", 14336},
+                                    {"vocab_size", 128256},
+                                    {"max_position_embeddings", 8192},
+                                    {"tie_word_embeddings", false}});
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // what transformers counts of Llama 3 8B
+}
+
+TEST(ShapeOfConfigTest, Gpt2) {
+  const auto shape = ShapeOfConfig({{"model_type", "gpt2"},
+                                    {"n_embd", 768},
+                                    {"n_layer", 12},
+                                    {"n_head", 12},
+                                    {"vocab_size", 50257},
+                                    {"n_positions", 1024}});
+  ASSERT_TRUE(shape.ok());
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 124439808.0);  // the same of GPT-2
+}
+
+TEST(ShapeOfConfigTest, MissingAndAbsurdSizesAreNamed) {
+  EXPECT_THAT(ShapeOfConfig({{"hidden_size", 8}}).status().message(), HasSubstr("num_layers is missing"));
+  EXPECT_THAT(ShapeOfConfig({{"num_hidden_layers", -1}}).status().message(), HasSubstr("positive integer"));
+  EXPECT_FALSE(ShapeOfConfig({{"num_hidden_layers", "many"}}).ok());
+}
+
+TEST(ShapeOfConfigTest, AFamilyWithoutATable) {
+  const auto shape = ShapeOfConfig({{"model_type", "falcon"},
+                                    {"hidden_size", 4544},
+                                    {"num_hidden_layers", 32},
+                                    {"num_attention_heads", 71},
+                                    {"num_kv_heads", 1},
+                                    {"vocab_size", 65024}});
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_EQ(shape->KvHeads(), 1);
+  EXPECT_EQ(shape->Ffn(), 4 * 4544);
+  EXPECT_FALSE(shape->has.gate);
+  EXPECT_EQ(ShapeOfConfig({}).status().kind(), StatusKind::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace cairn

@@ -72,7 +72,7 @@ TEST_F(CalibrationTest, WithoutMeasurementsThePriorsHold) {
   const auto calibration = Calibrate({}, cluster_);
   ASSERT_TRUE(calibration.ok());
   for (const auto& info : TimeConstantInfos())
-    EXPECT_NEAR(calibration->time.constants.*info.field / info.mean, 1, 1e-6) << info.name;
+    EXPECT_NEAR(calibration->time.constants.*info.field / info.mean, 1, 1e-6) << info.mean;
   const Prediction prior = Predict(Shape(), Known(), cluster_, *calibration);
   const Prediction fitted = Of(Known());
   EXPECT_GT(prior.seconds.high / prior.seconds.low, fitted.seconds.high / fitted.seconds.low);

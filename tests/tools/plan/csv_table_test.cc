@@ -17,7 +17,7 @@ TEST(CsvTableTest, QuotesCommasAndLineEndings) {
 
 TEST(CsvTableTest, WrittenCellsAreReadBack) {
   for (const std::string cell : {"plain", "a,b", "say \"so\"", "two\nlines"}) {
-    const auto table = ParseCsv("head,tail\n" + CsvCell(cell) + ",x\n", "t.csv");
+    const auto table = ParseCsv(ToCsv({"t.csv", {"head", "tail"}, {{2, {cell, "x"}}}}), "t.csv");
     ASSERT_TRUE(table.ok()) << table.status().message();
     EXPECT_EQ(table->rows.at(0).cells.at(0), cell);
   }

@@ -1,13 +1,11 @@
-// What the planner reads beside tables: clusters, config.json; and what it writes: job scripts.
+// What the planner reads beside tables: clusters; and what it writes: job scripts.
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/temp_dir.h"
-#include "tools/plan/hf_config.h"
-#include "tools/plan/job_script.h"
-#include "tools/plan/matmul.h"
+#include "tools/plan/iteration_work.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/training.h"
 
 namespace cairn {
@@ -49,40 +47,6 @@ TEST(ClusterTest, BadTomlIsNamedWithItsLine) {
   EXPECT_TRUE(says("nic = 3\n", "unknown key 'nic'"));
   EXPECT_TRUE(says("base = \n", ":1:"));
   EXPECT_FALSE(FindCluster("a100").ok());
-}
-
-TEST(HfConfigTest, LlamaWithGroupedQueries) {
-  const auto shape = ShapeOfConfig({{"model_type", "llama"},
-                                    {"hidden_size", 4096},
-                                    {"num_hidden_layers", 32},
-                                    {"num_attention_heads", 32},
-                                    {"num_key_value_heads", 8},
-                                    {"intermediate_size", 14336},
-                                    {"vocab_size", 128256},
-                                    {"max_position_embeddings", 8192},
-                                    {"tie_word_embeddings", false}},
-                                   "config.json");
-  ASSERT_TRUE(shape.ok()) << shape.status().message();
-  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // what transformers counts of Llama 3 8B
-}
-
-TEST(HfConfigTest, Gpt2) {
-  const auto shape = ShapeOfConfig({{"model_type", "gpt2"},
-                                    {"n_embd", 768},
-                                    {"n_layer", 12},
-                                    {"n_head", 12},
-                                    {"vocab_size", 50257},
-                                    {"n_positions", 1024}},
-                                   "config.json");
-  ASSERT_TRUE(shape.ok());
-  EXPECT_DOUBLE_EQ(shape->TotalParams(), 124439808.0);  // the same of GPT-2
-}
-
-TEST(HfConfigTest, MissingAndAbsurdSizesAreNamed) {
-  EXPECT_EQ(ShapeOfConfig({{"hidden_size", 8}}, "c.json").status().message(), "c.json: no num_hidden_layers");
-  EXPECT_NE(ShapeOfConfig({{"num_hidden_layers", -1}}, "c.json").status().message().find("whole number"),
-            std::string::npos);
-  EXPECT_FALSE(ShapeOfConfig({{"num_hidden_layers", "many"}}, "c.json").ok());
 }
 
 TEST(MatmulTest, TilesAndWaves) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/plan/better_shapes.h"
-#include "tools/plan/launch_flags.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/stage_layers.h"
 #include "tools/plan/training.h"
 
@@ -75,7 +75,7 @@ TEST_F(SearchTest, WhatIsRuledOutIsCountedOnce) {
   request_.require = {"dp % 8 == 0", "mem_gb < 50"};
   const SearchResult found = Found();
   int64_t ruled_out = 0;
-  for (const RuleCount& rule : found.rules) ruled_out += rule.ruled_out;
+  for (const Rule& rule : found.rules) ruled_out += rule.ruled_out;
   EXPECT_EQ(ruled_out + found.kept, found.considered);
   for (const Candidate& c : found.best) {
     EXPECT_EQ(c.setup.dp % 8, 0);

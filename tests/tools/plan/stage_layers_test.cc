@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/plan/launch_flags.h"
 #include "tools/plan/memory_model.h"
+#include "tools/plan/sbatch.h"
 #include "tools/plan/time_model.h"
 
 namespace cairn {

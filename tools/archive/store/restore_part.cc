@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ckpt/model/tensor_glob.h"
+#include "ckpt/model/tensor.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/formats/hugging_face/safetensors_layout.h"
