@@ -10,5 +10,6 @@ namespace cairn {
 // surrogates, nothing beyond U+10FFFF: Unicode 15, table 3-7), and then `*bad`, where asked for, has how many
 // bytes one U+FFFD replaces. Requires a non-empty text.
 size_t Utf8Length(std::string_view text, size_t* bad = nullptr);
+bool IsUtf8(std::string_view text);
 
 }  // namespace cairn

@@ -7,7 +7,6 @@
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "tools/archive/tar/record.h"
-#include "tools/archive/tar/sidecar.h"
 
 namespace cairn {
 namespace {

@@ -13,7 +13,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/scrub.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
@@ -24,27 +24,11 @@ namespace {
 
 constexpr uint64_t kCopyBytes = 4 << 20;  // one read
 
-// Counts over several members.
-class Tally {
- public:
-  explicit Tally(const ByteProgress& progress) : progress_(progress) {}
-  void Add(uint64_t bytes) { Tell(done_ += bytes); }
-  ByteProgress OfMember() {
-    return [this](uint64_t bytes) { Tell(done_ + bytes); };
-  }
-
- private:
-  void Tell(uint64_t bytes) const {
-    if (progress_) progress_(bytes);
-  }
-  const ByteProgress& progress_;
-  uint64_t done_ = 0;
-};
-
 // Writes the entries of the draft's members behind each other. `bundle` gets their new records.
 class BundleWriter {
  public:
-  BundleWriter(const Store& store, TarWriter& tar, Tally& tally) : store_(store), tar_(tar), tally_(tally) {}
+  BundleWriter(const Store& store, TarWriter& tar, ProgressSum& progress)
+      : store_(store), tar_(tar), progress_(progress) {}
 
   Status Write(const BundleDraft& draft, Bundle& bundle) {
     int64_t newest = 0;
@@ -78,27 +62,27 @@ class BundleWriter {
       const std::span part = std::span(buffer_).first(std::min<uint64_t>(buffer_.size(), bytes - at));
       CAIRN_RETURN_IF_ERROR(file->ReadAt(place.begin + at, part));
       CAIRN_RETURN_IF_ERROR(tar_.Append(part));
-      tally_.Add(part.size());
+      progress_.Add(part.size());
     }
     return moved;
   }
 
   const Store& store_;
   TarWriter& tar_;
-  Tally& tally_;
+  ProgressSum& progress_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
 };
 
 // Everything in `file` is what `bundle` says, read from the disk.
-Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, Tally& tally) {
+Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, ProgressSum& progress) {
   for (ArchiveRecord& member : bundle.members) {
     TarPlace place = store.Place(member);
     place.file = file;
-    CAIRN_RETURN_IF_ERROR(VerifyTar(store.fs(), place, &member, tally.OfMember()).status());
-    tally.Add(member.tar_bytes);
+    CAIRN_RETURN_IF_ERROR(VerifyTar(store.fs(), place, &member, progress.OnTop()).status());
+    progress.Add(member.tar_bytes);
     member.verified_unix_seconds = std::time(nullptr);
   }
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(store.fs(), file));
+  CAIRN_ASSIGN_OR_RETURN(const ArchivedFile last, ReadLastEntry(store.fs(), file));
   if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
   return OkStatus();
 }
@@ -112,12 +96,12 @@ Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double p
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store.directory(), draft.bytes + parity_bytes));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   Bundle bundle{.name = draft.name};
-  Tally tally(progress);
+  ProgressSum done(progress);
   const auto write = [&]() -> Status {
     WriteRing ring(fs);
     CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
-    CAIRN_RETURN_IF_ERROR(BundleWriter(store, *tar, tally).Write(draft, bundle));
-    CAIRN_RETURN_IF_ERROR(ProveBundle(store, partial, bundle, tally));
+    CAIRN_RETURN_IF_ERROR(BundleWriter(store, *tar, done).Write(draft, bundle));
+    CAIRN_RETURN_IF_ERROR(ProveBundle(store, partial, bundle, done));
     if (parity > 0) {
       CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));
     }

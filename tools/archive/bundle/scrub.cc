@@ -11,7 +11,7 @@
 
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/archiver.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/tar_parity.h"
@@ -76,66 +76,49 @@ StoreOptions OptionsOf(const Store& store, const ArchiveRecord& record) {
   return options;
 }
 
-// The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
-Result<ArchiveRecord> FullCopyOf(const Store& store, const ArchiveRecord& weights) {
-  CAIRN_ASSIGN_OR_RETURN(auto full, FindSound(store, [&](const ArchiveRecord& record) {
-                           return record.form == Form::kFull &&
-                                  record.manifest_digest == weights.derived_from;
-                         }));
-  return full ? Result<ArchiveRecord>(*std::move(full)) : NotFound("the store has no full copy of its step");
-}
-
-// Strips the step again, which gives the same bytes. Where it does not, the program having changed, they are
-// a member of their own, and the damaged one is not repaired.
-Result<std::string> StripAgain(const Store& store, StepReader& step, const std::string& from,
-                               ArchiveRecord whole, const ArchiveRecord& record) {
-  whole.saved_unix_seconds = record.saved_unix_seconds;
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                         StoreWeights(store, step, whole, {}, OptionsOf(store, record)));
-  if (TarName(copy.record()) == TarName(record)) return from;
-  return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
+// `from`, if the new copy replaces the damaged one: it does if it has the same content, and so the same name.
+Result<std::string> Replaced(const ProvenCopy& copy, const ArchiveRecord& damaged, const std::string& from) {
+  if (TarName(copy.record()) == TarName(damaged)) return from;
+  return Corrupt("{} gave other content, which is stored as {}; this one stays damaged", from,
                  TarName(copy.record()));
 }
 
-Result<std::string> WeightsAgain(const Store& store, const ArchiveRecord& record) {
-  FileSystem& fs = store.fs();
-  const Status source = [&] {
-    CAIRN_RETURN_IF_ERROR(fs.Stat(record.source).status());
-    return CheckManifestUnchanged(fs, record.source, record.derived_from);
-  }();
-  if (source.ok()) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-    return StripAgain(store, *step, record.source, DescribeSource(*step), record);
-  }
-  Result<ArchiveRecord> full = FullCopyOf(store, record);
-  if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
+// Strips the full copy of the step, in the same store, to its weights. `source`: why the source cannot be
+// used.
+Result<std::string> StripFullCopy(const Store& store, const ArchiveRecord& weights, const Status& source) {
+  CAIRN_ASSIGN_OR_RETURN(const auto full, FindSound(store, [&](const ArchiveRecord& record) {
+                           return record.form == Form::kFull &&
+                                  record.manifest_digest == weights.derived_from;
+                         }));
+  if (!full) return NotFound("{}; the store has no full copy of its step", source.message());
   CAIRN_RETURN_IF_ERROR(ProveMember(store, *full, {}).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto view,
-                         TarFileSystem::Open(fs, store.Place(*full), /*past_cache=*/false, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(store.fs(), store.Place(*full), *full));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
-  return StripAgain(store, *step, TarName(*full), *full, record);
+  ArchiveRecord whole = *full;
+  whole.saved_unix_seconds = weights.saved_unix_seconds;
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                         StoreWeights(store, *step, whole, {}, OptionsOf(store, weights)));
+  return Replaced(copy, weights, TarName(*full));
 }
 
-// Stores the source again if its content is still what was archived. Returns the path that it was read from.
-Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) {
-  FileSystem& fs = store.fs();
-  if (record.form == Form::kWeights) return WeightsAgain(store, record);
+// Errors: NotFound, Corrupt if the source is no longer what was archived.
+Status CheckSourceIs(FileSystem& fs, const ArchiveRecord& record) {
   if (record.source.empty() || !fs.Stat(record.source).ok())
     return NotFound("its source {} is gone", record.source);
-  if (record.form == Form::kFiles) {
-    CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
-    const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
-    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           StoreTree(store, record.source, {}, OptionsOf(store, record), links));
-    if (TarName(copy.record()) != TarName(record))
-      return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
-                     TarName(copy.record()));
-    return record.source;
-  }
-  CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
-  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  CAIRN_RETURN_IF_ERROR(StoreStep(store, *step, {}, OptionsOf(store, record)).status());
-  return record.source;
+  return record.form == Form::kFiles ? CheckTreeIs(fs, record.source, record)
+                                     : CheckManifestUnchanged(fs, record.source, ContentOf(record));
+}
+
+// Stores the source again if its content is still what was archived. Returns what was read.
+Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) {
+  const Status source = CheckSourceIs(store.fs(), record);
+  if (!source.ok() && record.form == Form::kWeights) return StripFullCopy(store, record, source);
+  CAIRN_RETURN_IF_ERROR(source);
+  ArchiveRequest request{.source = {.path = record.source, .native = record.form != Form::kFiles},
+                         .weights = record.form == Form::kWeights};
+  request.source.links = record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep;
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreSource(store, request, OptionsOf(store, record), {}));
+  return Replaced(copy, record, record.source);
 }
 
 }  // namespace
@@ -166,33 +149,6 @@ Result<std::string> RepairMember(const Store& store, const ArchiveMember& member
   if (source.ok()) return fmt::format("stored again from {}", *source);
   return Corrupt("{}: cannot be repaired: {}; {}", store.Place(*record).root, parity.message(),
                  source.status().message());
-}
-
-Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name) {
-  FileSystem& fs = store.fs();
-  const std::string path = store.Path(name);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
-  if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
-    return Corrupt("{}: its last entry '{}' is not an index of a bundle's members", path, entry.name);
-  std::string text(entry.bytes, '\0');
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
-  Result<Bundle> bundle = DecodeBundle(text, name);
-  if (!bundle.ok()) return bundle.status().WithContext(path);
-  bundle->tar_bytes = info.bytes;
-  std::vector<std::string> problems;
-  for (ArchiveRecord& member : bundle->members) {
-    const Status whole = ProveMember(store, member, {}).status();
-    if (!whole.ok()) problems.push_back(whole.message());
-    member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
-    member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
-  }
-  if (problems.size() == bundle->members.size()) return Corrupt("{}: none of its members is whole", path);
-  if (const auto there = fs.Stat(store.Parity(name)); there.ok())
-    bundle->parity = {name + std::string(kParitySuffix), there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, *bundle));
-  return problems;
 }
 
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar) {

@@ -19,11 +19,6 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
 // replacement is proven first. Requires the lock. Says how. Errors: Corrupt if nothing helps.
 Result<std::string> RepairMember(const Store& store, const ArchiveMember& member);
 
-// Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as
-// damaged until a later proof (their records say no verification); returns one line for each. Requires the
-// lock. Errors: Corrupt if none is whole.
-Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name);
-
 // Takes a member out of the bundle's sidecar: it is damaged there and stored elsewhere. A bundle without any
 // member goes. Requires the lock.
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar);

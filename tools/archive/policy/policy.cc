@@ -1,14 +1,13 @@
 // Rows() is the parser, the help and the error messages in one table: a key, an example, its meaning, and a
-// function that takes a value or refuses it. A key without a row is an error that names a near one, since a
-// misspelt key would mean another policy in silence. Then sizes that were left out follow from `bundle`,
-// and relative paths begin at the policy's directory: a scheduler starts in another one.
+// function that takes a value or refuses it. A key without a row is an error that names a similar one,
+// because a misspelt key would silently mean another policy. Sizes that are left out follow from `bundle`.
+// Relative paths begin at the policy's directory, because a scheduler starts in another one.
 
 #include "tools/archive/policy/policy.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <functional>
 #include <map>
 
 #include "ckpt/base/canonical_path.h"
@@ -17,7 +16,6 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_parity.h"
 
 namespace cairn {
@@ -27,56 +25,57 @@ constexpr uint64_t kMaxPolicyBytes = 1 << 20;
 constexpr double kMostBytes = 9.2e18;  // of any size: below 2^63
 constexpr uint64_t kBundleMin = 512'000'000, kBundleMax = 500'000'000'000;
 
-using Taker = std::function<bool(const toml::node&)>;
+// Each reads a value of one type; nullopt if it has another type or lies out of range.
+std::optional<std::string> Text(const toml::node& node) { return node.value_exact<std::string>(); }
+std::optional<bool> Bool(const toml::node& node) { return node.value_exact<bool>(); }
 
-template <typename T>
-Taker Into(T& out) {
-  return [&out](const toml::node& node) {
-    const std::optional<T> value = node.value_exact<T>();
-    if (value) out = *value;
-    return value.has_value();
-  };
-}
-
-Taker Count(int64_t& out) {
-  return [&out](const toml::node& node) {
-    const auto value = node.value_exact<int64_t>();
-    if (value) out = *value;
-    return value && *value > 0;
-  };
+std::optional<int64_t> Count(const toml::node& node) {
+  const auto value = node.value_exact<int64_t>();
+  return value && *value > 0 ? value : std::nullopt;
 }
 
 template <typename T>
-Taker List(std::vector<T>& out) {
-  return [&out](const toml::node& node) {
-    if (!node.as_array()) return false;
-    for (const toml::node& element : *node.as_array()) {
-      const auto value = element.value_exact<T>();
-      if (!value) return false;
-      out.push_back(*value);
-    }
-    return true;
-  };
+std::optional<std::vector<T>> List(const toml::node& node) {
+  std::vector<T> values;
+  if (!node.as_array()) return std::nullopt;
+  for (const toml::node& element : *node.as_array()) {
+    const auto value = element.value_exact<T>();
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
 }
 
-template <typename T>
-Taker Size(T& out) {
-  return [&out](const toml::node& node) {
-    const auto text = node.value_exact<std::string>();
-    const auto size = text ? ParseSize(*text) : node.value<double>();
-    const bool fits = size && *size > 0 && *size < kMostBytes;
-    if (fits) out = static_cast<T>(*size);
-    return fits;
-  };
+std::optional<double> Size(const toml::node& node) {
+  const auto text = Text(node);
+  const auto size = text ? ParseSize(*text) : node.value<double>();
+  return size && *size > 0 && *size < kMostBytes ? size : std::nullopt;
 }
 
-Taker Percent(double& out) {
-  return [&out](const toml::node& node) {
-    const auto text = node.value_exact<std::string>();
-    const auto fraction = text ? ParsePercent(*text) : std::nullopt;
-    if (fraction) out = *fraction;
-    return fraction.has_value();
-  };
+std::optional<double> Percent(const toml::node& node) {
+  const auto text = Text(node);
+  return text ? ParsePercent(*text) : std::nullopt;
+}
+
+std::optional<double> Days(const toml::node& node) {
+  const auto days = node.value<double>();
+  return days && *days >= 0 ? days : std::nullopt;
+}
+
+std::optional<Form> StepForm(const toml::node& node) {
+  const auto text = Text(node);
+  for (const Form form : {Form::kFull, Form::kWeights})
+    if (text == Name(form)) return form;
+  return std::nullopt;
+}
+
+// A label in sidecars and messages; the others that claim members have a space or a colon in theirs.
+std::optional<std::string> Tag(const toml::node& node) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  const auto text = Text(node);
+  const bool fits =
+      text && !text->empty() && *text != kUnknownClaim && text->find_first_not_of(kPlain) == text->npos;
+  return fits ? text : std::nullopt;
 }
 
 // Where a key's value goes.
@@ -85,107 +84,93 @@ struct Target {
   KeepClass& keep;  // of a [[class]]
 };
 
+template <typename T, typename Value>
+bool Set(T& out, const std::optional<Value>& value) {
+  if (value) out = static_cast<T>(*value);
+  return value.has_value();
+}
+
 struct Row {
   PolicyKey key;
-  Taker (*into)(const Target&);
+  bool (*take)(const toml::node&, const Target&);  // false: refused
 };
-
-Taker FormInto(Form& out) {
-  return [&out](const toml::node& node) {
-    const auto text = node.value_exact<std::string>();
-    if (!text || (*text != Name(Form::kFull) && *text != Name(Form::kWeights))) return false;
-    out = *text == Name(Form::kFull) ? Form::kFull : Form::kWeights;
-    return true;
-  };
-}
-
-Taker Days(double& out) {
-  return [&out](const toml::node& node) { return (out = node.value<double>().value_or(-1)) >= 0; };
-}
-
-// A label in sidecars and messages; the others that claim members have a space or a colon in theirs.
-Taker Tag(std::string& out) {
-  return [&out](const toml::node& node) {
-    const auto text = node.value_exact<std::string>();
-    if (text) out = *text;
-    return text && !text->empty() && *text != kUnknownClaim &&
-           text->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
-               text->npos;
-  };
-}
 
 // The only list of keys there is.
 const std::vector<Row>& Rows() {
+  using N = const toml::node&;
   using T = const Target&;
   static const std::vector<Row> kRows = {
       {{"", "store", "\"/tape/me/store\"", "directory that keeps the tar files; required"},
-       [](T t) { return Into(t.policy.store); }},
-      {{"", "runs", "[\"runs/*\"]", "run directories; globs"}, [](T t) { return List(t.policy.runs); }},
+       [](N n, T t) { return Set(t.policy.store, Text(n)); }},
+      {{"", "runs", "[\"runs/*\"]", "run directories; globs"},
+       [](N n, T t) { return Set(t.policy.runs, List<std::string>(n)); }},
       {{"", "trees", "[\"tokenizer\"]", "other directories, stored as they are; globs"},
-       [](T t) { return List(t.policy.trees); }},
+       [](N n, T t) { return Set(t.policy.trees, List<std::string>(n)); }},
       {{"", "tag", "\"weekly\"",
         "the policy's name in the store, one for each policy: what it claims there, no other policy prunes; "
         "left out: the path of its file"},
-       [](T t) { return Tag(t.policy.tag); }},
+       [](N n, T t) { return Set(t.policy.tag, Tag(n)); }},
       {{"", "purge_days", "30", "scratch deletes what was not accessed for so long (default 30)"},
-       [](T t) { return Count(t.policy.purge_days); }},
+       [](N n, T t) { return Set(t.policy.purge_days, Count(n)); }},
       {{"", "margin_days", "5", "and this much earlier it must be proven (default 5)"},
-       [](T t) { return Days(t.policy.margin_days); }},
+       [](N n, T t) { return Set(t.policy.margin_days, Days(n)); }},
       {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},
-       [](T t) { return Size(t.policy.bandwidth); }},
+       [](N n, T t) { return Set(t.policy.bandwidth, Size(n)); }},
       {{"", "pack", "true", "store shards in fewer bytes (default false)"},
-       [](T t) { return Into(t.policy.pack); }},
+       [](N n, T t) { return Set(t.policy.pack, Bool(n)); }},
       {{"", "parity", "\"3%\"", "blocks that repair so much damage; left out: none"},
-       [](T t) { return Percent(t.policy.parity); }},
+       [](N n, T t) { return Set(t.policy.parity, Percent(n)); }},
       {{"", "bundle", "\"100GB\"", "put smaller members together once they make so much; left out: never"},
-       [](T t) { return Size(t.policy.bundle); }},
+       [](N n, T t) { return Set(t.policy.bundle, Size(n)); }},
       {{"", "bundle_min", "\"512MB\"", "below it, full copies and weights share a bundle (default 512MB)"},
-       [](T t) { return Size(t.policy.bundle_min); }},
+       [](N n, T t) { return Set(t.policy.bundle_min, Size(n)); }},
       {{"", "bundle_max", "\"500GB\"",
         "no file is larger: more goes into another (default 500GB with bundle, else no limit)"},
-       [](T t) { return Size(t.policy.bundle_max); }},
+       [](N n, T t) { return Set(t.policy.bundle_max, Size(n)); }},
       {{"", "status", "\"archive.json\"", "what happened, for monitoring (default STORE/status.json)"},
-       [](T t) { return Into(t.policy.status); }},
+       [](N n, T t) { return Set(t.policy.status, Text(n)); }},
       {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
-       [](T t) { return Into(t.policy.metrics); }},
+       [](N n, T t) { return Set(t.policy.metrics, Text(n)); }},
       {{"", "on_failure", "\"mail -s cairn me < $CAIRN_STATUS\"",
         "command that runs where anything failed; $CAIRN_FAILURE is the first line"},
-       [](T t) { return Into(t.policy.on_failure); }},
+       [](N n, T t) { return Set(t.policy.on_failure, Text(n)); }},
       {{"class", "keep", "\"full\" or \"weights-fp16\"", "in which form (default full)"},
-       [](T t) { return FormInto(t.keep.keep); }},
-      {{"class", "every", "5000", "steps that it divides"}, [](T t) { return Count(t.keep.every); }},
-      {{"class", "last", "2", "the newest so many"}, [](T t) { return Count(t.keep.last); }},
+       [](N n, T t) { return Set(t.keep.keep, StepForm(n)); }},
+      {{"class", "every", "5000", "steps that it divides"},
+       [](N n, T t) { return Set(t.keep.every, Count(n)); }},
+      {{"class", "last", "2", "the newest so many"}, [](N n, T t) { return Set(t.keep.last, Count(n)); }},
       {{"class", "tokens", "100000000000", "the first step at or after each multiple of consumed tokens"},
-       [](T t) { return Count(t.keep.tokens); }},
-      {{"class", "steps", "[143000]", "by number"}, [](T t) { return List(t.keep.steps); }},
+       [](N n, T t) { return Set(t.keep.tokens, Count(n)); }},
+      {{"class", "steps", "[143000]", "by number"},
+       [](N n, T t) { return Set(t.keep.steps, List<int64_t>(n)); }},
       {{"class", "daily", "7", "the newest of each of the last so many days that have one"},
-       [](T t) { return Count(t.keep.daily); }},
-      {{"class", "weekly", "4", "weeks alike"}, [](T t) { return Count(t.keep.weekly); }},
-      {{"class", "monthly", "12", "months alike"}, [](T t) { return Count(t.keep.monthly); }},
+       [](N n, T t) { return Set(t.keep.daily, Count(n)); }},
+      {{"class", "weekly", "4", "weeks alike"}, [](N n, T t) { return Set(t.keep.weekly, Count(n)); }},
+      {{"class", "monthly", "12", "months alike"}, [](N n, T t) { return Set(t.keep.monthly, Count(n)); }},
       {{"quota", "bytes", "\"200TB\"",
         "what the store's directory may take; a member beyond it is not stored"},
-       [](T t) { return Size(t.policy.quota_bytes); }},
+       [](N n, T t) { return Set(t.policy.quota_bytes, Size(n)); }},
       {{"quota", "inodes", "100000", "files and directories in it"},
-       [](T t) { return Size(t.policy.quota_inodes); }},
+       [](N n, T t) { return Set(t.policy.quota_inodes, Size(n)); }},
       {{"delete", "source", "true",
         "remove a step, once every form that is asked for was proven again; never the newest (default "
         "false)"},
-       [](T t) { return Into(t.policy.delete_source); }},
+       [](N n, T t) { return Set(t.policy.delete_source, Bool(n)); }},
       {{"delete", "weights_suffice", "true", "also where only its weights are asked for (default false)"},
-       [](T t) { return Into(t.policy.weights_suffice); }},
+       [](N n, T t) { return Set(t.policy.weights_suffice, Bool(n)); }},
       {{"delete", "stored", "true",
         "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
-       [](T t) { return Into(t.policy.delete_stored); }},
+       [](N n, T t) { return Set(t.policy.delete_stored, Bool(n)); }},
       {{"verify", "sample", "\"2%\"",
         "archive verify --policy: so much of the store a night, those first that were read back longest ago"},
-       [](T t) { return Percent(t.policy.verify_sample); }},
+       [](N n, T t) { return Set(t.policy.verify_sample, Percent(n)); }},
       {{"verify", "per_night", "\"200GB\"", "the same as a size"},
-       [](T t) { return Size(t.policy.verify_per_night); }},
+       [](N n, T t) { return Set(t.policy.verify_per_night, Size(n)); }},
       {{"recall", "stat", "\"hsm_pos {path}\"",
         "command that prints what sorts files into the order of the tape"},
-       [](T t) { return Into(t.policy.recall_stat); }},
+       [](N n, T t) { return Set(t.policy.recall_stat, Text(n)); }},
       {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
-       [](T t) { return Into(t.policy.recall); }},
+       [](N n, T t) { return Set(t.policy.recall, Text(n)); }},
   };
   return kRows;
 }
@@ -194,47 +179,39 @@ constexpr std::string_view kTables[] = {"class", "quota", "delete", "verify", "r
 
 Status UnknownKey(const TomlField& field, std::string_view table) {
   std::vector<std::string> names;
-  for (const PolicyKey& known : PolicyKeys())
-    if (known.table == table) names.emplace_back(known.name);
+  for (const Row& row : Rows())
+    if (row.key.table == table) names.emplace_back(row.key.name);
   if (table.empty()) names.insert(names.end(), std::begin(kTables), std::end(kTables));
   return UnknownTomlKey(field, names, "cairn archive plan --help lists all keys");
 }
 
-// One table of the file: its own keys, those of [quota] and so on.
-Status Take(const toml::table& table, std::string_view name, const std::string& origin,
-            const Target& target) {
-  return TakeTomlTable(table, origin, [&](const TomlField& field) -> Status {
+// Takes one table of the file: its own keys, those of [quota] and so on.
+Status Take(const toml::node& node, std::string_view name, const std::string& origin, const Target& target) {
+  const std::string where = TomlPlace(origin, node), shown = name == "class" ? "[class]" : std::string(name);
+  if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, shown);
+  if (node.as_table()->empty() && !name.empty())
+    return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, shown);
+  return TakeTomlTable(*node.as_table(), origin, [&](const TomlField& field) -> Status {
     if (name.empty() && std::ranges::find(kTables, field.key) != std::end(kTables)) return OkStatus();
     const auto row = std::ranges::find_if(
         Rows(), [&](const Row& r) { return r.key.table == name && r.key.name == field.key; });
     if (row == Rows().end()) return UnknownKey(field, name);
-    if (!row->into(target)(field.value))
-      return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", field.where,
-                             field.key, field.key, row->key.value);
-    return OkStatus();
+    if (row->take(field.value, target)) return OkStatus();
+    return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", field.where,
+                           field.key, field.key, row->key.value);
   });
 }
 
-Status TakeTable(const toml::node& node, std::string_view name, const std::string& origin, Policy& policy) {
-  const std::string where = TomlPlace(origin, node);
-  if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, name);
-  if (node.as_table()->empty())
-    return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, name);
-  KeepClass none;
-  return Take(*node.as_table(), name, origin, {policy, none});
-}
-
-Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin, Policy& policy) {
+Status TakeClass(const toml::node& node, const std::string& origin, Policy& policy) {
   KeepClass keep;
-  const std::string where = TomlPlace(origin, node);
-  if (!node.as_table()) return InvalidArgument("{}: write [[class]] tables", where);
-  CAIRN_RETURN_IF_ERROR(Take(*node.as_table(), "class", origin, {policy, keep}));
+  CAIRN_RETURN_IF_ERROR(Take(node, "class", origin, {policy, keep}));
   if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
       keep.steps.empty())
     return InvalidArgument(
         "{}: a class that keeps nothing; give it every, last, tokens, steps, daily, weekly or monthly",
-        where);
-  return keep;
+        TomlPlace(origin, node));
+  policy.classes.push_back(std::move(keep));
+  return OkStatus();
 }
 
 Status TakeAll(const toml::table& root, const std::string& origin, Policy& policy) {
@@ -242,17 +219,13 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& polic
   CAIRN_RETURN_IF_ERROR(Take(root, "", origin, {policy, none}));
   for (const std::string_view name : kTables) {
     const toml::node* node = root.get(name);
-    if (node == nullptr) continue;
-    if (name != "class") {
-      CAIRN_RETURN_IF_ERROR(TakeTable(*node, name, origin, policy));
-      continue;
-    }
-    if (!node->as_array()) return InvalidArgument("{}: write [[class]] tables", TomlPlace(origin, *node));
-    for (const toml::node& element : *node->as_array()) {
-      CAIRN_ASSIGN_OR_RETURN(KeepClass keep, TakeClass(element, origin, policy));
-      policy.classes.push_back(std::move(keep));
-    }
+    if (node != nullptr && name != "class") CAIRN_RETURN_IF_ERROR(Take(*node, name, origin, {policy, none}));
   }
+  const toml::node* classes = root.get("class");
+  if (classes == nullptr) return OkStatus();
+  if (!classes->as_array()) return InvalidArgument("{}: write [[class]] tables", TomlPlace(origin, *classes));
+  for (const toml::node& element : *classes->as_array())
+    CAIRN_RETURN_IF_ERROR(TakeClass(element, origin, policy));
   return OkStatus();
 }
 
@@ -282,6 +255,20 @@ Status ResolveAll(const std::string& origin, const std::string& directory, Polic
       if (pattern.empty()) return InvalidArgument("{}: an empty path", origin);
       CAIRN_RETURN_IF_ERROR(Resolve(origin, directory, /*pattern=*/true, pattern));
     }
+  return OkStatus();
+}
+
+// Sizes that are left out follow from `bundle`.
+Status CompleteBundle(Policy& p, const std::string& origin) {
+  if (p.bundle == 0) {
+    if (p.bundle_min > 0)
+      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
+    return OkStatus();
+  }
+  if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);
+  if (p.bundle_max == 0) p.bundle_max = std::max(kBundleMax, p.bundle);
+  if (p.bundle_min > p.bundle || p.bundle > p.bundle_max)
+    return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
   return OkStatus();
 }
 
@@ -345,24 +332,6 @@ std::optional<double> ParsePercent(std::string_view text) {
     return std::nullopt;
   return value / 100;
 }
-
-namespace {
-
-// Sizes that are left out follow from `bundle`.
-Status CompleteBundle(Policy& p, const std::string& origin) {
-  if (p.bundle == 0) {
-    if (p.bundle_min > 0)
-      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
-    return OkStatus();
-  }
-  if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);
-  if (p.bundle_max == 0) p.bundle_max = std::max(kBundleMax, p.bundle);
-  if (p.bundle_min > p.bundle || p.bundle > p.bundle_max)
-    return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
-  return OkStatus();
-}
-
-}  // namespace
 
 Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, const std::string& directory) {
   Policy policy;

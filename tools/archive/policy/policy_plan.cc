@@ -10,13 +10,14 @@
 #include <limits>
 #include <set>
 
-#include "tools/archive/policy/bundle_policy.h"
 #include "tools/archive/policy/directory_pattern.h"
+#include "tools/archive/policy/prune.h"
 #include "tools/archive/policy/run_timeline.h"
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/store/member_title.h"
+#include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
 
@@ -98,7 +99,8 @@ class Planner {
     plan_.nearest_purge_days = std::numeric_limits<double>::infinity();
     NameEntries();
     for (PlanEntry& entry : plan_.entries) Schedule(entry);
-    CheckQuota();
+    const Status fits = CheckQuota(policy_, usage_, {plan_.bytes, plan_.inodes});
+    if (!fits.ok()) plan_.failures.push_back(fits.message());
     return std::move(plan_);
   }
 
@@ -242,16 +244,6 @@ class Planner {
                       plan_.bandwidth / 1e6, entry.finish_days));
   }
 
-  void CheckQuota() {
-    if (policy_.quota_bytes > 0 && usage_.bytes + plan_.bytes > policy_.quota_bytes)
-      plan_.failures.push_back(fmt::format("the store would hold {:.1f} GB, the quota is {:.1f} GB",
-                                           static_cast<double>(usage_.bytes + plan_.bytes) / 1e9,
-                                           static_cast<double>(policy_.quota_bytes) / 1e9));
-    if (policy_.quota_inodes > 0 && usage_.files + plan_.inodes > policy_.quota_inodes)
-      plan_.failures.push_back(fmt::format("the store would hold {} files, the quota is {}",
-                                           usage_.files + plan_.inodes, policy_.quota_inodes));
-  }
-
   FileSystem& fs_;
   const Policy& policy_;
   const int64_t now_;
@@ -261,6 +253,27 @@ class Planner {
 };
 
 }  // namespace
+
+BundleSizes BundleSizesOf(const Policy& policy) {
+  return {policy.bundle_min, policy.bundle, policy.bundle_max};
+}
+
+Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
+  const Store store(fs, policy.store);
+  const bool recalls = from_tape && !policy.recall.empty();
+  std::set<std::string> files;
+  for (const PruneEntry& entry : entries)
+    if (entry.remove || (!recalls && IsStub(store.Path(entry.file)))) files.insert(entry.file);
+  return files;
+}
+
+Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
+  return PlanBundles(members, BundleSizesOf(policy), all,
+                     [&](const std::string& file) { return left_out.contains(file); });
+}
 
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds) {
   Planner planner(fs, policy, now_unix_seconds);

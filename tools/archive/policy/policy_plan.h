@@ -1,6 +1,7 @@
 // What a policy asks for now: what to store, why, and by when; and whether that can be met. Writes nothing.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,17 @@ struct Plan {
   double nearest_purge_days = 0;       // of what is not stored yet; infinite where all is
 };
 
-// `measured`: bytes a second of the last run, 0 if there was none. Paths of the policy that do not exist,
-// or cannot be read, is one of the plan's failures.
+// `measured`: bytes a second of the last run, 0 if there was none. A path of the policy that does not exist
+// or cannot be read becomes one of the plan's failures.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
+
+BundleSizes BundleSizesOf(const Policy& policy);
+
+// Files of the store that no bundle takes now: those with a member that no class keeps, since a bundle is
+// removed only as a whole, and those on tape unless `from_tape` and the policy has a recall command.
+Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape);
+
+// The bundles that are due now. `all`: also of what still waits and of what is on tape.
+Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all);
 
 }  // namespace cairn

@@ -10,10 +10,10 @@
 #include <ctime>
 
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/policy/bundle_policy.h"
 #include "tools/archive/policy/store_usage.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -43,6 +43,22 @@ PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_su
   report_.started_unix_seconds = std::time(nullptr);
 }
 
+Status PolicyRun::Run(const RankTeam& team) {
+  const auto stopped = [&](const Status& why) {
+    if (team.leads()) Report(why);
+    return why;
+  };
+  Result<TeamStore> store = Join(team);
+  if (!store.ok()) return stopped(store.status());
+  Status status = StoreShare(*store);
+  const Result<bool> last = store->IsLast();
+  if (!last.ok()) return stopped(last.status());
+  if (!*last) return status;
+  if (const Status end = Conclude(*store); status.ok()) status = end;
+  Report(status);
+  return OkStatus();
+}
+
 Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
   return TeamStore::Join(store_, team, [this] { return PrepareStore(); });
@@ -51,9 +67,9 @@ Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
 // Before any process of a team stores something.
 Status PolicyRun::PrepareStore() {
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &left_alone));
-  for (const std::string& name : left_alone) Note(LeftAloneText(store_, name));
+  std::vector<std::string> notes;
+  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &notes));
+  for (const std::string& note : notes) Note(note);
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);
@@ -77,8 +93,16 @@ Status PolicyRun::StoreShare(TeamStore& team) {
 Status PolicyRun::Conclude(TeamStore& team) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
   if (!shares.empty()) AddShares(shares);
-  if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
-  if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(MakeBundles());
+  std::vector<PruneEntry> pruned;
+  if (policy_.delete_stored) {
+    CAIRN_ASSIGN_OR_RETURN(pruned, Prune(fs_, policy_));
+  }
+  for (const PruneEntry& entry : pruned)
+    if (entry.remove && events_.pruned) events_.pruned(entry);
+  if (policy_.bundle > 0) {
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
+    Add({.failures = problems});
+  }
   CAIRN_ASSIGN_OR_RETURN(const Plan after, PlanNow());
   NoteInLedger(after);
   for (const std::string& failure : after.failures)
@@ -90,7 +114,8 @@ Status PolicyRun::Conclude(TeamStore& team) {
   return OkStatus();
 }
 
-RunReport& PolicyRun::Finish(const Status& status) {
+// Completes the report and writes it. `status`: of the error that ended the run early.
+void PolicyRun::Report(const Status& status) {
   if (!status.ok()) report_.failures.push_back(status.message());
   report_.finished_unix_seconds = std::time(nullptr);
   report_.last_success_unix_seconds =
@@ -101,11 +126,21 @@ RunReport& PolicyRun::Finish(const Status& status) {
     report_.store_files = usage->files;
     report_.store_bytes = usage->bytes;
   }
-  return report_;
+  reported_ = true;
+  if (const Status written = WriteReport(fs_, policy_, report_); !written.ok()) {
+    if (events_.problem) events_.problem(written.message());
+    report_.failures.push_back(written.message());
+  }
 }
 
 Result<Plan> PolicyRun::PlanNow() {
   return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr));
+}
+
+void PolicyRun::Add(const ShareResult& share) {
+  report_.stored_bytes += share.stored_bytes;
+  report_.stored_members += share.stored_members;
+  report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
 }
 
 // The report becomes that of all processes.
@@ -114,9 +149,7 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   report_.failures.clear();
   int64_t first = report_.started_unix_seconds, last = 0;
   for (const ShareResult& share : shares) {
-    report_.stored_bytes += share.stored_bytes;
-    report_.stored_members += share.stored_members;
-    report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+    Add(share);
     first = std::min(first, share.started_unix_seconds);
     last = std::max(last, share.finished_unix_seconds);
   }
@@ -124,29 +157,23 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
 }
 
-// Returns what this source added to the report.
-ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
-  const RunReport before = report_;
-  StoreForms(team, entry);
-  return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
-          .stored_members = report_.stored_members - before.stored_members,
-          .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
-                       report_.failures.end()}};
-}
-
 // The form whose success removes the source comes last.
-void PolicyRun::StoreForms(TeamStore& team, const PlanEntry& entry) {
+ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
+  ShareResult share;
+  const bool goes = entry.delete_source, by_weights = goes && !entry.keeps_full;
   bool good = true;
-  if (entry.store_weights)
-    good = StoreForm(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
-  if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
-    good = StoreForm(team, entry, /*weights=*/false, entry.delete_source);
-  if (good && !entry.stores() && entry.delete_source && !entry.keeps_full)
-    StoreForm(team, entry, /*weights=*/true, /*delete_source=*/true);
+  if (entry.store_weights) good = StoreForm(team, entry, /*weights=*/true, by_weights, share);
+  if (good && (entry.store_full || (goes && entry.keeps_full)))
+    good = StoreForm(team, entry, /*weights=*/false, goes, share);
+  if (good && !entry.stores() && by_weights)
+    StoreForm(team, entry, /*weights=*/true, /*delete_source=*/true, share);
+  Add(share);
+  return share;
 }
 
 // Stores one form of a source, or removes the source of a form that is stored. False after a failure.
-bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
+bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
+                          ShareResult& share) {
   bool on_tape = false;
   const auto claim = [&](const std::string& tar) -> Status {
     CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
@@ -162,16 +189,24 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .delete_source = delete_source,
                                            .stored = claim,
                                            .successor = find_successor_});
-  if (on_tape) {  // not a failure: what was asked for is stored
+  if (on_tape) {  // not a failure: everything that was asked for is stored
     Note(
         fmt::format("{}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
                     entry.title));
     return false;
   }
   const Status failure = outcome.ok() ? outcome->kept : outcome.status();
-  if (!failure.ok()) Fail(entry.title, failure);
+  if (!failure.ok()) {
+    if (events_.problem) events_.problem(failure.message());
+    share.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
+  }
   if (!outcome.ok()) return false;
-  if (outcome->stored) CountStored(entry, *outcome, weights);
+  if (outcome->stored) {
+    share.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
+    ++share.stored_members;
+    seconds_ += outcome->seconds;
+    if (events_.stored) events_.stored(entry, *outcome);
+  }
   if (outcome->deleted && events_.source_removed) events_.source_removed(outcome->removed);
   return failure.ok();
 }
@@ -205,14 +240,7 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
   return outcome;
 }
 
-void PolicyRun::CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights) {
-  report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
-  ++report_.stored_members;
-  seconds_ += outcome.seconds;
-  if (events_.stored) events_.stored(entry, outcome);
-}
-
-// The ledger learns of sources that are not stored. A ledger that cannot be opened does not stop the run.
+// Enters the sources that are not stored. A ledger that cannot be opened does not stop the run.
 void PolicyRun::NoteInLedger(const Plan& plan) {
   Result<Ledger> ledger = Ledger::Open(store_);
   if (!ledger.ok()) {
@@ -221,27 +249,8 @@ void PolicyRun::NoteInLedger(const Plan& plan) {
   }
   (void)ledger->Sync();
   for (const PlanEntry& e : plan.entries)
-    (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
+    (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes})
                       : ledger->ForgetSource(e.source.path));
-}
-
-Status PolicyRun::Prune() {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
-  CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_, entries));
-  for (const PruneEntry& entry : entries)
-    if (entry.remove && events_.pruned) events_.pruned(entry);
-  return OkStatus();
-}
-
-Status PolicyRun::MakeBundles() {
-  CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
-  report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
-  return OkStatus();
-}
-
-void PolicyRun::Fail(const std::string& title, const Status& failure) {
-  if (events_.problem) events_.problem(failure.message());
-  report_.failures.push_back(fmt::format("{}: {}", title, failure.message()));
 }
 
 void PolicyRun::Note(const std::string& line) const {

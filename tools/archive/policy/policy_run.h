@@ -33,7 +33,7 @@ struct PolicyEvents {
 // The good step that stays when `step` goes (HealthySuccessor::For).
 using FindSuccessor = std::function<Result<HealthySuccessor>(const std::string& step)>;
 
-// Makes the bundles that are due. Returns what went wrong, one line each. Requires the store's lock.
+// Makes the bundles that are due. Returns one line for each problem. Requires the store's lock.
 Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& policy, bool all,
                                                const PolicyEvents& events);
 
@@ -41,30 +41,31 @@ class PolicyRun {
  public:
   PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
 
-  // Locks the store and makes it ready. Errors: those of TeamStore::Join.
-  Result<TeamStore> Join(const RankTeam& team);
-  // Stores this process's share of the sources. A source that fails is a failure of the report and ends
-  // nothing. Errors: those of the disk.
-  Status StoreShare(TeamStore& team);
-  // After every process has stored its share: prunes, bundles, and plans again for the report.
-  Status Conclude(TeamStore& team);
-  // The report. `status`: of the error that ended the run early.
-  RunReport& Finish(const Status& status = {});
+  // Stores this process's share of the sources; a source that fails is a failure of the report and ends
+  // nothing. The last process of the launch then prunes, bundles, and writes the report of all of them. A run
+  // that cannot begin is reported by the process that leads. Errors: those of TeamStore, and of the disk
+  // before the last process is known.
+  Status Run(const RankTeam& team);
+
+  const RunReport& report() const { return report_; }
+  // False if other processes are still at work: the last of them reports.
+  bool reported() const { return reported_; }
 
  private:
+  Result<TeamStore> Join(const RankTeam& team);
+  Status StoreShare(TeamStore& team);
+  Status Conclude(TeamStore& team);
+  void Report(const Status& status);
   Status PrepareStore();
   Result<Plan> PlanNow();
   void AddShares(const std::vector<ShareResult>& shares);
+  void Add(const ShareResult& share);
   ShareResult StoreSource(TeamStore& team, const PlanEntry& entry);
-  void StoreForms(TeamStore& team, const PlanEntry& entry);
-  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source);
+  bool StoreForm(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source,
+                 ShareResult& share);
   Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
                                             const ArchiveRequest& request);
-  void CountStored(const PlanEntry& entry, const ArchiveOutcome& outcome, bool weights);
   void NoteInLedger(const Plan& plan);
-  Status Prune();
-  Status MakeBundles();
-  void Fail(const std::string& title, const Status& failure);
   void Note(const std::string& line) const;
 
   FileSystem& fs_;
@@ -74,6 +75,7 @@ class PolicyRun {
   const cairn::Store store_;
   const std::string claim_;
   RunReport last_, report_;
+  bool reported_ = false;
   StoreUsage largest_;  // the most that any member may take
   double seconds_ = 0;  // spent on what was stored
 };

@@ -10,24 +10,14 @@
 #include "tools/archive/policy/run_timeline.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/claims.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/member_title.h"
-#include "tools/archive/store/removal.h"
 #include "tools/archive/tar/recall.h"
 
 namespace cairn {
 namespace {
 
-// What is to be done with a file of the store.
-struct SharedFile {
-  size_t members = 0, kept = 0;
-  uint64_t bytes = 0, unwanted_bytes = 0;
-  bool proven = true;  // all of them
-
-  // Some of its members go, and others stay.
-  bool parted() const { return kept > 0 && kept < members; }
-};
-
-// A bundle goes only as a whole.
+// A bundle is removed only as a whole.
 void KeepSharedFiles(std::vector<PruneEntry>& entries) {
   std::map<std::string, size_t> kept;  // members of a file that stay
   for (const PruneEntry& entry : entries) kept[entry.file] += !entry.remove;
@@ -163,7 +153,7 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
   const MemberTitles titles(members);
   std::vector<PruneEntry> entries;
   for (const ArchiveMember& m : members) {
-    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, m.state == MemberState::kVerified};
+    PruneEntry entry{.tar = m.tar, .file = m.file(), .run = m.run, .step = m.step, .bytes = m.bytes};
     entry.title = titles.Of(m);
     if (m.record) entry.source = m.record->source;
     pruner.Decide(m, entry);
@@ -173,7 +163,9 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
   return entries;
 }
 
-Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries) {
+Result<std::vector<PruneEntry>> Prune(FileSystem& fs, const Policy& policy,
+                                      const std::vector<std::string>& adopted) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<PruneEntry> entries, PlanPrune(fs, policy, adopted));
   std::vector<std::string> dropped;
   for (const PruneEntry& entry : entries)
     if (entry.drop_claim) dropped.push_back(entry.tar);
@@ -183,7 +175,7 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
   for (const PruneEntry& entry : entries)
     if (entry.remove && files.insert(entry.file).second)
       CAIRN_RETURN_IF_ERROR(RemoveMember(store, entry.file));
-  return OkStatus();
+  return entries;
 }
 
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy) {

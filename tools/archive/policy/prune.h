@@ -19,7 +19,6 @@ struct PruneEntry {
   std::string run;
   int64_t step = 0;
   uint64_t bytes = 0;
-  bool proven = false;
   bool remove = false;
   std::string why;
   std::string title;        // RUN@STEP, or RUN~ID@STEP (member_title.h)
@@ -31,8 +30,10 @@ struct PruneEntry {
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
                                           const std::vector<std::string>& adopted = {});
 
-// Removes what `entries` say is to go, each file once, and drops claims.
-Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries);
+// Carries that plan out: removes each file once, drops claims, and returns the plan. Requires the store's
+// lock.
+Result<std::vector<PruneEntry>> Prune(FileSystem& fs, const Policy& policy,
+                                      const std::vector<std::string>& adopted = {});
 
 // Lines for a person: how many members are kept for a claim that no policy at hand can drop, being of a
 // policy's file that is gone or of a version that noted no claims, and how to take them over.

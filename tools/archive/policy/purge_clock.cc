@@ -24,13 +24,11 @@ std::string_view Caveat(AccessTimes times) {
     case AccessTimes::kExact:
       return "";
     case AccessTimes::kRelative:
-      return "mounted relatime: a read moves the access time at most once a day, so the purge may come up to "
-             "a day "
-             "sooner than the last read suggests";
+      return "mounted relatime: a read updates the access time at most once a day, so the purge may come up "
+             "to a day sooner than the last read suggests";
     case AccessTimes::kFrozen:
-      return "mounted noatime or read-only: reading a file does not move its access time here, so reading "
-             "does not "
-             "put the purge off";
+      return "mounted noatime or read-only: reading a file does not update its access time here, so reading "
+             "does not postpone the purge";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// When a purge that goes by access times would take a file, and what the mount says those times are worth.
+// When a purge by access times would delete a file, and how exactly the mount keeps those times.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace cairn {
 
 enum class AccessTimes {
   kExact,     // every read counts (strictatime)
-  kRelative,  // relatime: a read counts once a day at most, or when the file was written since
+  kRelative,  // relatime: a read counts at most once a day, or if the file was written since
   kFrozen,    // noatime or read-only: no read counts, only the write that made the file
 };
 
@@ -19,10 +19,10 @@ enum class AccessTimes {
 Result<AccessTimes> AccessTimesAt(const std::string& path);
 
 std::string_view Name(AccessTimes times);  // "strictatime", "relatime", "noatime"
-// One sentence for people; empty if there is nothing to warn of.
+// One sentence for people; empty if no warning is needed.
 std::string_view Caveat(AccessTimes times);
 
-// Days until a file last accessed at `accessed` is `purge_days` old; negative when that is past.
+// Days until a file last accessed at `accessed` is `purge_days` old; negative if that time has passed.
 double DaysUntilPurge(int64_t accessed_unix_seconds, int64_t now_unix_seconds, int purge_days);
 
 }  // namespace cairn

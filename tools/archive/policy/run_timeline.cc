@@ -246,10 +246,6 @@ std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vec
   return wanted;
 }
 
-const std::string& ContentOf(const ArchiveRecord& record) {
-  return record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
-}
-
 bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run, const ScratchStep& step,
                Form form) {
   if (!step.digest.empty()) return HoldsContent(members, step.digest, form);

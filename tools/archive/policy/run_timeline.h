@@ -76,7 +76,5 @@ bool HoldsContent(const std::vector<ArchiveMember>& members, const std::string& 
 // very run's step of that number.
 bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run, const ScratchStep& step,
                Form form);
-// The manifest of the step that a member is of, or whose weights it holds.
-const std::string& ContentOf(const ArchiveRecord& record);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// What a store takes of its quota: all that lies in its directory, whoever put it there.
+// How much of its quota a store takes: everything in its directory, whoever put it there.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct StoreUsage {
 // Links are counted and not followed. Errors: those of the disk.
 Result<StoreUsage> UsageOf(const Store& store);
 
-// Whether `more` has room beside what is there. Errors: NoSpace with what stands against it.
+// Whether `more` has room beside what is there. Errors: NoSpace with the figures.
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more);
 
 }  // namespace cairn

@@ -6,9 +6,12 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/utf8.h"
+#include "slurm_text.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {
@@ -28,14 +31,6 @@ int MinuteOf(const std::string& policy) { return std::stoi(IdOf(policy).substr(0
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-bool IsUtf8(const std::string& text) {
-  try {
-    return !nlohmann::json(text).dump().empty();
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-}
-
 // As a value of an #SBATCH line: "...", and a double quote as '"'. sbatch has no other way: it drops a
 // backslash and the space after it ends the value.
 std::string SbatchWord(const std::string& text) {
@@ -43,6 +38,19 @@ std::string SbatchWord(const std::string& text) {
   std::string word = "\"";
   for (const char c : text) word += c == '"' ? "\"'\"'\"" : std::string(1, c);
   return word + '"';
+}
+
+// `text` with a value for each %%NAME%%.
+std::string Filled(std::string_view text, const std::map<std::string_view, std::string>& values) {
+  constexpr std::string_view kMark = "%%";
+  std::string filled;
+  for (size_t at; (at = text.find(kMark)) != text.npos;) {
+    const size_t end = text.find(kMark, at + kMark.size());
+    filled += text.substr(0, at);
+    filled += values.at(text.substr(at + kMark.size(), end - at - kMark.size()));
+    text.remove_prefix(end + kMark.size());
+  }
+  return filled.append(text);
 }
 
 std::string Doubled(const std::string& text, char mark) {
@@ -132,14 +140,11 @@ bool IsOfChain(std::string_view name, const std::string& policy) {
 }
 
 Status CheckSchedule(const ScheduleOptions& o, Scheduler scheduler) {
-  CAIRN_RETURN_IF_ERROR(CheckText("the policy's path", o.policy));
-  CAIRN_RETURN_IF_ERROR(CheckText("the program's path", o.cairn));
-  CAIRN_RETURN_IF_ERROR(CheckText("--log", o.log));
-  CAIRN_RETURN_IF_ERROR(CheckText("--script", o.script));
-  CAIRN_RETURN_IF_ERROR(CheckText("--partition", o.partition));
-  CAIRN_RETURN_IF_ERROR(CheckText("--account", o.account));
-  CAIRN_RETURN_IF_ERROR(CheckText("--time", o.time_limit));
-  CAIRN_RETURN_IF_ERROR(CheckText("PATH", o.search_path));
+  const std::pair<std::string_view, std::string> texts[] = {
+      {"the policy's path", o.policy}, {"the program's path", o.cairn}, {"--log", o.log},
+      {"--script", o.script},          {"--partition", o.partition},    {"--account", o.account},
+      {"--time", o.time_limit},        {"PATH", o.search_path}};
+  for (const auto& [option, text] : texts) CAIRN_RETURN_IF_ERROR(CheckText(option, text));
   CAIRN_RETURN_IF_ERROR(CheckInterval(o, scheduler));
   if (scheduler == Scheduler::kSlurm) return CheckSlurm(o);
   if (scheduler == Scheduler::kSystemd) return CheckSystemd(o);
@@ -154,72 +159,17 @@ std::string SlurmScript(const ScheduleOptions& o) {
   std::string site;
   if (!o.partition.empty()) site += fmt::format("#SBATCH --partition={}\n", SbatchWord(o.partition));
   if (!o.account.empty()) site += fmt::format("#SBATCH --account={}\n", SbatchWord(o.account));
-  return fmt::format(
-      R"bash(#!/bin/bash
-{made_by}: --install makes it anew, --uninstall ends its chain.
-# Runs a policy. Before that, and again at its end, it sees to it that one job of this chain waits for the next
-# time: no failure, time limit, requeue or scancel of a run ends the chain; scancel of the waiting job while no
-# other runs does, and so does removing this file. `sbatch` of it by hand runs the policy at once and adds no
-# second chain.
-#SBATCH --job-name={name}
-#SBATCH --ntasks=1
-#SBATCH --time={time}
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --output={log}
-{site}
-chain={name}
-script={script}
-policy={policy}
-# What would change the answers of squeue and the options above.
-unset "${{!SQUEUE_@}}" SBATCH_JOB_NAME SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_OPEN_MODE SBATCH_OUTPUT \
-  SBATCH_ARRAY_INX SBATCH_WAIT
-
-# True where another job of this chain has yet to begin.
-another_waits() {{
-  local jobs=$1 job state name
-  while read -r job state name; do
-    case $name in {prefix}*-{id}) ;; *) continue ;; esac
-    case $state in RUNNING | COMPLETING | SUSPENDED | STOPPED) continue ;; esac
-    [ "$job" = "$SLURM_JOB_ID" ] || return 0
-  done <<< "$jobs"
-  return 1
-}}
-
-# submit_next TRIES: a job that waits for its time, and of the chain runs alone (singleton).
-submit_next() {{
-  local tries jobs file
-  for ((tries = $1; tries > 0; --tries)); do
-    if [ ! -e "$script" ] && [ -e "$policy" ]; then
-      echo "$chain: $script is gone, so this is the last run; 'cairn archive schedule ... --install' begins again"
-      return 0
-    fi
-    if jobs=$(squeue -h -u "$(id -u)" -o '%i %T %j'); then
-      another_waits "$jobs" && return 0
-      file=$script
-      [ -r "$file" ] || file=$0
-      sbatch --begin=now+{hours}hours --dependency=singleton "$file" && return 0
-    fi
-    ((tries == 1)) || sleep 20
-  done
-  echo "$chain: cannot submit the next run" >&2
-  return 1
-}}
-
-submit_next 3
-{run}
-status=$?
-if ! submit_next 30; then
-  echo "$chain: the chain ends here; begin it again by 'cairn archive schedule ... --install'" >&2
-  [ "$status" != 0 ] || status=2
-fi
-exit "$status"
-)bash",
-      fmt::arg("made_by", kMadeBy), fmt::arg("name", ChainName(o)),
-      fmt::arg("time", SbatchWord(o.time_limit)), fmt::arg("log", SbatchWord(Doubled(o.log, '%'))),
-      fmt::arg("site", site), fmt::arg("script", ShellWord(o.script)),
-      fmt::arg("policy", ShellWord(o.policy)), fmt::arg("prefix", kChainPrefix),
-      fmt::arg("id", IdOf(o.policy)), fmt::arg("hours", o.every_hours), fmt::arg("run", RunLine(o)));
+  return Filled(kSlurmText, {{"MADE_BY", std::string(kMadeBy)},
+                             {"NAME", ChainName(o)},
+                             {"TIME", SbatchWord(o.time_limit)},
+                             {"LOG", SbatchWord(Doubled(o.log, '%'))},
+                             {"SITE", site},
+                             {"SCRIPT", ShellWord(o.script)},
+                             {"POLICY", ShellWord(o.policy)},
+                             {"PREFIX", std::string(kChainPrefix)},
+                             {"ID", IdOf(o.policy)},
+                             {"HOURS", std::to_string(o.every_hours)},
+                             {"RUN", RunLine(o)}});
 }
 
 std::string SystemdService(const ScheduleOptions& o) {

@@ -26,13 +26,18 @@ ScheduleStep Step(const std::string& would, const std::string& done, const std::
   return {would + " " + what, done + " " + what, std::move(act)};
 }
 
-// A step that is one command, and has nothing to add.
-ScheduleStep CommandStep(const std::string& would, const std::string& done, const std::string& what,
-                         std::vector<std::string> words) {
-  return Step(would, done, what, [words = std::move(words)]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(ChildOutput(words).status());
+// A step that has nothing to add.
+ScheduleStep PlainStep(const std::string& would, const std::string& done, const std::string& what,
+                       std::function<Status()> act) {
+  return Step(would, done, what, [act = std::move(act)]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(act());
     return std::string();
   });
+}
+
+ScheduleStep CommandStep(const std::string& would, const std::string& done, const std::string& what,
+                         std::vector<std::string> words) {
+  return PlainStep(would, done, what, [words = std::move(words)] { return ChildOutput(words).status(); });
 }
 
 // Errors: AlreadyExists if a file is there that Cairn did not make.
@@ -54,17 +59,11 @@ Status Replace(const std::string& path, const std::string& text) {
 
 Result<ScheduleStep> WriteStep(const std::string& path, const std::string& text) {
   CAIRN_RETURN_IF_ERROR(IsThereAndOurs(path).status());
-  return Step("write", "wrote", path, [path, text]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(Replace(path, text));
-    return std::string();
-  });
+  return PlainStep("write", "wrote", path, [path, text] { return Replace(path, text); });
 }
 
 ScheduleStep RemoveStep(const std::string& path) {
-  return Step("remove", "removed", path, [path]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(FileSystem::Posix().RemoveFile(path));
-    return std::string();
-  });
+  return PlainStep("remove", "removed", path, [path] { return FileSystem::Posix().RemoveFile(path); });
 }
 
 // A log in no directory loses every message, Slurm's own too.
@@ -284,13 +283,12 @@ Status WriteCrontab(const std::string& text) {
 // The step reads again: somebody may have edited the crontab since it was planned.
 ScheduleStep CrontabStep(const std::string& would, const std::string& done, const std::string& what,
                          const std::string& policy, const std::string& line) {
-  return Step(would, done, what, [policy, line]() -> Result<std::string> {
+  return PlainStep(would, done, what, [policy, line]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
     std::string next = CrontabWithout(crontab, policy);
     if (!next.empty() && !next.ends_with('\n')) next += '\n';
     next += line;
-    if (next != crontab) CAIRN_RETURN_IF_ERROR(WriteCrontab(next));
-    return std::string();
+    return next == crontab ? OkStatus() : WriteCrontab(next);
   });
 }
 

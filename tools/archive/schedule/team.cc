@@ -18,7 +18,6 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "tools/archive/store/store_names.h"
 
 namespace cairn {
 namespace {

@@ -13,8 +13,7 @@
 #include "convert/verbs/strip.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
-#include "tools/archive/store/store_names.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -52,7 +51,7 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
   return FindTree(store.fs(), members, request.source.path, request.source.links);
 }
 
-Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const Opened& opened,
+Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request, const Opened& opened,
                                const StoreOptions& options, const ByteProgress& progress) {
   if (request.weights) return StoreWeights(store, *opened.step, opened.record, progress, options);
   if (opened.step) return StoreStep(store, *opened.step, progress, options);
@@ -92,6 +91,12 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   return StoreStep(store, *weights, progress, options, std::move(record));
 }
 
+Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress) {
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
+  return StoreOpened(store, request, opened, options, progress);
+}
+
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
@@ -122,7 +127,7 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
       if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
                            stored ? ProveMember(store, *stored, progress)
-                                  : StoreSource(store, request, opened, options, progress));
+                                  : StoreOpened(store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(store, copy.record());
     if (deletes) {
@@ -134,36 +139,6 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
-}
-
-Status CleanStore(const Store& store, std::vector<std::string>* left_alone) {
-  FileSystem& fs = store.fs();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
-  for (const std::string& name : names) {
-    if (!LooksLikeLeftover(name)) continue;
-    const std::string path = store.Path(name);
-    const Result<FileInfo> info = fs.LinkStat(path);
-    if (info.status().kind() == StatusKind::kNotFound) continue;
-    CAIRN_RETURN_IF_ERROR(info.status());
-    switch (LeftoverOf(name, info->kind)) {
-      case Leftover::kPartial:
-        CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
-        break;
-      case Leftover::kStaging:
-        CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
-        break;
-      case Leftover::kRemoval:  // of a killed RemoveMember
-        CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
-        break;
-      case Leftover::kNone:
-        if (left_alone != nullptr) left_alone->push_back(name);
-    }
-  }
-  return OkStatus();
-}
-
-std::string LeftAloneText(const Store& store, const std::string& name) {
-  return fmt::format("{} is left alone: it is not of Cairn's making", store.Path(name));
 }
 
 }  // namespace cairn

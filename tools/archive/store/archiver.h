@@ -43,16 +43,13 @@ Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request)
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress);
 
+// Stores the source in the form of the request, whether the store has it or not. Errors: Archive()'s.
+Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress);
+
 // Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
 // from. Errors: Corrupt if they do not fit fp16; those of StoreStep.
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options);
-
-// Removes what killed runs left in a store: files and directories that never became members, by the names
-// that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
-// lock.
-Status CleanStore(const Store& store, std::vector<std::string>* left_alone = nullptr);
-// The note on one of them.
-std::string LeftAloneText(const Store& store, const std::string& name);
 
 }  // namespace cairn

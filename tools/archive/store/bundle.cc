@@ -11,7 +11,6 @@
 #include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
-#include "tools/archive/tar/sidecar.h"
 
 namespace cairn {
 namespace {
@@ -71,19 +70,16 @@ std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt) {
 }
 
 std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
-  if (!IsPlainFileName(name) || !name.ends_with(kTarSuffix)) return std::nullopt;
-  name.remove_suffix(kTarSuffix.size());
-  const size_t dot = name.rfind('.'), mark = name.rfind(kMark);
-  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits ||
-      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos || mark == name.npos || mark == 0 ||
-      mark > dot)
-    return std::nullopt;
-  const std::string_view steps = name.substr(mark + kMark.size(), dot - mark - kMark.size());
+  const auto stem = StemOfTar(name);
+  if (!stem || !IsPlainFileName(name)) return std::nullopt;
+  const size_t mark = stem->rfind(kMark);
+  if (mark == name.npos || mark == 0) return std::nullopt;
+  const std::string_view steps = stem->substr(mark + kMark.size());
   const size_t dash = steps.find('-');
   if (dash == steps.npos) return std::nullopt;
   const auto first = ParseStepNumber(steps.substr(0, dash)), last = ParseStepNumber(steps.substr(dash + 1));
   if (!first || !last) return std::nullopt;
-  return BundleNameParts{std::string(name.substr(0, mark)), *first, *last};
+  return BundleNameParts{std::string(stem->substr(0, mark)), *first, *last};
 }
 
 std::string BundleIndexName(std::string_view bundle) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <set>
 
-#include "ckpt/io/replace_file.h"
 #include "tools/archive/store/bundle.h"
 
 namespace cairn {
@@ -32,8 +31,7 @@ Status ChangeRecords(const Store& store, const Change& change) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   for (const std::string& tar : tars) {
     ArchiveMember member = DescribeTar({store, tar});
-    if (member.record && change(*member.record))
-      CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(store.fs(), store.Sidecar(tar), EncodeRecord(*member.record)));
+    if (member.record && change(*member.record)) CAIRN_RETURN_IF_ERROR(WriteRecord(store, *member.record));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(store));
   for (const std::string& name : bundles) {

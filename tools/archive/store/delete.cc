@@ -10,45 +10,38 @@
 namespace cairn {
 namespace {
 
-// A copy that was read back in this process, and whose files are still there.
+// A copy that was read back in this process, and whose files are still there; for a step usually also a good
+// step that stays on scratch.
 class StoredCopy final : public DeletionProof {
  public:
-  StoredCopy(const Store& store, const ProvenCopy& copy)
-      : place_(store.Place(copy.record())), bytes_(copy.record().bundle_offset + copy.record().tar_bytes) {}
+  // `stays`: null if none is known. `alone`: the copy is enough.
+  StoredCopy(const Store& store, const ArchiveRecord& record, const DeletionProof* stays, bool alone)
+      : place_(store.Place(record)),
+        bytes_(record.bundle_offset + record.tar_bytes),
+        stays_(stays),
+        alone_(alone) {}
   Status Check(FileSystem& fs) const override {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));
-    if (bytes >= bytes_) return OkStatus();
-    return Corrupt("{}: shorter than when it was proven; the source stays", place_.file);
+    if (bytes < bytes_) return Corrupt("{}: shorter than when it was proven; the source stays", place_.file);
+    if (alone_) return OkStatus();
+    if (stays_ != nullptr) return stays_->Check(fs);
+    return InvalidArgument("no other step of its run is known to be good; it stays");
   }
-  std::string Text() const override { return "stored as " + place_.file; }
+  std::string Text() const override {
+    const std::string text = "stored as " + place_.file;
+    return alone_ || stays_ == nullptr ? text : fmt::format("{}, {}", text, stays_->Text());
+  }
 
  private:
   const TarPlace place_;
   const uint64_t bytes_;
-};
-
-// Besides the copy, a good step that stays on scratch.
-class CopyAndSuccessor final : public DeletionProof {
- public:
-  CopyAndSuccessor(const DeletionProof& copy, const DeletionProof* stays) : copy_(copy), stays_(stays) {}
-  Status Check(FileSystem& fs) const override {
-    CAIRN_RETURN_IF_ERROR(copy_.Check(fs));
-    return stays_ != nullptr ? stays_->Check(fs)
-                             : InvalidArgument("no other step of its run is known to be good; it stays");
-  }
-  std::string Text() const override {
-    return stays_ == nullptr ? copy_.Text() : fmt::format("{}, {}", copy_.Text(), stays_->Text());
-  }
-
- private:
-  const DeletionProof& copy_;
   const DeletionProof* const stays_;
+  const bool alone_;
 };
 
 Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const ArchiveRecord& record,
                         const DeletionProof& proof, bool newest_too) {
-  const std::string& manifest = record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
-  const std::optional<Digest> digest = ParseHex(manifest);
+  const std::optional<Digest> digest = ParseHex(ContentOf(record));
   if (!digest) return Corrupt("{}: its record names no manifest", record.name);
   return DeleteStep(fs,
                     {.run_dir = step.parent_path().string(),
@@ -59,8 +52,7 @@ Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const
                     proof);
 }
 
-// What goes are the tree's own entries: a link goes as a link, also where what it leads to was stored in its
-// place.
+// Removes the tree's own entries: a link as a link, even if the file it leads to was stored in its place.
 Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const ArchiveRecord& record,
                         const DeletionProof& proof) {
   if (!record.tree)
@@ -79,8 +71,8 @@ Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const Arch
   return DeleteTree(fs, deletion, proof);
 }
 
-// Where the thing itself lies: links above it are resolved, so that lock and holds are looked for in the run
-// that it really belongs to; the thing itself may not be one (deletion.h).
+// The path of the source with links above it resolved, so that lock and holds are looked for in the run that
+// it really belongs to. The source itself may not be a link (deletion.h).
 std::filesystem::path RealPlace(const std::string& path) {
   std::filesystem::path plain = std::filesystem::absolute(path).lexically_normal();
   if (!plain.has_filename()) plain = plain.parent_path();
@@ -94,12 +86,10 @@ Status DeleteSource(const Store& store, const std::string& path, const ProvenCop
   const std::filesystem::path source = RealPlace(path);
   if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
     return InvalidArgument("{}: the store lies within it; the source stays", path);
-  const StoredCopy stored(store, copy);
-  if (copy.record().form == Form::kFiles)
-    return DeleteTreeSource(store.fs(), source.string(), copy.record(), stored);
-  const CopyAndSuccessor both(stored, stays);
-  return DeleteStepSource(store.fs(), source, copy.record(),
-                          newest_too ? static_cast<const DeletionProof&>(stored) : both, newest_too);
+  const bool tree = copy.record().form == Form::kFiles;
+  const StoredCopy proof(store, copy.record(), stays, tree || newest_too);
+  return tree ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)
+              : DeleteStepSource(store.fs(), source, copy.record(), proof, newest_too);
 }
 
 }  // namespace cairn

@@ -14,7 +14,6 @@
 #include <set>
 
 #include "tools/archive/store/bundle.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
@@ -257,12 +256,11 @@ Result<std::vector<LedgerMember>> Ledger::Members() {
 }
 
 Result<std::vector<SeenSource>> Ledger::Sources() {
-  Query query(db_.get(),
-              "SELECT path, run, step, bytes, digest, state FROM sources ORDER BY run, step, path");
+  Query query(db_.get(), "SELECT path, run, step, bytes FROM sources ORDER BY run, step, path");
   std::vector<SeenSource> sources;
   while (query.Step())
-    sources.push_back({query.Text(0), query.Text(1), query.Integer(2),
-                       static_cast<uint64_t>(query.Integer(3)), query.Text(4), query.Text(5)});
+    sources.push_back(
+        {query.Text(0), query.Text(1), query.Integer(2), static_cast<uint64_t>(query.Integer(3))});
   CAIRN_RETURN_IF_ERROR(query.status());
   return sources;
 }
@@ -274,9 +272,9 @@ Status Ledger::SetScrub(const std::string& tar, const Scrub& scrub) {
 }
 
 Status Ledger::NoteSource(const SeenSource& source) {
-  Query query(db_.get(), "INSERT OR REPLACE INTO sources VALUES(?,?,?,?,?,?)");
-  query.Bind(source.path).Bind(source.run).Bind(source.step).Bind(static_cast<int64_t>(source.bytes));
-  query.Bind(source.digest).Bind(source.state).Step();
+  // The last two are for older programs.
+  Query query(db_.get(), "INSERT OR REPLACE INTO sources VALUES(?,?,?,?,'','scratch only')");
+  query.Bind(source.path).Bind(source.run).Bind(source.step).Bind(static_cast<int64_t>(source.bytes)).Step();
   return query.status();
 }
 

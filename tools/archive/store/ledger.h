@@ -1,10 +1,10 @@
-// The ledger: what a store holds and what is known of the sources, in SQLite, so that listing recalls nothing
-// from tape.
+// The ledger: the members of a store and the sources that wait, in SQLite, so that listing a store recalls
+// nothing from tape.
 //
 // It is a cache. The truth lies in the sidecars (record.h); the ledger is made from them if it is missing,
-// damaged or of another version, and follows them by names, sizes and times. Only what no sidecar tells is
-// its own: when a member was last scrubbed and with what result, and which sources were seen that are not
-// stored yet. WAL mode, so that a listing never waits for a run.
+// damaged or of another version, and follows them by names, sizes and times. Two facts are only in the
+// ledger: when a member was last checked and with what result, and which sources are not stored yet. WAL
+// mode, so that a listing never waits for a run.
 #pragma once
 
 #include <functional>
@@ -20,20 +20,18 @@ struct sqlite3;
 
 namespace cairn {
 
-// Last look at a member's bytes.
+// The last check of a member's bytes.
 struct Scrub {
   int64_t unix_seconds = 0;  // 0: never since it was stored
   std::string trouble;       // empty: it was whole
 };
 
-// A source that a plan or run has seen.
+// A source that a run has seen and that is not stored yet.
 struct SeenSource {
   std::string path;
   std::string run;
   int64_t step = 0;
   uint64_t bytes = 0;
-  std::string digest;  // of its manifest, or of the tree
-  std::string state;   // "scratch only", "archiving", "stored"
 };
 
 struct LedgerMember {
@@ -76,11 +74,11 @@ class Ledger {
   std::unique_ptr<sqlite3, Close> db_;
 };
 
-// What `archive ls` calls the state of a member: that of the store, or "scratch gone" if the copy is
-// proven and its source is no longer there.
+// The state of a member as `archive ls` prints it: that of the store, or "scratch gone" if the copy is proven
+// and its source is no longer there.
 std::string StateText(FileSystem& fs, const LedgerMember& member);
 
-// ListStore without the members that a later look found damaged: those that count as stored.
+// ListStore without the members that a later check found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
 // The first proven one of those that fits; nothing if there is none, or no store.
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,

@@ -26,8 +26,11 @@ size_t DigitsFor(const std::set<std::string>& ids) {
 }  // namespace
 
 MemberTitles::MemberTitles(const std::vector<ArchiveMember>& members) {
-  for (const ArchiveMember& m : members)
-    if (m.record) Add(m.run, m.record->run, m.step, m.form == Form::kFiles);
+  for (const ArchiveMember& m : members) Add(m);
+}
+
+void MemberTitles::Add(const ArchiveMember& m) {
+  if (m.record) Add(m.run, m.record->run, m.step, m.form == Form::kFiles);
 }
 
 void MemberTitles::Add(const std::string& run, const std::string& id, int64_t step, bool tree) {

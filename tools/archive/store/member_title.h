@@ -21,6 +21,7 @@ class MemberTitles {
 
   // `id`: empty if it is not known; such a member takes nobody's name.
   void Add(const std::string& run, const std::string& id, int64_t step, bool tree);
+  void Add(const ArchiveMember& member);
   std::string Of(const std::string& run, const std::string& id, int64_t step, bool tree) const;
   std::string Of(const ArchiveMember& member) const;
   // Whether the titles of any two runs need their identities.

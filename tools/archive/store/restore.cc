@@ -16,18 +16,16 @@
 #include <set>
 
 #include "ckpt/base/posix_error.h"
-#include "ckpt/base/sha256.h"
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/tar/tar_file_system.h"
-#include "tools/archive/tar/verified_copy.h"
 
 namespace cairn {
 namespace {
 
-// A checkpoint says which step it is; a directory's name must not say otherwise.
+// The name of the destination must not claim another step.
 Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, const StepReader& step) {
   if (fs.Stat(destination).ok())
     return AlreadyExists("{} exists and is never overwritten; choose another destination",
@@ -40,15 +38,13 @@ Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination
 }
 
 Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const std::string& partial,
-               const ByteProgress& progress) {
+               ProgressSum& progress) {
   WriteRing ring(fs);
-  uint64_t done = 0;
   for (const ManifestFile& file : step.manifest().files) {
     CAIRN_ASSIGN_OR_RETURN(const auto out,
                            StreamWriter::Create(fs, ring, JoinPath(partial, file.name), file.bytes));
     CAIRN_RETURN_IF_ERROR(CopyVerified(view, step, file, [&](std::span<const std::byte> bytes) {
-      done += bytes.size();
-      if (progress) progress(done);
+      progress.Add(bytes.size());
       return out->Append(bytes);
     }));
     CAIRN_RETURN_IF_ERROR(out->Finish());
@@ -58,17 +54,9 @@ Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const s
   return fs.SyncDir(partial);
 }
 
-Status VerifyRestored(FileSystem& fs, const std::string& partial, uint64_t extracted,
-                      const ByteProgress& progress) {
+Status VerifyRestored(FileSystem& fs, const std::string& partial, ProgressSum& progress) {
   CAIRN_ASSIGN_OR_RETURN(const auto restored, StepReader::Open(fs, partial));
-  const auto tell = [&](uint64_t read) {
-    if (progress) progress(extracted + read);
-  };
-  return VerifyHash(fs, *restored, tell).status();
-}
-
-Status Sha256Is(const std::string& path, Sha256& sha, const std::string& wanted, const char* otherwise) {
-  return sha.FinishHex() == wanted ? OkStatus() : Corrupt("{}: {}", path, otherwise);
+  return VerifyHash(fs, *restored, progress.OnTop()).status();
 }
 
 // Rebuilds one tree.
@@ -96,7 +84,7 @@ class TreeRestorer {
   }
 
  private:
-  // Those that are told, and of an old record those that files need.
+  // Those of the record; an old record has none, then those that the files lie in.
   Status MakeDirectories() {
     for (const ArchivedFile& file : record_.files)
       for (size_t slash = file.name.find('/'); slash != file.name.npos;
@@ -114,21 +102,19 @@ class TreeRestorer {
   Status MakeFile(const ArchivedFile& file) {
     const std::string from = JoinPath(view_.root(), file.name), to = JoinPath(root_, file.name);
     CAIRN_ASSIGN_OR_RETURN(const auto out, StreamWriter::Create(fs_, ring_, to, file.bytes));
-    Sha256 sha;
-    CAIRN_RETURN_IF_ERROR(ReadThrough(view_, from, file.bytes, [&](std::span<const std::byte> bytes) {
-      sha.Update(bytes);
-      Tell(bytes.size());
+    const auto extract = [&](std::span<const std::byte> bytes) {
+      progress_.Add(bytes.size());
       return WriteWithHoles(*out, file.bytes, bytes);
-    }));
+    };
+    CAIRN_ASSIGN_OR_RETURN(const std::string read, HashThrough(view_, from, file.bytes, extract));
     CAIRN_RETURN_IF_ERROR(out->Finish());
-    CAIRN_RETURN_IF_ERROR(Sha256Is(from, sha, file.sha256, "does not match its SHA-256"));
-    Sha256 again;
-    CAIRN_RETURN_IF_ERROR(ReadThrough(fs_, to, file.bytes, [&](std::span<const std::byte> bytes) {
-      again.Update(bytes);
-      Tell(bytes.size());
+    if (read != file.sha256) return Corrupt("{}: does not match its SHA-256", from);
+    const auto count = [&](std::span<const std::byte> bytes) {
+      progress_.Add(bytes.size());
       return OkStatus();
-    }));
-    CAIRN_RETURN_IF_ERROR(Sha256Is(to, again, file.sha256, "the disk did not keep what was written"));
+    };
+    CAIRN_ASSIGN_OR_RETURN(const std::string written, HashThrough(fs_, to, file.bytes, count));
+    if (written != file.sha256) return Corrupt("{}: the disk did not keep what was written", to);
     return record_.tree ? SetFacts(to, EntryKind::kFile, file.facts) : OkStatus();
   }
 
@@ -156,7 +142,7 @@ class TreeRestorer {
     return OkStatus();
   }
 
-  // Those below first: what is made in a directory moves its time. An old record tells nothing of them.
+  // The deepest first: a file that is made in a directory changes its time. An old record has no directories.
   Status SetDirectories() {
     if (!record_.tree) return FreshDirectory(root_);
     std::vector<ArchivedEntry> entries = record_.tree->entries;
@@ -196,20 +182,14 @@ class TreeRestorer {
     return OkStatus();
   }
 
-  void Tell(uint64_t bytes) {
-    done_ += bytes;
-    if (progress_) progress_(done_);
-  }
-
   FileSystem& fs_;
   TarFileSystem& view_;
   const ArchiveRecord& record_;
   const std::string& root_;
   const RestoreOptions& options_;
-  const ByteProgress& progress_;
+  ProgressSum progress_;
   WriteRing ring_;
   std::set<std::string> directories_;
-  uint64_t done_ = 0;
 };
 
 Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
@@ -244,7 +224,7 @@ std::filesystem::path DestinationPath(const std::string& destination) {
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
   const Result<ArchiveRecord> record = ReadRecord(member);
   if (!record.ok()) return OpenWhole(member, nullptr);
-  return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false, *record);
+  return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), *record);
 }
 
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
@@ -263,8 +243,9 @@ Status RestoreTar(const MemberRef& member, const std::string& destination, const
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
-  CAIRN_RETURN_IF_ERROR(Extract(fs, *view, *step, partial.path(), progress));
-  CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), step->manifest().bytes(), progress));
+  ProgressSum done(progress);
+  CAIRN_RETURN_IF_ERROR(Extract(fs, *view, *step, partial.path(), done));
+  CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), done));
   return partial.Publish();
 }
 

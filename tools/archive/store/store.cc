@@ -13,54 +13,16 @@
 #include <map>
 #include <set>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "store_texts.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/member_title.h"
-#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_pieces.h"
-#include "unpack_text.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kReadme = R"(What lies here, and how to get it back without Cairn
-====================================================
-
-Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files, not
-encrypted. RUN-step-NNNNNNNN.fp16.XXXXXXXX.tar holds the weights of that checkpoint alone, as fp16;
-RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tells what is in it and where, and that it
-was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
-never proven. ledger.sqlite is made from all those and may be deleted.
-
-What is too large for one file goes on in .tar.2, .tar.3 and so on: each of them is a plain tar of its own with some of the
-files, so extract them all. Their .tar.json says how many there are.
-
-RUN-bundle-FIRST-LAST.XXXXXXXX.tar holds several of those in one plain tar, each in a directory of its own; its .tar.json
-and the last entry of the tar itself say which, and where.
-
-With Cairn:
-  cairn archive ls .
-  cairn archive verify .
-  cairn archive restore .:RUN@STEP DESTINATION
-
-Without:
-  tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
-  for f in $(ls -v RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*); do tar -xf $f; done   of several files
-  tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
-  python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
-  cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
-
-Of other files tar gives modes, times, links and empty directories back too, and to root their owners, by number. A name
-that is not ASCII makes GNU tar say "Ignoring unknown extended header keyword 'hdrcharset'", and nothing else. Files of
-several names (hard links) come back as one file for each name. Access lists and extended attributes are not kept.
-Names in a .tar.json are UTF-8; \\ stands for a backslash there and \xff for a byte that is no UTF-8.
-
-unpack.py says how packed files are made, in a few lines; they are zstd frames, so `zstd -t` checks them.
-manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
-  python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
-h5py reads bfloat16 tensors as float32.
-)";
 
 Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view text) {
   const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
@@ -126,10 +88,6 @@ struct Selector {
   }
 };
 
-bool IsId(std::string_view text) {
-  return text.size() >= kMinIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
   Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
@@ -141,7 +99,7 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
   if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
   const size_t mark = selector.run.rfind('~');
   const std::string id = mark == text.npos ? selector.run : selector.run.substr(mark + 1);
-  if (!IsId(id)) return selector;
+  if (id.size() < kMinIdDigits || !IsHex(id)) return selector;
   selector.run = mark == text.npos ? "" : selector.run.substr(0, mark);
   selector.id = id;
   return selector;
@@ -308,9 +266,13 @@ Result<ArchiveRecord> ReadRecord(const MemberRef& ref) {
   return ReadSidecar(ref);
 }
 
+Status WriteRecord(const Store& store, const ArchiveRecord& record) {
+  return ReplaceSmallFile(store.fs(), store.Sidecar(TarName(record)), EncodeRecord(record));
+}
+
 Status WriteStoreReadme(const Store& store) {
   CAIRN_RETURN_IF_ERROR(WriteWhereOther(store.fs(), store.Path(kUnpackName), kUnpackText));
-  return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadme);
+  return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadmeText);
 }
 
 Result<FileLock> LockStore(const Store& store) {

@@ -14,6 +14,13 @@
 
 namespace cairn {
 
+inline constexpr std::string_view kReadmeName = "README.txt";
+inline constexpr std::string_view kUnpackName = "unpack.py";
+inline constexpr std::string_view kLedgerName = "ledger.sqlite";  // ledger.h
+inline constexpr std::string_view kStatusName = "status.json";  // of the last run, unless the policy names it
+inline constexpr std::string_view kTeamName = ".team";          // team.h
+inline constexpr std::string_view kTeamClaimsName = ".claims";  // a directory; team.h
+
 class Store {
  public:
   Store(FileSystem& fs, std::string directory) : fs_(&fs), directory_(std::move(directory)) {}
@@ -21,7 +28,7 @@ class Store {
   FileSystem& fs() const { return *fs_; }
   const std::string& directory() const { return directory_; }
 
-  // The path of what has this name in the store: a tar, a bundle, a piece of a tar, one of store_names.h.
+  // The path of a tar, a bundle, a piece of a tar, or one of the names above.
   std::string Path(std::string_view name) const { return JoinPath(directory_, name); }
   // The paths of what lies beside a tar or a bundle of this name.
   std::string Sidecar(std::string_view tar) const { return Path(tar) + ".json"; }
@@ -107,6 +114,9 @@ ArchiveMember DescribeTar(const MemberRef& member);
 
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
 Result<ArchiveRecord> ReadRecord(const MemberRef& member);
+
+// Puts a member's own sidecar in its place, whole and synced.
+Status WriteRecord(const Store& store, const ArchiveRecord& record);
 
 // Writes README.txt and unpack.py if they are missing or of another version.
 Status WriteStoreReadme(const Store& store);

@@ -18,7 +18,6 @@ namespace cairn {
 
 struct StoreOptions {
   bool pack = false;  // files in fewer bytes (packed_file.h)
-  int threads = 0;    // that encode; 0: one a processor
   double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
   uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
   std::vector<std::string> claims = {};  // who asks for it (claims.h)
@@ -54,9 +53,6 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
 // was read, and that nothing changed from before it was read to after. Errors: those of ListTree too.
 Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
                              const StoreOptions& options = {}, Links links = Links::kRefuse);
-
-// Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
-Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& progress);
 
 // Reads an archived step back. Errors: Corrupt with the first problem.
 Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record, const ByteProgress& progress);

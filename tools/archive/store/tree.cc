@@ -14,8 +14,8 @@
 #include <mutex>
 
 #include "ckpt/base/sha256.h"
-#include "ckpt/io/file_scan.h"
 #include "tools/archive/store/source.h"
+#include "tools/archive/store/verify.h"
 #include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
@@ -156,19 +156,6 @@ class Lister {
   std::vector<TreeFile> files_;
 };
 
-Result<std::string> HashFile(FileSystem& fs, const std::string& path, uint64_t bytes) {
-  Sha256 sha;
-  if (bytes > 0) {
-    CAIRN_ASSIGN_OR_RETURN(const auto scan,
-                           FileScan::Open(fs, path, bytes, Direct::kAuto, /*may_map=*/false));
-    while (scan->offset() < bytes) {
-      CAIRN_ASSIGN_OR_RETURN(const auto next, scan->Next(bytes - scan->offset()));
-      sha.Update(next);
-    }
-  }
-  return sha.FinishHex();
-}
-
 // The files that this process has read. A file that changed so lately that a write could leave all its times
 // as they are is read every time.
 class KnownHashes {
@@ -185,7 +172,7 @@ class KnownHashes {
       if (known != hashes_.end() && known->second.first == file) return known->second.second;
     }
     const int64_t start = std::time(nullptr);
-    CAIRN_ASSIGN_OR_RETURN(std::string sha, HashFile(fs, path, file.info.bytes));
+    CAIRN_ASSIGN_OR_RETURN(std::string sha, HashThrough(fs, path, file.info.bytes));
     constexpr int64_t kSettled = 2'000'000'000;  // nanoseconds; clocks of file systems are coarse
     const std::lock_guard lock(mutex_);
     if (start * 1'000'000'000 - file.changed_unix_nanoseconds > kSettled) hashes_[path] = {file, sha};
@@ -231,30 +218,22 @@ Result<ArchivedEntry> RootOf(const std::string& directory) {
   return ArchivedEntry{.name = "", .kind = EntryKind::kDirectory, .target = "", .facts = FactsOf(st)};
 }
 
-Links LinksOf(const ArchiveRecord& record) {
-  return record.tree && record.tree->followed_links ? Links::kFollow : Links::kKeep;
+// For a comparison by names, kinds, sizes and modes, which needs no reading.
+ArchiveRecord WithoutSums(ArchiveRecord record) {
+  for (ArchivedFile& file : record.files) file.sha256.clear();
+  return record;
 }
 
-// Names, kinds, sizes and modes agree, so that it is worth reading the files.
-bool MayBe(const ArchiveRecord& listed, const ArchiveRecord& stored) {
-  if (stored.form != Form::kFiles || !stored.tree || stored.source != listed.source ||
-      stored.tree->followed_links != listed.tree->followed_links)
-    return false;
-  ArchiveRecord bare = stored;
-  for (ArchivedFile& file : bare.files) file.sha256.clear();
-  return ContentsOf(bare) == ContentsOf(listed);
-}
-
-// Reads the files that are listed. `read` gives the SHA-256 of each.
-template <typename Read>
+// Reads the files that are listed. `fresh`: even those whose SHA-256 this process knows.
 Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, Links links,
-                                 const std::vector<TreeFile>& files, Read read) {
-  ArchiveRecord record = DescribeTree(directory, files);
-  record.tree->followed_links = links == Links::kFollow;
+                                 const std::vector<TreeFile>& files, bool fresh) {
+  ArchiveRecord record = DescribeTree(directory, files, links);
   auto described = record.files.begin();
   for (const TreeFile& file : files) {
     if (file.kind != EntryKind::kFile) continue;
-    CAIRN_ASSIGN_OR_RETURN(described->sha256, read(JoinPath(directory, file.name), file));
+    const std::string path = JoinPath(directory, file.name);
+    CAIRN_ASSIGN_OR_RETURN(described->sha256, fresh ? HashThrough(fs, path, file.info.bytes)
+                                                    : KnownHashes::Instance().Of(fs, path, file));
     ++described;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> after, ListTree(fs, directory, links));
@@ -275,9 +254,9 @@ Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& direct
   return Lister(fs, directory, links).List();
 }
 
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files) {
+ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files, Links links) {
   ArchiveRecord record = NameTree(directory);
-  record.tree.emplace();
+  record.tree = ArchivedTree{.followed_links = links == Links::kFollow};
   if (const auto root = RootOf(directory); root.ok()) record.tree->entries.push_back(*root);
   for (const TreeFile& file : files) {
     if (file.kind == EntryKind::kFile)
@@ -292,9 +271,7 @@ ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeF
 
 Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory, Links links) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  return ReadListed(fs, directory, links, files, [&](const std::string& path, const TreeFile& file) {
-    return KnownHashes::Instance().Of(fs, path, file);
-  });
+  return ReadListed(fs, directory, links, files, /*fresh=*/false);
 }
 
 std::string TreeDigest(const ArchiveRecord& record) {
@@ -324,28 +301,26 @@ Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored) {
 
 Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRecord& record) {
   CAIRN_RETURN_IF_ERROR(CheckKnownContent(record));
-  const Links links = LinksOf(record);
+  const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  ArchiveRecord bare = record;  // what needs no reading comes first
-  for (ArchivedFile& file : bare.files) file.sha256.clear();
-  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(directory, files), bare));
-  CAIRN_ASSIGN_OR_RETURN(
-      const ArchiveRecord now,
-      ReadListed(fs, directory, links, files, [&](const std::string& path, const TreeFile& file) {
-        return HashFile(fs, path, file.info.bytes);
-      }));
+  // First without reading the files.
+  CAIRN_RETURN_IF_ERROR(CompareTrees(DescribeTree(directory, files, links), WithoutSums(record)));
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord now, ReadListed(fs, directory, links, files, /*fresh=*/true));
   return CompareTrees(now, record);
 }
 
 Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
                                               const std::string& directory, Links links) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory, links));
-  ArchiveRecord listed = DescribeTree(directory, files);
-  listed.tree->followed_links = links == Links::kFollow;
+  const ArchiveRecord listed = DescribeTree(directory, files, links);
   for (const ArchiveMember& member : members) {
-    if (member.state != MemberState::kVerified || !MayBe(listed, *member.record)) continue;
+    if (member.state != MemberState::kVerified || member.record->source != listed.source) continue;
+    const ArchiveRecord& stored = *member.record;
+    if (!CompareTrees(listed, WithoutSums(stored)).ok() ||
+        stored.tree->followed_links != listed.tree->followed_links)
+      continue;
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord now, DescribeTree(fs, directory, links));
-    if (CompareTrees(now, *member.record).ok()) return member.record;
+    if (CompareTrees(now, stored).ok()) return member.record;
   }
   return std::optional<ArchiveRecord>();
 }

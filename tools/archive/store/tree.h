@@ -49,11 +49,11 @@ struct TreeFile {
 Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory,
                                        Links links = Links::kRefuse);
 
-// What is known of a tree before its files are read: names, places and facts. Its digest then is one of names
-// and sizes and stands for nothing.
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files);
-// The record that the tree would get, without its place in a tar; every file is read. A file whose path,
-// inode, size and times (nanoseconds) are those of one that this process read before is not read again.
+// The record of a tree before its files are read: names, places and facts. Its digest then covers only names
+// and sizes, and identifies nothing.
+ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files, Links links);
+// The record that the tree would get, without its place in a tar; every file is read. A file is not read
+// again if this process read one of the same path, inode, size and times (nanoseconds).
 Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory, Links links);
 
 // The digest of a tree's path and content: 32 hex digits. Requires the files' SHA-256.

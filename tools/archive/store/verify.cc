@@ -54,17 +54,15 @@ VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const Arch
   VerifyReport report;
   for (const ArchivedFile& file : record.files) {
     const std::string path = JoinPath(root, file.name);
-    const Status status = [&]() -> Status {
-      Sha256 sha;
-      CAIRN_RETURN_IF_ERROR(ReadThrough(view, path, file.bytes, [&](std::span<const std::byte> bytes) {
-        sha.Update(bytes);
-        report.bytes_checked += bytes.size();
-        if (progress) progress(report.bytes_checked);
-        return OkStatus();
-      }));
-      return sha.FinishHex() == file.sha256 ? OkStatus() : Corrupt("does not match its SHA-256");
-    }();
-    if (!status.ok()) report.Add(status, path);
+    const auto sha256 = HashThrough(view, path, file.bytes, [&](std::span<const std::byte> bytes) {
+      report.bytes_checked += bytes.size();
+      if (progress) progress(report.bytes_checked);
+      return OkStatus();
+    });
+    if (!sha256.ok())
+      report.Add(sha256.status(), path);
+    else if (*sha256 != file.sha256)
+      report.Add(Corrupt("does not match its SHA-256"), path);
   }
   return report;
 }
@@ -75,20 +73,20 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
   const TarIndex& index = view.index();
   if (index.directory != record.directory)
     return Corrupt("holds '{}', the sidecar says '{}'", index.directory, record.directory);
-  if (index.entries.size() != record.files.size() + 1)
-    return Corrupt("has {} files, the sidecar says {}", index.entries.size(), record.files.size() + 1);
-  std::map<std::string_view, const TarEntry*> named;
-  for (const TarEntry& entry : index.entries) named[entry.name] = &entry;
+  if (index.files.size() != record.files.size() + 1)
+    return Corrupt("has {} files, the sidecar says {}", index.files.size(), record.files.size() + 1);
+  std::map<std::string_view, const ArchivedFile*> named;
+  for (const ArchivedFile& file : index.files) named[file.name] = &file;
   for (const ArchivedFile& file : record.files) {
     const auto found = named.find(file.name);
-    if (found == named.end() || found->second->offset != file.offset ||
-        found->second->bytes != file.stored_bytes || found->second->packed != file.packed)
+    const ArchivedFile* const there = found == named.end() ? nullptr : found->second;
+    if (there == nullptr || there->offset != file.offset || there->stored_bytes != file.stored_bytes ||
+        there->packed != file.packed)
       return Corrupt("its entry {} is not where the sidecar says{}", file.name,
                      record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
-    if (view.BytesOf(*found->second) != file.bytes)
-      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name,
-                     view.BytesOf(*found->second), file.bytes);
-    if (record.tree && found->second->facts != file.facts)
+    if (there->bytes != file.bytes)
+      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name, there->bytes, file.bytes);
+    if (record.tree && there->facts != file.facts)
       return Corrupt("its entry {} has another mode, owner or time than the sidecar says", file.name);
   }
   CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
@@ -98,13 +96,28 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
   return OkStatus();
 }
 
-Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink) {
-  if (bytes == 0) return OkStatus();
+Result<std::string> HashThrough(FileSystem& fs, const std::string& path, uint64_t bytes,
+                                const ByteSink& sink) {
+  Sha256 sha;
+  if (bytes == 0) return sha.FinishHex();
   CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, bytes, Direct::kAuto, /*may_map=*/false));
   while (scan->offset() < bytes) {
     CAIRN_ASSIGN_OR_RETURN(const auto next, scan->Next(bytes - scan->offset()));
-    CAIRN_RETURN_IF_ERROR(sink(next));
+    sha.Update(next);
+    if (sink) CAIRN_RETURN_IF_ERROR(sink(next));
   }
+  return sha.FinishHex();
+}
+
+Status CopyVerified(FileSystem& fs, const StepReader& step, const ManifestFile& file, const ByteSink& sink) {
+  const StepIdentity identity{step.manifest().run, step.manifest().step};
+  VerifyReport report;
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs, {step.DirectoryOf(file.name), file, step.catalog(), identity}, report,
+                                    sink, /*may_map=*/false));
+  CAIRN_RETURN_IF_ERROR(report.status());
+  if (report.bytes_checked != file.bytes)
+    return Corrupt("{}: {} of {} bytes were read", JoinPath(step.DirectoryOf(file.name), file.name),
+                   report.bytes_checked, file.bytes);
   return OkStatus();
 }
 
@@ -112,32 +125,27 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
                        const ByteProgress& progress) {
   const std::string& path = place.root;
   VerifyReport report;
-  const auto problem = [&](const Status& status) { report.Add(status, path); };
-  const auto view = TarFileSystem::Open(fs, place, /*past_cache=*/true);
-  if (!view.ok()) {
-    problem(view.status());
+  const auto problem = [&](const Status& status) {
+    report.Add(status, path);
     return report;
-  }
+  };
+  const auto view = TarFileSystem::Open(fs, place, /*past_cache=*/true);
+  if (!view.ok()) return problem(view.status());
   if (place.form == Form::kFiles) {
-    if (record == nullptr) {
-      problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
-      return report;
-    }
+    if (record == nullptr)
+      return problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
     report = VerifyTree(**view, path, *record, progress);
   } else {
     const auto step = StepReader::Open(**view, path);
-    if (!step.ok()) {
-      problem(step.status());
-      return report;
-    }
+    if (!step.ok()) return problem(step.status());
     report = VerifyHash(**view, **step, progress, kVerifyJobs);
     report.Join(VerifyStructure(**step));
     if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
       problem(Corrupt("holds another manifest than the sidecar says"));
   }
-  if (record != nullptr)
-    if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);
-  if (record != nullptr) NamePieces(report, place, *record);
+  if (record == nullptr) return report;
+  if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);
+  NamePieces(report, place, *record);
   return report;
 }
 

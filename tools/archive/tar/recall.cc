@@ -8,12 +8,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdio>
 #include <cstdlib>
 
 #include "ckpt/io/file_facts.h"
+#include "tools/process/child.h"
 #include "tools/process/shell_word.h"
 
 namespace cairn {
@@ -27,18 +26,6 @@ std::string Fill(std::string command, const std::string& mark, const std::string
   const size_t at = command.find(mark);
   if (at == command.npos) return command + " " + words;
   return command.replace(at, mark.size(), words);
-}
-
-Result<std::string> OutputOf(const std::string& command) {
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return IoError("cannot start '{}'", command);
-  std::string text;
-  std::array<char, 4096> part;
-  for (size_t count; (count = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
-    text.append(part.data(), count);
-  const int result = ::pclose(pipe);
-  if (!WIFEXITED(result) || WEXITSTATUS(result) != 0) return IoError("'{}' failed", command);
-  return text;
 }
 
 // Whether `a` comes before `b`, with runs of digits compared as numbers: "T2 9" before "T2 10".
@@ -84,7 +71,8 @@ Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>
     if (!IsStub(path)) continue;
     std::string place;
     if (!commands.stat.empty()) {
-      CAIRN_ASSIGN_OR_RETURN(place, OutputOf(Fill(commands.stat, "{path}", ShellWord(path))));
+      CAIRN_ASSIGN_OR_RETURN(place,
+                             ChildOutput({"sh", "-c", Fill(commands.stat, "{path}", ShellWord(path))}));
     }
     stubs.emplace_back(std::move(place), path);
   }

@@ -17,7 +17,6 @@
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/health.h"
-#include "tools/archive/tar/sidecar.h"
 #include "tools/archive/tar/tar_index.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -34,15 +33,6 @@ constexpr int kBranchVersion = 6;   // with branches, without which the newest s
 constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
-
-bool IsUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t bytes = Utf8Length(text);
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
 
 int VersionOf(const ArchiveRecord& r) {
   if (!r.tree && !IsUtf8(r.source)) return kEscapedVersion;
@@ -294,14 +284,23 @@ std::string FileOf(const ArchiveRecord& record) {
   return record.bundle.empty() ? TarName(record) : record.bundle;
 }
 
-std::optional<TarNameParts> ParseTarName(std::string_view name) {
+const std::string& ContentOf(const ArchiveRecord& record) {
+  return record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
+}
+
+std::optional<std::string_view> StemOfTar(std::string_view name) {
   if (!name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());
   const size_t dot = name.rfind('.');
-  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits ||
-      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos)
+  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits || !IsHex(name.substr(dot + 1)))
     return std::nullopt;
-  name = name.substr(0, dot);
+  return name.substr(0, dot);
+}
+
+std::optional<TarNameParts> ParseTarName(std::string_view name) {
+  const auto stem = StemOfTar(name);
+  if (!stem) return std::nullopt;
+  name = *stem;
   TarNameParts parts;
   for (const Form form : {Form::kWeights, Form::kFiles})
     if (const auto mark = kFormMarks[static_cast<int>(form)]; name.ends_with(mark)) {
@@ -397,6 +396,15 @@ Status TakeSha256Sums(std::string_view text, ArchiveRecord& record) {
     file.sha256 = sum->second->digest;
   }
   return OkStatus();
+}
+
+std::string SidecarText(const json& value) {
+  return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string SignedSidecarText(json root) {
+  root["digest"] = ToHex(DigestOf(SidecarText(root)));
+  return SidecarText(root);
 }
 
 std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText(WithoutDigest(record)); }

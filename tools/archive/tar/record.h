@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -124,7 +125,12 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name);
 std::string TarName(const ArchiveRecord& record);
 // The file in the store that it lies in: its own tar, or its bundle.
 std::string FileOf(const ArchiveRecord& record);
-// What such a name tells; nothing for any other.
+// The manifest digest of the step that is stored, or whose weights are.
+const std::string& ContentOf(const ArchiveRecord& record);
+
+// What stands before ".9f8e7d6c.tar" in the name of a tar or a bundle.
+std::optional<std::string_view> StemOfTar(std::string_view name);
+// The parts of a tar's name.
 struct TarNameParts {
   std::string run;
   int64_t step = 0;
@@ -151,6 +157,10 @@ std::string Sha256Sums(const ArchiveRecord& record);
 // Enters into the record what Sha256Sums() told: every file's SHA-256, a tree's path. Errors: Corrupt naming
 // a file that is missing there.
 Status TakeSha256Sums(std::string_view text, ArchiveRecord& record);
+
+// The text of a sidecar: JSON that carries its own digest, so that any changed byte is caught.
+std::string SignedSidecarText(nlohmann::json root);
+std::string SidecarText(const nlohmann::json& value);  // one text for one value, without a digest
 
 std::string EncodeRecord(const ArchiveRecord& record);
 // Errors: Corrupt, NotSupported (version). The caller adds the path.

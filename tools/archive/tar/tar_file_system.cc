@@ -37,10 +37,9 @@ class TarMemberFile final : public ReadOnlyFile {
 TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar)
     : tar_path_(std::move(tar_path)), index_(std::move(index)), tar_(std::move(tar)) {
   directories_[""];
-  for (const TarEntry& entry : index_.entries) {
-    by_name_[entry.name] = &entry;
-    bytes_[entry.name] = entry.bytes;
-    Show(entry.name);
+  for (const ArchivedFile& file : index_.files) {
+    by_name_[file.name] = &file;
+    Show(file.name);
   }
   std::map<std::string, std::string> links;
   for (const ArchivedEntry& entry : index_.others)
@@ -49,7 +48,7 @@ TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_p
     else if (!entry.name.empty() && directories_.try_emplace(entry.name).second)
       Show(entry.name);
   for (const auto& [name, target] : links)
-    if (const TarEntry* file = FileBehind(name, links)) {
+    if (const ArchivedFile* file = FileBehind(name, links)) {
       by_name_[name] = file;
       Show(name);
     }
@@ -63,8 +62,8 @@ void TarFileSystem::Show(const std::string& path) {
   }
 }
 
-const TarEntry* TarFileSystem::FileBehind(std::string name,
-                                          const std::map<std::string, std::string>& links) const {
+const ArchivedFile* TarFileSystem::FileBehind(std::string name,
+                                              const std::map<std::string, std::string>& links) const {
   constexpr int kMaxLinks = 40;  // as many as Linux follows
   for (int i = 0; i < kMaxLinks; ++i) {
     const auto link = links.find(name);
@@ -80,32 +79,26 @@ Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const
                                                            bool past_cache) {
   CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, place));
   CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
-  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, std::move(index), std::move(tar)));
-  CAIRN_RETURN_IF_ERROR(view->LearnSizes());
-  return view;
+  for (ArchivedFile& file : index.files) {
+    if (!file.packed) continue;
+    Result<PackedTable> table = ReadPackedTable({tar, file.offset, file.stored_bytes});
+    if (!table.ok()) return table.status().WithContext(JoinPath(place.root, file.name));
+    file.bytes = table->bytes;
+  }
+  return std::unique_ptr<TarFileSystem>(new TarFileSystem(place.root, std::move(index), std::move(tar)));
 }
 
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
-                                                           bool past_cache, const ArchiveRecord& record) {
+                                                           const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));
   for (const ArchivedFile& file : record.files)
     if (file.offset > bytes || file.stored_bytes > bytes - file.offset)
       return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
                      bytes, file.name);
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
-  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, IndexOf(record), std::move(tar)));
-  for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
-  return view;
-}
-
-Status TarFileSystem::LearnSizes() {
-  for (const TarEntry& entry : index_.entries) {
-    if (!entry.packed) continue;
-    Result<PackedTable> table = ReadPackedTable({tar_, entry.offset, entry.bytes});
-    if (!table.ok()) return table.status().WithContext(JoinPath(tar_path_, entry.name));
-    bytes_[entry.name] = table->bytes;
-  }
-  return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, /*past_cache=*/false));
+  TarIndex index{.directory = record.directory, .files = record.files};
+  if (record.tree) index.others = record.tree->entries;
+  return std::unique_ptr<TarFileSystem>(new TarFileSystem(place.root, std::move(index), std::move(tar)));
 }
 
 // As in any file system, "directory/" is "directory".
@@ -116,7 +109,7 @@ std::optional<std::string> TarFileSystem::NameOf(std::string path) const {
   return path.starts_with(prefix) ? std::optional(path.substr(prefix.size())) : std::nullopt;
 }
 
-Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
+Result<const ArchivedFile*> TarFileSystem::Entry(const std::string& path) const {
   const std::optional<std::string> name = NameOf(path);
   const auto found = name ? by_name_.find(*name) : by_name_.end();
   if (found == by_name_.end()) return NotFound("{}: no such entry in the tar", path);
@@ -124,13 +117,13 @@ Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
 }
 
 Result<std::unique_ptr<File>> TarFileSystem::OpenForRead(const std::string& path, Direct) {
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  CAIRN_ASSIGN_OR_RETURN(const ArchivedFile* entry, Entry(path));
   return OpenEntry(*entry, /*siblings=*/true);
 }
 
-Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const TarEntry& entry, bool siblings) {
+Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const ArchivedFile& entry, bool siblings) {
   const std::string path = JoinPath(tar_path_, entry.name);
-  FileRange range{tar_, entry.offset, entry.bytes};
+  FileRange range{tar_, entry.offset, entry.stored_bytes};
   if (!entry.packed) return std::unique_ptr<File>(std::make_unique<TarMemberFile>(path, std::move(range)));
   SiblingReader reader;  // none: what completes halves is whole itself
   if (siblings)
@@ -138,8 +131,8 @@ Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const TarEntry& entry, bo
       return ReadSibling(name, offset, out);
     };
   CAIRN_ASSIGN_OR_RETURN(auto file, PackedFile::Open(path, std::move(range), std::move(reader)));
-  if (file->bytes() != bytes_.at(entry.name))
-    return Corrupt("{}: unpacks to {} bytes, not {}", path, file->bytes(), bytes_.at(entry.name));
+  if (file->bytes() != entry.bytes)
+    return Corrupt("{}: unpacks to {} bytes, not {}", path, file->bytes(), entry.bytes);
   return std::unique_ptr<File>(std::move(file));
 }
 
@@ -161,9 +154,9 @@ Status TarFileSystem::ReadSibling(const std::string& name, uint64_t offset, std:
 Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
   if (const std::optional<std::string> name = NameOf(path); name && directories_.contains(*name))
     return FileInfo{.kind = FileKind::kDirectory};
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  CAIRN_ASSIGN_OR_RETURN(const ArchivedFile* entry, Entry(path));
   const int64_t modified = entry->facts.modified_unix_seconds;
-  return FileInfo{FileKind::kFile, BytesOf(*entry), modified, modified};
+  return FileInfo{FileKind::kFile, entry->bytes, modified, modified};
 }
 
 Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {

@@ -22,14 +22,13 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt if a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
 
-  // The same where the sidecar says what lies where: nothing is read before it is asked for.
-  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
+  // The same by the sidecar, through the page cache: nothing is read until somebody asks for it.
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place,
                                                      const ArchiveRecord& record);
 
   const std::string& root() const { return tar_path_; }
+  // With the sizes of packed files as they were.
   const TarIndex& index() const { return index_; }
-  // As the files were; those of packed ones are known.
-  uint64_t BytesOf(const TarEntry& entry) const { return bytes_.at(entry.name); }
 
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override;
   Result<FileInfo> Stat(const std::string& path) override;
@@ -39,20 +38,18 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar);
   // For a file or directory of the tar, "" of the tar itself; nothing for a path elsewhere.
   std::optional<std::string> NameOf(std::string path) const;
-  Result<const TarEntry*> Entry(const std::string& path) const;
-  Result<std::unique_ptr<File>> OpenEntry(const TarEntry& entry, bool siblings);
+  Result<const ArchivedFile*> Entry(const std::string& path) const;
+  Result<std::unique_ptr<File>> OpenEntry(const ArchivedFile& entry, bool siblings);
   Status ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out);
-  Status LearnSizes();
   // Makes a path's last name a name of its directory, and so on upwards.
   void Show(const std::string& path);
   // What a link leads to, where that is a file of the tar.
-  const TarEntry* FileBehind(std::string name, const std::map<std::string, std::string>& links) const;
+  const ArchivedFile* FileBehind(std::string name, const std::map<std::string, std::string>& links) const;
 
   const std::string tar_path_;
   const TarIndex index_;
   const std::shared_ptr<File> tar_;
-  std::map<std::string, const TarEntry*, std::less<>> by_name_;
-  std::map<std::string, uint64_t, std::less<>> bytes_;                     // of each file as it was
+  std::map<std::string, const ArchivedFile*, std::less<>> by_name_;
   std::map<std::string, std::set<std::string>, std::less<>> directories_;  // "" and below -> names
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<File>> siblings_;  // that low halves were completed from

@@ -117,7 +117,7 @@ class Indexer {
   }
 
   Result<TarIndex> Finish() {
-    if (index_.entries.empty()) return Corrupt("{}: an empty tar", path_);
+    if (index_.files.empty()) return Corrupt("{}: an empty tar", path_);
     for (const auto& [name, kind] : kinds_)  // "a" and "a/b" cannot both be files
       for (size_t at = name.find('/'); at != name.npos; at = name.find('/', at + 1))
         if (const auto above = kinds_.find(name.substr(0, at));
@@ -148,7 +148,8 @@ class Indexer {
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return bad("has no size");
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
-    last_ = {.name = name, .offset = header_offset, .bytes = bytes, .facts = FactsOf(entry)};
+    last_ = {.name = name, .bytes = bytes, .sha256 = {}, .offset = header_offset, .stored_bytes = bytes};
+    last_.facts = FactsOf(entry);
     placed_ = false;
     return *kind == EntryKind::kFile ? AddFile(split->second, bad)
                                      : AddOther(*kind, split->second, archive_entry_symlink(entry), bad);
@@ -174,12 +175,13 @@ class Indexer {
 
   template <typename Bad>
   Status AddFile(std::string name, const Bad& bad) {
-    TarEntry entry = last_;
-    entry.packed = name.ends_with(kPackedSuffix) && name.size() > kPackedSuffix.size();
-    if (entry.packed) name.resize(name.size() - kPackedSuffix.size());
+    ArchivedFile file = last_;
+    file.packed = name.ends_with(kPackedSuffix) && name.size() > kPackedSuffix.size();
+    if (file.packed) name.resize(name.size() - kPackedSuffix.size());
+    if (file.packed) file.bytes = 0;
     if (!kinds_.emplace(name, EntryKind::kFile).second) return bad("is there twice");
-    entry.name = std::move(name);
-    index_.entries.push_back(std::move(entry));
+    file.name = std::move(name);
+    index_.files.push_back(std::move(file));
     return OkStatus();
   }
 
@@ -200,7 +202,7 @@ class Indexer {
     const uint64_t blocks_bytes = TarBlocksBytes(last_.bytes);
     if (next_header > tar_bytes_ || next_header < last_.offset + kTarBlockBytes + blocks_bytes)
       return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last_.name);
-    if (file) index_.entries.back().offset = next_header - blocks_bytes;
+    if (file) index_.files.back().offset = next_header - blocks_bytes;
     end_ = next_header;
     return OkStatus();
   }
@@ -208,7 +210,7 @@ class Indexer {
   const bool tree_;
   std::string path_;
   uint64_t tar_bytes_ = 0;  // where the file ends
-  TarEntry last_;           // by its name in the tar and its header's offset
+  ArchivedFile last_;       // by its name in the tar and its header's offset
   bool is_file_ = true;     // that one
   bool placed_ = true;      // its data has its offset
   uint64_t end_ = 0;
@@ -227,14 +229,6 @@ bool IsPlainPath(std::string_view path) {
     at = slash + 1;
   }
   return true;
-}
-
-TarIndex IndexOf(const ArchiveRecord& record) {
-  TarIndex index{.directory = record.directory, .entries = {}};
-  for (const ArchivedFile& file : record.files)
-    index.entries.push_back({file.name, file.offset, file.stored_bytes, file.packed, file.facts});
-  if (record.tree) index.others = record.tree->entries;
-  return index;
 }
 
 TarPlace PlaceOfTar(const std::string& path) {
@@ -259,9 +253,9 @@ Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
   return indexer.Finish();
 }
 
-Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
+Result<ArchivedFile> ReadLastEntry(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  TarEntry last;
+  ArchivedFile last;
   const auto note = [&](archive_entry* entry, uint64_t) {
     const char* name = archive_entry_pathname(entry);
     const la_int64_t bytes = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : -1;
@@ -269,7 +263,8 @@ Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
     const bool tree = type == AE_IFDIR || type == AE_IFLNK;  // of a member; the last entry is a file
     if (name == nullptr || (type != AE_IFREG && !tree) || bytes < 0)
       return Corrupt("{}: entry '{}' is not a plain file", path, name == nullptr ? "?" : name);
-    last = {.name = tree ? "" : name, .bytes = static_cast<uint64_t>(bytes)};
+    last.name = tree ? "" : name;
+    last.bytes = static_cast<uint64_t>(bytes);
     return OkStatus();
   };
   CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, path, path, 0, info.bytes, note));

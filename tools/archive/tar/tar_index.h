@@ -1,4 +1,4 @@
-// What lies where in an archived step's tar: read from its headers alone, and trusted with nothing.
+// The entries of an archived step's tar, read from its headers alone. Nothing in them is trusted.
 //
 // A member of an archive is a plain pax tar of RUN/step-N/FILE entries, regular files all; of a tree (a tar's
 // name tells, record.h) RUN/NAME/PATH, directories and symbolic links too. Whatever else a tar can say
@@ -21,18 +21,10 @@ constexpr uint64_t TarBlocksBytes(uint64_t bytes) {
   return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
 }
 
-struct TarEntry {
-  std::string name;     // within the step, without the suffix of packed files
-  uint64_t offset = 0;  // of its bytes in the tar
-  uint64_t bytes = 0;   // in the tar
-  bool packed = false;  // packed_file.h
-  EntryFacts facts = {};
-};
-
 struct TarIndex {
   std::string directory;                   // "RUN/step-00000040", common to all entries
-  std::vector<TarEntry> entries;           // files
-  std::vector<ArchivedEntry> others = {};  // directories and links, of a tree
+  std::vector<ArchivedFile> files;         // without SHA-256; `bytes` of packed ones are 0
+  std::vector<ArchivedEntry> others = {};  // directories and links of a tree
   uint64_t end = 0;                        // behind the last entry, filled up to a whole block
 };
 
@@ -55,8 +47,6 @@ bool IsPlainPath(std::string_view path);
 // naming the piece, or the entry and what is wrong with it.
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place);
 // The last entry of a tar, whatever its name. Errors: Corrupt.
-Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path);
-// The same from what the sidecar says, without reading the tar. The list for sha256sum is not in it.
-TarIndex IndexOf(const ArchiveRecord& record);
+Result<ArchivedFile> ReadLastEntry(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn

@@ -1,8 +1,6 @@
 // The verb plans under the store's lock, asks for all files of the plan from tape at once, and then makes
 // bundles by a plan of its own for each (bundler.h), from what has come back.
 
-#include "tools/commands/archive/cmd_archive_bundle.h"
-
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -12,6 +10,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
+#include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
 namespace {
@@ -32,10 +31,9 @@ Result<int> RunBundle(const BundleOptions& options) {
   const Store store(fs, policy.store);
   std::optional<FileLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(FileLock taken, LockStore(store));
-    lock.emplace(std::move(taken));
+    CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-    CAIRN_RETURN_IF_ERROR(CleanStore(store));
+    CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));
@@ -98,10 +96,11 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
                bundling.waiting_members, HumanBytes(bundling.waiting_bytes), HumanBytes(policy.bundle));
 }
 
-void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
+void AddArchiveBundle(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<BundleOptions>();
   CLI::App* bundle =
-      archive.add_subcommand("bundle", "put all small members of a store into few large tar files");
+      AddArchiveVerb(archive, verb, "bundle", "put all small members of a store into few large tar files",
+                     options, RunBundle);
   bundle->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   bundle->add_flag("--json", options->json, "print facts as JSON");
   bundle->add_flag("--dry-run", options->dry_run,
@@ -115,7 +114,6 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
       "([recall] of the policy; without it they stay there); those that no class keeps stay there, since a "
       "bundle is pruned as a whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
-  bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });
 }
 
 }  // namespace cairn

@@ -2,8 +2,6 @@
 // (team.h). A source that fails is a problem and ends nothing. A process that others outlast exits 0,
 // because mpirun would end the others; the last one's exit status covers all of them.
 
-#include "tools/commands/archive/cmd_archive_run.h"
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,7 +19,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/writer_flags.h"
-#include "tools/commands/archive/cmd_archive_policy.h"
+#include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
 namespace {
@@ -43,7 +41,7 @@ struct ArchiveRunOptions {
   bool json = false;
 };
 
-std::string MemberText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
+std::string RecordText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
 
 // Stores one source after the other.
 class Runner {
@@ -114,7 +112,7 @@ class Runner {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(store_, request));
     if (!outcome.stored || options_.json) return outcome;
     const bool goes = request.delete_source && (request.delete_newest || !StaysAsNewest(request.source));
-    fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
+    fmt::print("would store {} as {}{}\n", RecordText(outcome.record),
                options_.weights        ? "its fp16 weights"
                : request.source.native ? store_.Path(TarName(outcome.record))
                                        : "a tree in " + options_.store,
@@ -139,9 +137,9 @@ class Runner {
   void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
     const std::string tar = store_.Path(FilesText(o.record));
     if (!o.stored)
-      fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
+      fmt::print("{} is stored and verified already: {}\n", RecordText(o.record), tar);
     else if (!options_.dry_run)
-      fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
+      fmt::print("stored {} as {}: {}, read back and verified, {}\n", RecordText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
     if (o.newest && source.of_run) fmt::print("{} stays: the newest healthy step of its run\n", source.path);
@@ -206,28 +204,11 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 
 }  // namespace
 
-Status CleanAndReport(const Store& store) {
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
-  for (const std::string& name : left_alone) PrintProblem("note: " + LeftAloneText(store, name));
-  return OkStatus();
-}
-
-std::string FilesText(const ArchiveRecord& record) {
-  const std::string file = FileOf(record);
-  return record.pieces.empty() ? file : fmt::format("{} in {} files", file, record.pieces.size());
-}
-
-ExitCode ArchiveExitCode(const Status& status) {
-  const bool damage = status.kind() == StatusKind::kCorrupt || status.kind() == StatusKind::kNotFound ||
-                      status.kind() == StatusKind::kNotSupported;
-  return damage ? kExitCheckFailed : kExitTrouble;
-}
-
-void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
+void AddArchiveRun(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<ArchiveRunOptions>();
-  CLI::App* run = archive.add_subcommand(
-      "run", "store steps that are not stored yet, and prove them by reading them back");
+  CLI::App* run = AddArchiveVerb(archive, verb, "run",
+                                 "store steps that are not stored yet, and prove them by reading them back",
+                                 options, RunArchive);
   run->add_option(
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
@@ -270,7 +251,6 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
       "refused.\n\n" +
       HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
                  "a source is damaged, or it changed or vanished meanwhile, and is not stored"));
-  run->callback([options, &verb] { verb = [options] { return RunArchive(*options); }; });
 }
 
 }  // namespace cairn

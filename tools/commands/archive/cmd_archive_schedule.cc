@@ -3,8 +3,6 @@
 // a plan (schedule_install.h) is shown or done, step by step, so that a failure half-way shows what was
 // done before it.
 
-#include "tools/commands/archive/cmd_archive_schedule.h"
-
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +15,7 @@
 #include "tools/archive/store/source.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
+#include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {
 namespace {
@@ -107,10 +106,11 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
 
 }  // namespace
 
-void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
+void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   const auto arguments = std::make_shared<ScheduleArguments>();
   CLI::App* schedule =
-      archive.add_subcommand("schedule", "print, install or remove the schedule that runs a policy");
+      AddArchiveVerb(archive, verb, "schedule", "print, install or remove the schedule that runs a policy",
+                     arguments, RunSchedule);
   schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
   CLI::Option_group* kind = schedule->add_option_group("scheduler");
   kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
@@ -156,7 +156,6 @@ void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
       "script.\n\n" +
       HelpFooter("cairn archive schedule archive.toml --slurm --install --partition io\n"
                  "  cairn archive schedule archive.toml --slurm --uninstall"));
-  schedule->callback([arguments, &verb] { verb = [arguments] { return RunSchedule(*arguments); }; });
 }
 
 }  // namespace cairn

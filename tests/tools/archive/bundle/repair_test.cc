@@ -12,7 +12,7 @@
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
 #include "tools/archive/tar/tar_parity.h"
 
 namespace cairn {

@@ -60,12 +60,11 @@ class PruneTest : public testing::Test {
       }
   }
 
-  void Prune(const Policy& policy, const std::vector<std::string>& adopt = {}) {
-    const auto entries = PlanPrune(fs, policy, adopt);
+  void PruneBy(const Policy& policy, const std::vector<std::string>& adopt = {}) {
+    const auto entries = Prune(fs, policy, adopt);
     ASSERT_TRUE(entries.ok()) << entries.status().message();
     why_.clear();
     for (const PruneEntry& entry : *entries) why_[fmt::format("{}@{}", entry.run, entry.step)] = entry.why;
-    ASSERT_TRUE(RemovePruned(fs, policy, *entries).ok());
   }
 
   // "id:step:claims", sorted.
@@ -90,14 +89,14 @@ TEST_F(PruneTest, TwoDirectoriesOfOneNameAreTwoRuns) {
   Make("e1/gpt", 4, 'a');
   Make("e2/gpt", 8, 'b');
   Run(policy_);
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly", "b:8:weekly"}));
   const Plan plan = MakePlan(fs, policy_, 0, 0).value();
   EXPECT_TRUE(plan.ambiguous);
   EXPECT_EQ(plan.entries.front().title.substr(0, 4), "gpt~") << plan.entries.front().title;
   Make("e1/gpt", 6, 'a');  // the next is asked for as well, and takes the place of the one before
   Run(policy_);
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "b:8:weekly"}));
 }
 
@@ -109,7 +108,7 @@ TEST_F(PruneTest, ARunThatWasStartedAnewUnderItsNameIsAnotherOne) {
   Make("e1/gpt", 4, 'b');
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:8:weekly", "b:4:weekly"}));
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:8:weekly", "b:4:weekly"}));
   EXPECT_EQ(why_["gpt@8"], "of a run that is not on scratch, or not of this policy");
 }
@@ -123,7 +122,7 @@ TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
   const std::string manifest = dir_ / "e1/gpt/step-00000006/manifest.json";
   stdfs::last_write_time(manifest, stdfs::last_write_time(manifest) + std::chrono::hours(1));
   Run(policy_);
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune takes neither
 }
 
@@ -148,7 +147,7 @@ TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
   Make("e2/gpt", 4, 'a');  // copied before the ancestor's step 8
   Make("e2/gpt", 6, 'b');
   Run(policy_);
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:8:weekly", "b:6:weekly"}));
 }
 
@@ -161,7 +160,7 @@ TEST_F(PruneTest, CopiesOfOneRunAreStoredOnceAndKeepWhatIsThere) {
   Make("e2/gpt", 6, 'a', 2);  // both went on, under an older version
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly", "a:6:weekly", "a:6:weekly"}));
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored().size(), 3u);
   EXPECT_EQ(why_["gpt@4"], "of a run that several directories are copies of");
 }
@@ -205,13 +204,13 @@ TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
   Make("e1/gpt", 4, 'a');
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:daily, weekly", "a:4:weekly"}));
-  Prune(policy_);  // 2 is asked for by neither any more; daily has not said so
+  PruneBy(policy_);  // 2 is asked for by neither any more; daily has not said so
   EXPECT_EQ(Stored(), (Members{"a:2:daily", "a:4:weekly"}));
   EXPECT_EQ(why_["gpt@2"], "no class asks for it; it stays, claimed by daily, too");
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(why_["gpt@2"], "claimed by daily, not by this policy");
   Run(daily);
-  Prune(daily);
+  PruneBy(daily);
   EXPECT_EQ(Stored(), (Members{"a:4:daily, weekly"}));
 }
 
@@ -225,7 +224,7 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   const std::vector<ArchiveMember> members = ListStore(store_).value();
   for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
-  Prune(none);
+  PruneBy(none);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
 }
 
@@ -239,11 +238,11 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   store(4, {std::string(kByHand)});
   Run(policy_);
   const Members all{"a:2:unknown", "a:4:hand", "a:6:weekly"};
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), all);
   EXPECT_EQ(OrphanedClaims(fs, policy_)->size(), 1u);
   EXPECT_EQ(AdoptClaims(store_, {"unknown", "by hand"}, "weekly").value(), 2u);
-  Prune(policy_);
+  PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly"}));
 }
 
@@ -256,12 +255,12 @@ TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
   Make("e1/gpt", 4, 'a');
   moved.path = dir_ / "new.toml";
   Run(moved);
-  Prune(moved);
+  PruneBy(moved);
   EXPECT_EQ(Stored().size(), 2u);
   ASSERT_EQ(OrphanedClaims(fs, moved)->size(), 1u);
   EXPECT_NE(OrphanedClaims(fs, moved)->front().find("--adopt 'policy:" + dir_ / "old.toml'"),
             std::string::npos);
-  Prune(moved, {"policy:" + dir_ / "old.toml"});
+  PruneBy(moved, {"policy:" + dir_ / "old.toml"});
   EXPECT_EQ(Stored().size(), 1u);
 }
 

@@ -15,7 +15,8 @@
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
+#include "tools/archive/store/rebuild.h"
 #include "tools/archive/store/restore.h"
 
 namespace cairn {

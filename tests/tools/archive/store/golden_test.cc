@@ -6,6 +6,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tools/archive/bundle/scrub.h"
+#include "tools/archive/store/rebuild.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/store_member.h"
 

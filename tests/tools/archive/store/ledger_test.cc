@@ -66,7 +66,7 @@ TEST_F(LedgerTest, KeepsScrubsAndSources) {
   {
     auto ledger = Ledger::Open({fs_, dir_.path()});
     ASSERT_TRUE(ledger->SetScrub(tar, {77, "a bit"}).ok());
-    ASSERT_TRUE(ledger->NoteSource({"/s", "gpt", 50, 9, "", "scratch only"}).ok());
+    ASSERT_TRUE(ledger->NoteSource({"/s", "gpt", 50, 9}).ok());
   }
   EXPECT_EQ(Synced()[0].scrub.unix_seconds, 77);
   EXPECT_EQ(StateText(fs_, Synced()[0]), "damaged");

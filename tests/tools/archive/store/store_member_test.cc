@@ -130,9 +130,9 @@ TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
     // What fills a file up to whole blocks is nobody's data.
     if (report.problems.empty()) {
       const auto index = ReadTarIndex(FileSystem::Posix(), PlaceOfTar(tar));
-      for (const TarEntry& entry : index->entries)
-        EXPECT_FALSE(at >= entry.offset && at < entry.offset + entry.bytes)
-            << entry.name << " at byte " << at;
+      for (const ArchivedFile& file : index->files)
+        EXPECT_FALSE(at >= file.offset && at < file.offset + file.stored_bytes)
+            << file.name << " at byte " << at;
     }
   }
 }

@@ -14,6 +14,7 @@
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/delete.h"
+#include "tools/archive/store/rebuild.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/tar/tar_pieces.h"
 

@@ -16,7 +16,8 @@
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/removal.h"
+#include "tools/archive/store/leftovers.h"
+#include "tools/archive/store/rebuild.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/tar/tar_writer.h"
 
@@ -120,7 +121,7 @@ TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
 TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
   std::mt19937 random(1);
   for (int i = 0; i < 12; ++i) {
-    const StoreOptions options{.pack = i % 2 == 1, .threads = 1, .max_tar_bytes = 1 + random() % 600'000};
+    const StoreOptions options{.pack = i % 2 == 1, .max_tar_bytes = 1 + random() % 600'000};
     ASSERT_TRUE(Store(FileSystem::Posix(), options).ok());
     const ArchiveRecord record = *Member().record;
     uint64_t begin = 0;

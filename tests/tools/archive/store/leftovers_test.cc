@@ -1,11 +1,10 @@
-#include "tools/archive/store/store_names.h"
+#include "tools/archive/store/leftovers.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "tests/support/temp_dir.h"
-#include "tools/archive/store/archiver.h"
 
 namespace cairn {
 namespace {
@@ -54,7 +53,7 @@ constexpr Case kCases[] = {
     {".staging-1a2b3c4d", Leftover::kNone, FileKind::kLink},
 };
 
-TEST(StoreNamesTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
+TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
   for (const Case& c : kCases) {
     EXPECT_EQ(LeftoverOf(c.name, c.kind), c.leftover) << c.name;
     EXPECT_TRUE(LooksLikeLeftover(c.name)) << c.name;
@@ -64,7 +63,7 @@ TEST(StoreNamesTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
     EXPECT_FALSE(LooksLikeLeftover(name)) << name;
 }
 
-TEST(StoreNamesTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
+TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir, outside;
   ASSERT_TRUE(WriteSmallFile(fs, outside / "kept", "k").ok());
@@ -84,10 +83,12 @@ TEST(StoreNamesTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   std::filesystem::create_symlink(outside / "kept", dir / "gpt-step-00000050.9f8e7d6c.tar.partial");
   others.insert(others.end(), {".staging-0a0a0a0a", "gpt-step-00000050.9f8e7d6c.tar.partial"});
   std::ranges::sort(others);
-  std::vector<std::string> left_alone;
-  ASSERT_TRUE(CleanStore({fs, dir.path()}, &left_alone).ok());
-  EXPECT_EQ(left_alone, others);
+  std::vector<std::string> notes, expected;
+  ASSERT_TRUE(CleanStore({fs, dir.path()}, &notes).ok());
   EXPECT_EQ(fs.List(dir.path()).value(), others);
+  for (const std::string& name : others)
+    expected.push_back(dir / name + " is left alone: Cairn did not make it");
+  EXPECT_EQ(notes, expected);
   EXPECT_TRUE(fs.Stat(outside / "kept").ok());
 }
 

@@ -1,0 +1,37 @@
+// Removes members from a store, and the files and directories that killed runs left there. Files that Cairn
+// did not make are left alone.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/archive/store/store.h"
+
+namespace cairn {
+
+inline constexpr std::string_view kStagingPrefix = ".staging-";  // of weights on their way into a tar
+
+// Removes a tar or a bundle from the store with its sidecar, parity and pieces. Its (first) file is renamed
+// to NAME.deleting first, so that the next CleanStore ends a removal that was killed. Requires the lock.
+// Errors: InvalidArgument if the file is a link.
+Status RemoveMember(const Store& store, const std::string& file);
+// The rest of a removal, after that renaming.
+Status EndRemoval(const Store& store, const std::string& file);
+
+enum class Leftover {
+  kNone,
+  kPartial,  // NAME.partial, a file that was being written: a tar, a piece, a bundle, a sidecar, ...
+  kRemoval,  // TAR.deleting: a removal that is not finished
+  kStaging,  // .staging-<nonce>: a directory
+};
+// By the whole name and the kind of file; a link is never Cairn's.
+Leftover LeftoverOf(std::string_view name, FileKind kind);
+// True for every name that a person may take for a leftover.
+bool LooksLikeLeftover(std::string_view name);
+
+// Removes all leftovers. `notes`: gets a line for each file that looks like one and is not. Requires the
+// lock.
+Status CleanStore(const Store& store, std::vector<std::string>* notes = nullptr);
+
+}  // namespace cairn
