@@ -14,7 +14,7 @@
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
-#include "runtime/model/state_memory.h"
+#include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
@@ -92,20 +92,14 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingToken
   options.optimizer_facts = [config, schedule](const TrainState& state) {
     return OptimizerFacts(config, schedule, state);
   };
-  options.device_copy = [](void* to, const void* from, size_t bytes, bool to_device) {
-    const auto view = [&](const void* data, bool on_device) {
-      return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
-                           at::TensorOptions(on_device ? at::kCUDA : at::kCPU).dtype(at::kByte));
-    };
-    view(to, to_device).copy_(view(from, !to_device));
-  };
+  options.device_copy = CopyBetweenSides;
   // The device is this rank's current one; libtorch computes on its default stream.
   if (config.device == "cuda")
     options.device_snapshot = [device] { return NewCudaSnapshot({.device = device}); };
   return options;
 }
 
-// libtorch throws; everything else hands back a Status.
+// libtorch throws; all other code returns a Status.
 template <typename Function>
 Status Guard(Function&& function) {
   try {
@@ -124,23 +118,23 @@ void Complain(const Status& status) {
   Say(line);
 }
 
-// The status of Agree, without the rank if rank 0 has the same error: then all ranks have it as a rule.
+// The status of Agree, without the rank if rank 0 has the same error: then usually all ranks have it.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
   const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
   return own ? mine : agreed;
 }
 
-// How it ended on this rank. `together`: all ranks have the same failure, so that one says it and all leave
-// in order; else the others do not know of it.
+// How the training ended on this rank. `together`: all ranks have the same failure, so one reports it and all
+// leave in order; otherwise the others do not know of it.
 struct Outcome {
   Status status;
   bool together = false;
   TrainingEnd end = TrainingEnd::kDone;
 };
 
-// The user's mistakes show before the first step, or in the data. Every rank comes to the same
-// agreements, whatever it met before them.
+// Mistakes of the user show before the first step, or in the data. Every rank takes part in the same
+// agreements, even after a failure of its own.
 Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, const Topology& topology,
               Transport& transport, std::chrono::steady_clock::time_point start) {
   const ParallelDims dims = MakeParallelDims(topology, transport);

@@ -33,9 +33,9 @@ namespace {
 
 bool Has(const char* variable) { return std::getenv(variable) != nullptr; }
 
-// torchrun inside srun sees the variables of both, and so may mpirun: what torchrun alone sets decides, then
-// MPI. A world of one is an error if a launcher says that it started several processes: each would train by
-// itself. mpirun -n 1 is asked for, whatever is around it.
+// Inside srun, torchrun and mpirun may see the variables of both. A variable that only torchrun sets decides
+// first, then those of MPI. A world of one is an error if a launcher says that it started several processes:
+// each would train by itself. `mpirun -n 1` asks for a world of one, whatever launcher it runs under.
 std::unique_ptr<World> JoinWorld(double timeout_seconds) {
   const bool mpirun = Has("OMPI_COMM_WORLD_SIZE"), torchrun = HasTorchrunVariables();
   if (torchrun && (Has("TORCHELASTIC_RUN_ID") || !(mpirun || Has("PMIX_RANK"))))

@@ -1,9 +1,10 @@
 // How the ranks of a job find each other.
 //
 // Launch() looks at the environment: Open MPI's, PMIx's or Slurm's variables mean MPI; RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT (torchrun) a TCP store, which carries messages and NCCL's rendezvous; nothing a
-// world of one, unless another launcher's variables say that it started several processes. Collectives run
-// over MPI on CPUs, and with device "cuda" over NCCL, from a module that is loaded only then.
+// MASTER_ADDR and MASTER_PORT (torchrun) a TCP store, which carries messages and NCCL's rendezvous; without
+// any of them it is a world of one, unless another launcher's variables say that it started several
+// processes. Collectives run over MPI on CPUs, and with device "cuda" over NCCL, from a module that is loaded
+// only then.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -31,11 +32,10 @@ struct LaunchOptions {
 
 class Transport {
  public:
-  // Joins the world and starts the watchdog. Call it first in main: on "cuda" it loads what libtorch looks
-  // for at its first use of a device. A rank that fails later must call Watchdog::StopAllRanks, or the others
-  // wait in vain until the deadline. Errors: c10::Error when the variables contradict each other, or say
-  // that there are other processes, which cannot be met; or when device
-  // "cuda" finds no GPU.
+  // Joins the world and starts the watchdog. Call it first in main: on "cuda" it loads the module that
+  // libtorch needs at its first use of a device. A rank that fails later must call Watchdog::StopAllRanks, or
+  // the others wait in vain until the deadline. Errors: c10::Error if the variables contradict each other, or
+  // name other processes that cannot be reached, or if device "cuda" finds no GPU.
   explicit Transport(const LaunchOptions& options);
   // Waits for the other ranks, so that all leave together; not while an exception unwinds the stack. Threads
   // that use a group or a control plane must have ended; the objects may outlive it, but not main.

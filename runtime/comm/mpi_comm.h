@@ -12,7 +12,8 @@ namespace cairn {
 // Throws c10::Error with MPI's own text unless `code` is MPI_SUCCESS. `what` is the call.
 void CheckMpi(int code, const char* what);
 
-// MPI between Init and Finalize. Everything that holds a communicator holds this too, so that it goes last.
+// MPI between Init and Finalize. Everything that holds a communicator holds this too, so MPI ends after all
+// of them.
 class MpiSession {
  public:
   // Initialises MPI for several threads. Once in a process.

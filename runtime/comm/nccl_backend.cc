@@ -22,7 +22,7 @@ Function Symbol(void* module, const char* name) {
 
 }  // namespace
 
-// The module stays loaded: what it registers with libtorch cannot be taken back.
+// The module stays loaded, because its registrations in libtorch cannot be undone.
 std::unique_ptr<NcclModule> NcclModule::Load(int local_rank) {
   const std::string path = ModulePath(kNcclModule);
   void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

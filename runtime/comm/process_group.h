@@ -7,9 +7,9 @@
 //
 // Tensors are contiguous. Sums of fp16 and bf16 over MPI and the store are accumulated in fp32 and rounded
 // once. The result of a sum is bit-identical on all ranks of the group, and from run to run for the same
-// sizes. All operations return at once when size() is 1 (copying where input and output differ). One thread
-// at a time may use a group; different groups may be used by different threads. Errors: c10::Error for a
-// wrong shape, dtype or peer. A deadline that passes stops all ranks (watchdog.h).
+// sizes. If size() is 1, all operations return at once, copying if input and output differ. One thread at a
+// time may use a group; different groups may be used by different threads. Errors: c10::Error for a wrong
+// shape, dtype or peer. A deadline that passes stops all ranks (watchdog.h).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -55,8 +55,8 @@ class ProcessGroup {
   ProcessGroup();  // a group of this rank alone
 
   // For Transport::Split. `world_ranks` is in group order and `rank` this one's place in it; `id` is the same
-  // on all ranks. `downward` carries the messages to lower ranks: where a backend does all messages of a pair
-  // in order (NCCL), one of its own lets two peers both send first; elsewhere it is `backend` again.
+  // on all ranks. `downward` carries the messages to lower ranks. If a backend does all messages of a pair in
+  // order (NCCL), a second backend lets two peers both send first; otherwise it is `backend` again.
   ProcessGroup(std::string name, int id, std::vector<int> world_ranks, int rank,
                c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Backend> downward);
 

@@ -1,10 +1,10 @@
-// Reading: what the manifest says of the function (ckpt/model/model_function.h) becomes choices of a
-// ModelSpec; which parameters there are, biases among them, the step's own tensors show. At the end the spec
-// must say the same function again, so that a fact that was not understood is refused by its name.
+// Reading: the manifest's facts about the function (ckpt/model/model_function.h) become choices of a
+// ModelSpec; the step's own tensors show which parameters and biases it has. At the end the spec must state
+// the same function again: a fact that was not understood is refused by its name.
 //
-// Taking: of all flags of the model the checkpoint's values are set first. What was given is then tried
-// alone, together with the flags that mean the same: where the model would be another, the two contradict
-// each other.
+// Taking: all flags of the model get the checkpoint's values first. Each flag that was given is then tried by
+// itself, together with the flags that mean the same. If it would make another model, it contradicts the
+// checkpoint.
 
 #include "runtime/config/checkpoint_model.h"
 
@@ -44,7 +44,7 @@ void ReadWindow(const json& function, JsonFacts& of, ModelSpec& spec) {
 
 // ---- Flags.
 
-// Flags that say one thing together.
+// Flags that decide one thing together.
 const std::vector<std::vector<std::string_view>>& FlagGroups() {
   static const std::vector<std::vector<std::string_view>> kGroups = {
       {"num-layers"},
@@ -77,7 +77,7 @@ void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
   std::visit([&](auto field) { to.*field = from.*field; }, FindTrainFlag(name)->field);
 }
 
-// The flags' values that come nearest to the model; exactly those of all that flags can say.
+// The values of the flags that come nearest to the model, and exact for everything that flags can express.
 void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   const ModelShape& shape = spec.shape;
   c.num_layers = static_cast<int>(shape.layers);

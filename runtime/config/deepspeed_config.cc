@@ -1,4 +1,4 @@
-// The file is flattened to paths such as zero_optimization.stage. A path fills a flag, or does nothing, or is
+// The file is flattened to paths such as zero_optimization.stage. A path fills a flag, has no effect, or is
 // unknown. Settings that stand for several flags or depend on others (fp16, offload, optimizer, scheduler)
 // have functions of their own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
 // runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19; the
@@ -54,7 +54,7 @@ constexpr JsonSetting kSettings[] = {
     {"activation_checkpointing.cpu_checkpointing", "checkpoint-in-cpu", IfBoth::kFileCounts},
 };
 
-// Under fp16 alone.
+// Only under fp16.
 constexpr JsonSetting kLossScale[] = {
     {"fp16.loss_scale", "loss-scale", IfBoth::kFileCounts},
     {"fp16.initial_scale_power", "initial-loss-scale", IfBoth::kFileCounts},

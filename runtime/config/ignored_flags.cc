@@ -22,7 +22,7 @@ constexpr std::string_view kRanks = "mpirun, srun or torchrun's variables say wh
 constexpr std::string_view kOwnFormat = "checkpoints are Cairn's, and convert reads and writes the others";
 constexpr std::string_view kSchedule = "the learning rate always follows the command line";
 constexpr std::string_view kRecomputes = "it chose the library that recomputes";
-constexpr std::string_view kOneProcessGroup = "it divided what is not divided here";
+constexpr std::string_view kOneProcessGroup = "it divided work that is not divided here";
 constexpr std::string_view kDense = "there are no experts";
 constexpr std::string_view kNotLogged = "it changes no training, and is not recorded here";
 constexpr std::string_view kWandb = "nothing is sent to Weights & Biases; --tensorboard-dir has the points";
@@ -64,7 +64,7 @@ constexpr IgnoredFlag kIgnored[] = {
     {"use-ring-exchange-p2p", "", kOverlap},
     {"tp-comm-overlap", "", kOverlap},
     {"no-pipeline-parallel", "", "--pipeline-model-parallel-size 1 has no pipeline"},
-    {"sync-tp-duplicated-parameters", "", "what TP ranks hold in common has the same gradient on each"},
+    {"sync-tp-duplicated-parameters", "", "parameters that all TP ranks hold have the same gradient on each"},
     {"context-parallel-size", "1", kOneProcessGroup},
     {"ds-sequence-parallel-size", "1", kOneProcessGroup},
     {"expert-model-parallel-size", "1", kDense},
@@ -100,7 +100,7 @@ constexpr IgnoredFlag kIgnored[] = {
     {"transformer-impl", kAny, kKernels},
     {"use-mcore-models", "", kKernels},
     {"use-legacy-models", "", kKernels},
-    {"no-position-embedding", "", "--position-embedding-type says it"},
+    {"no-position-embedding", "", "--position-embedding-type decides it"},
     {"no-query-key-layer-scaling", "", "scores are not scaled by the layer's number, which cancelled out"},
     {"apply-query-key-layer-scaling", "", "scores are not scaled by the layer's number, which cancelled out"},
     {"attention-softmax-in-fp32", "", "the softmax is always computed in fp32"},
@@ -128,7 +128,7 @@ constexpr IgnoredFlag kIgnored[] = {
     {"dist-ckpt-strictness", kAny, kOwnFormat},
     {"ckpt-fully-parallel-save", "", "all ranks always write their own part"},
     {"ckpt-fully-parallel-load", "", "all ranks always read their own part"},
-    {"async-save", "", "saves always run beside the training"},
+    {"async-save", "", "saves always run in parallel with the training"},
     {"override-lr-scheduler", "", kSchedule},
     {"override-opt-param-scheduler", "", kSchedule},
     {"weight-decay-incr-style", "constant", kNeutral},

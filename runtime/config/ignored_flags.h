@@ -1,6 +1,6 @@
-// Flags of Megatron-LM and Megatron-DeepSpeed that only chose between implementations of the same training,
-// or that ask for what is always so here. A command line may have them; the log says once why they do
-// nothing.
+// Flags of Megatron-LM and Megatron-DeepSpeed that only choose between implementations of the same training,
+// or ask for behaviour that is always on here. A command line may have them; the log says once why they have
+// no effect.
 #pragma once
 
 #include <span>
@@ -24,11 +24,11 @@ struct IgnoredFlag {
 };
 std::span<const IgnoredFlag> IgnoredFlags();
 
-// Lets `app` take the ignored flags, without a word in its help.
+// Lets `app` accept the ignored flags without listing them in its help.
 void DeclareIgnoredFlags(CLI::App& app);
 
-// What `flag` says if it has these values: "--data-impl has no effect here: why". Errors: InvalidArgument
-// for a value that would have had an effect.
+// The note for `flag` with these values: "--data-impl has no effect here: why". Errors: InvalidArgument for a
+// value that would have had an effect.
 Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values);
 
 // After parsing: the note on each that was given. Errors: those of NoteOn.

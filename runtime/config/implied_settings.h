@@ -1,12 +1,14 @@
-// What settings say about others, once the command line, --config and DeepSpeed's JSON are all read.
+// Settings that follow from other settings, once the command line, --config and DeepSpeed's JSON are all
+// read.
 #pragma once
 
 #include "runtime/config/train_config.h"
 
 namespace cairn {
 
-// Lengths in tokens become samples, older flags set what they stood for, and what DeepSpeed did by itself is
-// done. Adds to config.notes what a caller may not expect. Errors: InvalidArgument.
+// Lengths in tokens become samples, older flags set the settings that they stood for, and defaults of
+// DeepSpeed are applied. Adds notes to config.notes on effects that a user may not expect. Errors:
+// InvalidArgument.
 Status ApplyImpliedSettings(TrainConfig& config);
 
 }  // namespace cairn

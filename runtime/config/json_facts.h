@@ -56,7 +56,7 @@ class JsonFacts {
   Status NoOthers(const std::string& by) {
     for (const auto& [name, value] : facts_.items())
       if (status_.ok() && !value.is_null() && !taken_.contains(name))
-        status_ = NotSupported("{}{} is {}, which {} has no place for here", whose_, name, value.dump(), by);
+        status_ = NotSupported("{}{} is {}, which {} does not support here", whose_, name, value.dump(), by);
     return status_;
   }
   const Status& status() const { return status_; }

@@ -1,5 +1,5 @@
-// How `cairn train --nproc-per-node` and the tests start ranks on this host. Nothing else does, so
-// that the list of mpirun's options stands here only.
+// How `cairn train --nproc-per-node` and the tests start ranks on this host. The list of mpirun's options is
+// only here.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace cairn {
 inline std::vector<std::string> MpirunArguments(int ranks, const std::vector<std::string>& command) {
   std::vector<std::string> arguments = {
       "mpirun",
-      "-q",  // an exit status needs no banners: whoever failed has said why
+      "-q",  // no banners: whoever failed has said why
       "-n",
       std::to_string(ranks),
       "--host",

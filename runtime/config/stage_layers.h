@@ -11,7 +11,7 @@ namespace cairn {
 // several; run c lies on stage c % PP) by --layers-per-stage, or as DeepSpeed cuts Megatron-DeepSpeed's
 // pipeline by --pp-partition-method (deepspeed 0.19.8, runtime/pipe/module.py): "uniform" counts its
 // elements, "parameters" their parameters, "type:REGEX" those whose class has such a name. Empty: as even as
-// can be. Requires a model that is valid. Errors: InvalidArgument if a list does not fit the layers and
+// possible. Requires a model that is valid. Errors: InvalidArgument if a list does not fit the layers and
 // stages, a method is not known, or a stage would have no layer.
 Result<std::vector<int>> StageLayersOf(const TrainConfig& config);
 

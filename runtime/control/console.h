@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// Lines on stdout. That they cannot be written is reported on stderr, once.
+// Prints lines on stdout. A failure to write them is reported on stderr, once.
 void Print(std::string_view text);
 
 // A line on stderr under the program's name.

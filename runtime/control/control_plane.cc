@@ -1,6 +1,6 @@
 // Every message starts with the number of its operation and a byte that says whether the root gave up. A rank
-// that is late finds the messages of operations that its peers have abandoned, and drops them; one that its
-// peers have overtaken finds a message of a later operation, keeps it, and fails the operation that it is in.
+// that is late finds the messages of operations that its peers have abandoned, and drops them; a rank that
+// its peers have overtaken finds a message of a later operation, keeps it, and fails its current operation.
 #include "runtime/control/control_plane.h"
 
 #include <fmt/format.h>
@@ -140,7 +140,7 @@ Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64
                                             std::string_view what) {
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
-    // The root may itself wait until its deadline for a third rank, and then has something to say.
+    // The root may itself wait for a third rank until its deadline, and then reports that.
     const Result<std::string> message = Receive(0, sequence, deadline + kRootGraceSeconds, what);
     if (!message.ok()) return message.status();
     if (message->at(sizeof(uint64_t)) != 0) return Aborted("{}", message->substr(kHeaderBytes));

@@ -51,8 +51,8 @@ std::string_view Variable(const char* name) {
   return value ? value : "";
 }
 
-// A number that is not known to be that of a process alone is that of one among several. torch's old launcher
-// had LOCAL_RANK=-1 for a process alone.
+// Any number counts as that of one process among several, unless it is known to mean a process alone. torch's
+// old launcher had LOCAL_RANK=-1 for a process alone.
 bool SizeClaims(std::string_view size) { return !size.empty() && size != "0" && size != "1"; }
 bool RankClaims(std::string_view rank, std::string_view first) {
   return !rank.empty() && rank != "-1" && rank != "0" && rank != first;

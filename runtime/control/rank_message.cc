@@ -25,7 +25,7 @@ bool IsDamage(StatusKind kind) {
   return kind == StatusKind::kCorrupt || kind == StatusKind::kNotFound || kind == StatusKind::kIoError;
 }
 
-// Takes both steps whatever becomes of the first, so that ranks that see different failures stay in step.
+// Takes the second step even if the first failed: ranks that see different failures must stay in step.
 Status Agree(ControlPlane& control, const Status& mine, std::string_view what) {
   const Result<std::vector<std::string>> blobs = control.GatherToRoot(EncodeOutcome(mine), what);
   Status worst = blobs.status();

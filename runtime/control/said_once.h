@@ -1,4 +1,4 @@
-// Lines that a person should read once, not at every save.
+// Prints a line only the first time, not at every save.
 #pragma once
 
 #include <set>

@@ -1,8 +1,8 @@
 // The current work of each rank on this host, in memory that they share.
 //
 // Every rank publishes its step, its operations in progress and the number of the last collective it started
-// in each group, with a few stores. Nothing here waits: the board is read only to say who is
-// missing. It also carries one flag, "stopping", so that a host's ranks end together and one of them speaks.
+// in each group, with a few stores. Nothing here waits: the board is read only to report who is missing. It
+// also carries one flag, "stopping", so that a host's ranks end together and one of them speaks.
 //
 // The memory is a file in /dev/shm that is unlinked as soon as all ranks have mapped it. Where that is
 // impossible the board shows this rank alone. Times are CLOCK_MONOTONIC, which the processes of a host share.

@@ -14,7 +14,7 @@ namespace cairn {
 // std::system_error if the thread cannot be started.
 void WatchStopSignals();
 
-// From now on they only ask.
+// From now on a signal only sets StopRequested().
 void DeferStopSignals();
 
 // True once one has come.

@@ -1,4 +1,4 @@
-// The progress of a training, which a checkpoint carries beside the tensors for an exact resume.
+// The progress of a training, which a checkpoint stores in addition to the tensors, for an exact resume.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +48,9 @@ struct TrainState {
   // that is missing, of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
 
-  // For a step that another program's training was converted to: what is missing is as in a training that
-  // begins, and gets into `missing`; updates and skipped iterations also go by those programs' names. Errors:
-  // Corrupt naming a key that is of the wrong type or negative.
+  // For a step that another program's training was converted to: a missing field gets the value of a new
+  // training, and its name is added to `missing`. Updates and skipped iterations are also read under the
+  // names that those programs use. Errors: Corrupt naming a key that is of the wrong type or negative.
   static Result<TrainState> FromOtherProgram(const nlohmann::json& json, std::vector<std::string>& missing);
 };
 

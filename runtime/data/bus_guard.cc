@@ -1,5 +1,5 @@
-// The signal is that of the thread that reads, so the handler may jump back to where the guard began: nothing
-// between the two owns anything. The handler calls only what POSIX lists as safe in one.
+// The signal comes to the thread that reads, so the handler may jump back to the start of the guard: no
+// object in between owns anything. The handler calls only what POSIX lists as safe in one.
 #include "runtime/data/bus_guard.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-// Reading memory that a file is mapped to: where the file was truncated or its file system failed, the kernel
+// Reading memory that a file is mapped to: if the file was truncated or its file system failed, the kernel
 // sends SIGBUS. Under a guard that is a failed read; elsewhere it ends the process with a line that names the
 // file.
 #pragma once
@@ -25,8 +25,9 @@ class NamedMapping {
   int slot_ = -1;
 };
 
-// Runs `read`; false where it met a page that cannot be read, and was left there. It may own nothing that
-// must be destroyed. `file`, if given, is set to the path of the mapping, empty if it has no name.
+// Runs `read`; false if it met a page that cannot be read; it is then left at that point. It must not own
+// anything that has to be destroyed. `file`, if given, is set to the path of the mapping, empty if it has no
+// name.
 bool ReadMapped(void (*read)(void*), void* context, std::string* file);
 
 template <typename Read>

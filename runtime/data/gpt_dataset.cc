@@ -27,10 +27,9 @@ Status CheckSizes(SequenceRange range, const EpochPlan& plan) {
 Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> indexed, SequenceRange range,
                                       std::optional<uint64_t> num_samples, uint64_t seq_length, uint32_t seed,
                                       double separate_final_below) {
-  if (range.begin > range.end || range.end > indexed->sequence_count()) {
+  if (range.begin > range.end || range.end > indexed->sequence_count())
     return InvalidArgument("{}: sequences {} to {} were asked for, there are {}", indexed->prefix(),
                            range.begin, range.end, indexed->sequence_count());
-  }
   const std::vector<int32_t> lengths = indexed->SequenceLengths(range);
   const uint64_t tokens = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
   Result<EpochPlan> plan = PlanEpochs(tokens, num_samples, seq_length, separate_final_below);
@@ -60,9 +59,8 @@ bool GptDataset::SameOrderFor(std::optional<uint64_t> num_samples) const {
 
 Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
   if (i >= size()) return InvalidArgument("{}: sample {} of {}", indexed_->prefix(), i, size());
-  if (out.size() != seq_length_ + kExtraTokens) {
+  if (out.size() != seq_length_ + kExtraTokens)
     return InvalidArgument("a sample has {} tokens, room is for {}", seq_length_ + kExtraTokens, out.size());
-  }
   std::string file;
   if (ReadMapped([&] { CopySample(i, out); }, &file)) return OkStatus();
   return IoError(

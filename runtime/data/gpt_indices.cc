@@ -25,12 +25,10 @@ Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, std::optional<uint64_t> 
   if (tokens_per_epoch == 0)
     return InvalidArgument("this part of the data has no tokens; give it a larger share with --split");
   const uint64_t samples = num_samples.value_or(1);
-  if (samples == 0 || seq_length == 0) {
+  if (samples == 0 || seq_length == 0)
     return InvalidArgument("{} samples of {} tokens: both must be above 0", samples, seq_length);
-  }
-  if (tokens_per_epoch > kMaxTokens || samples > (kMaxTokens - kExtraTokens) / seq_length) {
+  if (tokens_per_epoch > kMaxTokens || samples > (kMaxTokens - kExtraTokens) / seq_length)
     return InvalidArgument("{} samples of {} tokens are more than 2^62 tokens", samples, seq_length);
-  }
   const uint64_t wanted = num_samples ? samples * seq_length + kExtraTokens : 1;
   EpochPlan plan;
   plan.epochs = std::max<uint64_t>(1, (wanted - 1) / tokens_per_epoch + 1);

@@ -32,16 +32,14 @@ uint64_t DocumentOffset(uint64_t sequences, uint64_t k) { return kIndexHeaderByt
 
 Status CheckMagic(const std::string& path, std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.starts_with(kLegacyIndexMagic)) {
+  if (text.starts_with(kLegacyIndexMagic))
     return NotSupported(
         "{} is in the legacy cached/lazy layout (magic TNTIDX); preprocess the text again with cairn data",
         path);
-  }
-  if (!text.starts_with(kIndexMagic)) {
+  if (!text.starts_with(kIndexMagic))
     return Corrupt(
         "{} does not begin with MMIDIDX, so it is not a Megatron index; give the prefix of a .bin/.idx pair",
         path);
-  }
   return OkStatus();
 }
 
@@ -86,32 +84,28 @@ Status IndexedDataset::CheckHeader() {
   const std::string path = IndexPath(prefix_);
   const std::span<const std::byte> bytes = index_.bytes();
   CAIRN_RETURN_IF_ERROR(CheckMagic(path, bytes));
-  if (bytes.size() < kIndexHeaderBytes) {
+  if (bytes.size() < kIndexHeaderBytes)
     return Corrupt("{} has {} bytes, its header alone needs {}; {}", path, bytes.size(), kIndexHeaderBytes,
                    kRemedy);
-  }
-  if (const auto version = Load<uint64_t>(bytes, 9); version != kIndexVersion) {
+  if (const auto version = Load<uint64_t>(bytes, 9); version != kIndexVersion)
     return NotSupported("{}: version at byte 9 is {}, known is {}", path, version, kIndexVersion);
-  }
   const auto code = Load<uint8_t>(bytes, 17);
-  const std::optional<TokenType> type = ParseTokenType(code);
+  const TokenTypeRow* const type = FindTokenType(code);
   if (!type) return NotSupported("{}: token type at byte 17 is {}, known are 1 to 5 and 8", path, code);
-  token_type_ = *type;
+  token_type_ = type->type;
   sequence_count_ = Load<uint64_t>(bytes, 18);
   document_entries_ = Load<uint64_t>(bytes, 26);
   // Bounded one by one first, so that the sum below cannot wrap around.
   const bool bounded = sequence_count_ <= bytes.size() / 12 && document_entries_ <= bytes.size() / 8;
   const uint64_t expected = bounded ? DocumentOffset(sequence_count_, document_entries_) : 0;
-  if (bounded && sequence_count_ > 0 && bytes.size() == expected + sequence_count_) {
+  if (bounded && sequence_count_ > 0 && bytes.size() == expected + sequence_count_)
     return NotSupported("{} carries a mode for each sequence (a multimodal dataset); only text is read",
                         path);
-  }
-  if (!bounded || bytes.size() != expected) {
+  if (!bounded || bytes.size() != expected)
     return Corrupt(
         "{} claims {} sequences (byte 18) and {} document entries (byte 26), which does not fit its {} "
         "bytes; {}",
         path, sequence_count_, document_entries_, bytes.size(), kRemedy);
-  }
   return OkStatus();
 }
 
@@ -122,23 +116,20 @@ Status IndexedDataset::CheckSequences() const {
   uint64_t end = 0;
   for (uint64_t i = 0; i < sequence_count_; ++i) {
     const int32_t length = SequenceLength(i);
-    if (length < 0) {
+    if (length < 0)
       return Corrupt("{}: sequence {} has length {} (byte {}); {}", path, i, length, LengthOffset(i),
                      kRemedy);
-    }
     const int64_t pointer = SequencePointer(i);
-    if (pointer < 0 || static_cast<uint64_t>(pointer) != end) {
+    if (pointer < 0 || static_cast<uint64_t>(pointer) != end)
       return Corrupt(
           "{}: sequence {} begins at {} of the .bin file (byte {}), the ones before it end at {}; {}", path,
           i, pointer, PointerOffset(sequence_count_, i), end, kRemedy);
-    }
     end += static_cast<uint64_t>(length) * item_bytes;
     if (end > stored) break;
   }
-  if (end != stored) {
+  if (end != stored)
     return Corrupt("{} has {} bytes, {} describes {}{}; {}", TokensPath(prefix_), stored, path,
                    end > stored ? "at least " : "", end, kRemedy);
-  }
   return OkStatus();
 }
 
@@ -149,16 +140,14 @@ Status IndexedDataset::CheckDocuments() const {
   int64_t previous = 0;
   for (uint64_t k = 0; k < document_entries_; ++k) {
     const int64_t entry = DocumentEntry(k);
-    if (entry < previous || (k == 0 && entry != 0) || static_cast<uint64_t>(entry) > sequence_count_) {
+    if (entry < previous || (k == 0 && entry != 0) || static_cast<uint64_t>(entry) > sequence_count_)
       return Corrupt("{}: document {} begins with sequence {} (byte {}), after {} and of {}; {}", path, k,
                      entry, DocumentOffset(sequence_count_, k), previous, sequence_count_, kRemedy);
-    }
     previous = entry;
   }
-  if (static_cast<uint64_t>(previous) != sequence_count_) {
+  if (static_cast<uint64_t>(previous) != sequence_count_)
     return Corrupt("{}: the document index ends at sequence {}, there are {}; {}", path, previous,
                    sequence_count_, kRemedy);
-  }
   return OkStatus();
 }
 
@@ -177,9 +166,8 @@ int64_t IndexedDataset::DocumentEntry(uint64_t k) const {
 std::vector<int32_t> IndexedDataset::SequenceLengths(SequenceRange range) const {
   assert(range.begin <= range.end && range.end <= sequence_count_);
   std::vector<int32_t> lengths(range.size());
-  if (!lengths.empty()) {
+  if (!lengths.empty())
     std::memcpy(lengths.data(), index_.bytes().data() + LengthOffset(range.begin), 4 * lengths.size());
-  }
   return lengths;
 }
 

@@ -37,8 +37,7 @@ class IndexedDataset {
   uint64_t document_count() const { return document_entries_ - 1; }
   uint64_t token_count() const { return tokens_.bytes().size() / SizeOf(token_type_); }
 
-  // Checks some pieces of the .bin file, so that other tokens in files of the same size are noticed as a
-  // rule.
+  // A digest of some pieces of the .bin file: it usually notices other tokens in a file of the same size.
   uint64_t TokensDigest() const;
 
   // Tokens of each sequence of `range`. Requires range.end <= sequence_count().

@@ -104,10 +104,9 @@ Status IndexedDatasetBuilder::OpenFiles() {
 }
 
 Status IndexedDatasetBuilder::Add(std::span<const int32_t> tokens) {
-  if (document_tokens_ + tokens.size() > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
+  if (document_tokens_ + tokens.size() > static_cast<uint64_t>(std::numeric_limits<int32_t>::max()))
     return InvalidArgument(
         "document {} has more than 2^31 - 1 tokens, which the format cannot hold; split it", documents_);
-  }
   document_tokens_ += tokens.size();
   Encode(type_, tokens, encoded_);
   return bin_->Append(encoded_);

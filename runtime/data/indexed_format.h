@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,45 +30,23 @@ inline constexpr uint64_t kIndexHeaderBytes = 34;
 // The numbers are those of the file. Megatron's 6 and 7 are floating point and hold no tokens.
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 
-constexpr std::optional<TokenType> ParseTokenType(uint8_t code) {
-  if ((code >= 1 && code <= 5) || code == 8) return static_cast<TokenType>(code);
-  return std::nullopt;
-}
+struct TokenTypeRow {
+  TokenType type;
+  uint64_t bytes;
+  std::string_view name;  // NumPy's
+};
+inline constexpr TokenTypeRow kTokenTypes[] = {{TokenType::kU8, 1, "uint8"},  {TokenType::kI8, 1, "int8"},
+                                               {TokenType::kI16, 2, "int16"}, {TokenType::kI32, 4, "int32"},
+                                               {TokenType::kI64, 8, "int64"}, {TokenType::kU16, 2, "uint16"}};
 
-constexpr uint64_t SizeOf(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8:
-      return 1;
-    case TokenType::kU16:
-    case TokenType::kI16:
-      return 2;
-    case TokenType::kI32:
-      return 4;
-    case TokenType::kI64:
-      return 8;
-  }
-  return 0;
+// Null for the number of no type.
+constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
+  for (const TokenTypeRow& row : kTokenTypes)
+    if (static_cast<uint8_t>(row.type) == code) return &row;
+  return nullptr;
 }
-
-// NumPy's spelling: "uint16".
-constexpr std::string_view Name(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-      return "uint8";
-    case TokenType::kI8:
-      return "int8";
-    case TokenType::kI16:
-      return "int16";
-    case TokenType::kI32:
-      return "int32";
-    case TokenType::kI64:
-      return "int64";
-    case TokenType::kU16:
-      return "uint16";
-  }
-  return "?";
-}
+constexpr uint64_t SizeOf(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->bytes; }
+constexpr std::string_view Name(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->name; }
 
 // The type that Megatron's preprocessing chooses for a vocabulary.
 constexpr TokenType TokenTypeFor(uint64_t vocab_size) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "ckpt/base/mapping.h"
 #include "ckpt/base/status.h"
 #include "runtime/data/bus_guard.h"
 
@@ -17,17 +18,13 @@ class MappedFile {
   // Errors: NotFound, IoError, each with the path.
   static Result<MappedFile> Open(const std::string& path);
 
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-
-  std::span<const std::byte> bytes() const { return bytes_; }
+  std::span<const std::byte> bytes() const { return mapping_.bytes(); }
 
  private:
-  MappedFile(std::span<const std::byte> bytes, const std::string& path)
-      : bytes_(bytes), name_(bytes.data(), bytes.size(), path) {}
+  MappedFile(Mapping mapping, const std::string& path)
+      : mapping_(std::move(mapping)), name_(bytes().data(), bytes().size(), path) {}
 
-  std::span<const std::byte> bytes_;  // empty: nothing is mapped
+  Mapping mapping_;
   NamedMapping name_;
 };
 

@@ -1,4 +1,4 @@
-// A text file that grows by whole lines beside a training. If the disk is full, lines wait in memory until
+// A text file that grows by whole lines during a training. If the disk is full, lines wait in memory until
 // there is room again, up to a bound; no line stays torn.
 #pragma once
 

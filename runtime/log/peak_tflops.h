@@ -13,7 +13,7 @@ namespace cairn {
 // TF32 is allowed.
 std::optional<double> PeakTflops(const std::string& gpu_model, Dtype dtype);
 
-// The model of this node's first GPU, as the driver says in `directory`; empty if there is none.
+// The model of this node's first GPU, as the driver reports it in `directory`; empty if there is no GPU.
 std::string GpuModel(const std::string& directory = "/proc/driver/nvidia/gpus");
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// --prometheus-textfile: where a training stands, for the textfile collector of Prometheus' node_exporter
+// --prometheus-textfile: the progress of a training, for the textfile collector of Prometheus' node_exporter
 // (whose files end in .prom). The file is replaced as a whole, so the collector never reads half of it.
 // Format: https://prometheus.io/docs/instrumenting/exposition_formats.
 #pragma once

@@ -4,8 +4,8 @@
 //       forward-backward ...............................: (12.31, 12.44)
 //
 // There is one set of timers a process, for the one thread that trains. A timer above the level costs a
-// comparison. One that is on waits for the device at its start and at its end, as Megatron-LM's does: what it
-// measures is then the work and not its launch. At level 0 nothing is on.
+// comparison. A timer that is on waits for the device at its start and at its end, as in Megatron-LM: it
+// measures the work, not its launch. At level 0 nothing is on.
 #pragma once
 
 #include <array>

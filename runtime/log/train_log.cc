@@ -48,7 +48,7 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
     peak_tflops_ = PeakTflops(GpuModel(), config.dtype()).value_or(0);
 }
 
-// There may be room by now for the lines that wait.
+// The disk may have room by now for the lines that wait.
 TrainLog::~TrainLog() {
   if (json_) FlushJson();
   if (events_) FlushEvents();
@@ -160,7 +160,7 @@ void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
     events_->writer.AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
   };
   if (report.state.iteration % config_.tensorboard_log_interval == 0) {
-    if (!config_.no_log_learning_rate_to_tensorboard) add("learning-rate", report.lr);
+    if (!config_.no_log_learnig_rate_to_tensorboard) add("learning-rate", report.lr);
     add("batch-size", static_cast<double>(report.global_batch));
     add("lm loss", report.loss);
     if (!config_.no_log_loss_scale_to_tensorboard) add("loss-scale", report.loss_scale);

@@ -13,9 +13,9 @@
 #include <optional>
 #include <tuple>
 
-#include "runtime/model/dropout.h"
-#include "runtime/model/recompute.h"
-#include "runtime/model/scattered_rows.h"
+#include "runtime/model/autograd/dropout.h"
+#include "runtime/model/autograd/recompute.h"
+#include "runtime/model/layers/scattered_rows.h"
 
 namespace cairn {
 namespace {
@@ -31,7 +31,7 @@ VocabularyShard ShardOf(FlatParameters& parameters, const std::string& name) {
   return {static_cast<int64_t>(local.box.offset[0]), static_cast<int64_t>(local.box.extent[0])};
 }
 
-// Builds the layers, and what surrounds them, from the parameters.
+// Builds the layers, the embedding and the output layer from the parameters.
 class ModelBuilder {
  public:
   ModelBuilder(const TrainConfig& config, const ModelSpec& spec, FlatParameters& parameters,
@@ -224,8 +224,8 @@ Tensor GptStage::forward(const Tensor& input, bool training, const Documents& do
   return x;
 }
 
-// A layer that is recomputed alone, from an input that is kept as it is, is so inside its unit: its
-// parameters then come once for both. Around its unit nothing else holds on to the input.
+// A layer that is recomputed alone, from an unchanged input, is recomputed inside its unit: its parameters
+// are then gathered once for both. Outside of its unit nothing else holds on to the input.
 Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training,
                            const Documents& documents) const {
   const bool again = group.recomputed && training;

@@ -1,5 +1,5 @@
-// One pipeline stage of a decoder: norm before each block, residuals around them; what else it is made of, a
-// ModelSpec says (runtime/config/model_spec.h).
+// One pipeline stage of a decoder: norm before each block, residuals around them. A ModelSpec
+// (runtime/config/model_spec.h) says the rest.
 //
 // b samples of s tokens, hidden size h, vocabulary V. With one stage it is the whole model.
 #pragma once
@@ -8,14 +8,14 @@
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/model_spec.h"
-#include "runtime/model/attention.h"
-#include "runtime/model/cross_entropy.h"
-#include "runtime/model/documents.h"
-#include "runtime/model/flat_parameters.h"
-#include "runtime/model/mlp.h"
-#include "runtime/model/norm.h"
-#include "runtime/model/parameter_unit.h"
-#include "runtime/model/recompute_plan.h"
+#include "runtime/model/autograd/parameter_unit.h"
+#include "runtime/model/autograd/recompute_plan.h"
+#include "runtime/model/layers/attention.h"
+#include "runtime/model/layers/cross_entropy.h"
+#include "runtime/model/layers/documents.h"
+#include "runtime/model/layers/mlp.h"
+#include "runtime/model/norm/norm.h"
+#include "runtime/model/parameters/flat_parameters.h"
 
 namespace cairn {
 

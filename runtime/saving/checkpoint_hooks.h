@@ -68,8 +68,8 @@ class CheckpointHooks {
   virtual Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) = 0;
 
   // Called instead of Finish() if training gives up on `state` after bad iterations in a row: finishes saves
-  // in progress, and marks the step before the first bad one so that no start resumes from it. Returns a
-  // sentence on the step that is left to resume from.
+  // in progress, and marks the step before the first bad one, so no start resumes from it. Returns a sentence
+  // about the step from which a start can resume.
   virtual Result<std::string> GiveUp(const TrainState& state) = 0;
 
   // Called once after the last step: returns when everything is durable.

@@ -52,18 +52,10 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   checkpointer->run_ = names.substr(0, 32);
   checkpointer->session_ = names.substr(32);
   checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
-  const CheckpointerOptions& o = checkpointer->options_;
-  if (!o.save_dir.empty())
+  if (const CheckpointerOptions& o = checkpointer->options_; !o.save_dir.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
-        SaverOptions{.save_dir = o.save_dir,
-                     .lock = checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
-                     .retention = o.retention,
-                     .direct = o.direct,
-                     .codec = o.codec,
-                     .codec_threads = o.codec_threads,
-                     .split_master = o.split_master,
-                     .beside = checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer()
-                                                                   : std::vector<BesideFile>()},
+        o, checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
+        checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer() : std::vector<BesideFile>(),
         checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
@@ -132,19 +124,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     local.emplace(fs_, *place_, nonce_, *control_, *peers_);
     CAIRN_RETURN_IF_ERROR(local->Survey());
   }
-  Resumer resumer(
-      {.save_dir = options_.save_dir,
-       .run = run_,
-       .load = options_.load,
-       .finetune = options_.finetune,
-       .no_optimizer = options_.no_load_optim,
-       .load_unhealthy = options_.load_unhealthy,
-       .start_anew = options_.start_anew,
-       .local = local ? &*local : nullptr,
-       .model = options_.model},
-      options_.topology,
-      [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
-      *control_);
+  Resumer resumer(options_, run_, local ? &*local : nullptr, *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
   newest_ = resumer.newest();
   // Newer ones could not be used; this training continues without them.
@@ -168,7 +148,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 
 // ---- Save ----
 
-// Reserves the memory of all saves once, so that none of them fails for lack of it.
+// Reserves the memory of all saves once: none of them fails for lack of it.
 Status Checkpointer::Prepare(const StateBuffers& buffers) {
   if (options_.save_dir.empty()) return OkStatus();
   const Status reserved = Reserve(buffers);

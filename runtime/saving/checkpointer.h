@@ -1,20 +1,16 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
 // A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode for the rest of
-// that copy when the optimizer wants to continue. Everything else happens in parallel with the training
-// (saver.h). A failed save is reported and counted; training continues and the next interval tries again.
-// Libtorch-free: state on a GPU comes through `device_copy`.
+// that copy before the optimizer continues. Everything else happens in parallel with the training (saver.h).
+// A failed save is reported and counted; training continues and the next interval tries again. Libtorch-free:
+// state on a GPU comes through `device_copy`.
 #pragma once
 
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "ckpt/model/save_interval.h"
 #include "ckpt/run/run_dir.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/auto_interval.h"
@@ -23,45 +19,6 @@
 #include "runtime/saving/saver.h"
 
 namespace cairn {
-
-// What to do when a save is due and the snapshot's memory still holds the previous one.
-enum class SaveOverlap {
-  kWait,    // until the previous one is durable
-  kSkip,    // skip this one, on all ranks
-  kDouble,  // have a second snapshot; wait only if both are in use
-};
-
-struct CheckpointerOptions {
-  std::string save_dir;         // run directory; empty: never saves
-  std::string load;             // CKPT to start from if save_dir has no step yet; may be empty
-  bool finetune = false;        // take only the weights of `load`
-  bool no_load_optim = false;   // take everything of `load` but the optimizer
-  bool reset_progress = false;  // `load` gives weights and optimizer to a training that begins
-  bool load_unhealthy = false;  // see ResumePlaces
-  bool start_anew = false;
-  std::string
-      tokenizer;  // directory of the data's tokenizer; those of steps in `save_dir` and `load` come first
-  std::map<std::string, std::string> tokenizer_files = {};  // instead, by name
-  int64_t save_interval = 0;  // steps; 0: only when forced; below 0: AutoInterval decides
-  double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for AutoInterval
-  LocalOptions local;                                   // node-local steps, before every save to save_dir
-  int64_t local_interval = 0;  // steps between local saves; 0: only those that save_dir gets, too
-  bool lazy = true;            // snapshots are copied under the next forward and backward
-  SaveOverlap overlap = SaveOverlap::kWait;
-  CodecMode codec = CodecMode::kNone;
-  int codec_threads = 2;
-  bool split_master = false;
-  RetentionPolicy retention;
-  Topology topology;
-  nlohmann::json model;  // for the manifest
-  // More facts about the optimizer for the saved state, for conversion to other systems; may be empty.
-  std::function<nlohmann::json(const TrainState&)> optimizer_facts;
-  Direct direct = Direct::kAuto;
-  // Device memory to host and back; used for parts with on_gpu only.
-  std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
-  // For copies off a GPU; empty: by device_copy.
-  std::function<Result<std::unique_ptr<DeviceSnapshot>>()> device_snapshot;
-};
 
 class Checkpointer : public CheckpointHooks {
  public:

@@ -21,7 +21,7 @@ struct LocalOptions {
 struct LocalPlace {
   std::string run_dir;       // DIR/RUN_ID of this rank; it exists
   std::vector<int> sharers;  // ranks that see this directory, ascending, this one among them
-  bool leader = false;       // the first of them: does the work of the whole directory
+  bool leader = false;       // the first of them: works for the whole directory
   std::vector<int> group;  // ranks of its parity group, ascending, this one among them; empty: no redundancy
   int parity = 0;
   int64_t keep_last = 2;

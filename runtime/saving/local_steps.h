@@ -20,7 +20,7 @@ namespace cairn {
 
 class LocalSteps {
  public:
-  // Loads a step through a file system that shows all its files in `directory`.
+  // Loads a step through a file system in which `directory` has all its files.
   using Loader = std::function<Status(FileSystem& fs, const std::string& directory)>;
 
   // `nonce`: for names that only this session writes.

@@ -110,8 +110,7 @@ void PeerFiles::Serve() {
       backoff = Backoff(kPeerSleepNs);
       continue;
     }
-    // Its own work may take any time. The work of others, without a message, may take long, too, but not
-    // forever.
+    // The work of this rank may take any time. The work of others may be silent for long, but not forever.
     const bool asks = [this] {
       const std::lock_guard lock(mutex_);
       return !waiting_.empty();

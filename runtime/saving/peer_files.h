@@ -1,7 +1,7 @@
 // Reads files of other nodes by messages, to load local checkpoints and to rebuild them from parity.
 //
-// A session is collective: each rank offers files, and works. Meanwhile a thread serves the requests of other
-// ranks; only this thread uses the mailbox. The session ends when the work of all ranks has ended.
+// A session is collective: each rank offers files and does its work. Meanwhile a thread serves the requests
+// of other ranks; only this thread uses the mailbox. The session ends when the work of all ranks has ended.
 #pragma once
 
 #include <condition_variable>

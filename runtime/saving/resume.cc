@@ -116,12 +116,12 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs_, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
   std::vector<int64_t> local;
-  if (places_.local != nullptr && run_dir == places_.save_dir) local = places_.local->steps();
+  if (local_ != nullptr && run_dir == options_.save_dir) local = local_->steps();
   std::vector<JudgedStep> judged;
   std::vector<BranchedStep> commits;
   for (const int64_t step : local) {
-    judged.push_back({step, places_.local->HealthAt(step), places_.run});
-    commits.push_back({step, places_.local->BranchesAt(step)});
+    judged.push_back({step, local_->HealthAt(step), run_});
+    commits.push_back({step, local_->BranchesAt(step)});
   }
   for (const StepFacts& fact : facts) {
     judged.push_back({fact.step, fact.health, fact.run});
@@ -129,7 +129,7 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
   }
   const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
   const std::vector<bool> superseded = Superseded(commits);
-  if (run_dir == places_.save_dir) {
+  if (run_dir == options_.save_dir) {
     newest_ = NewestCommit(facts, steps);
     for (size_t i = 0; i < local.size(); ++i)
       if (!newest_ || *newest_ < commits[i]) newest_ = commits[i];
@@ -152,18 +152,18 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
 
 Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   const size_t before = candidates.size();
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(options_.load));
   if (!info.is_directory())
-    return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
-  if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
-    const auto step = StepReader::Open(fs_, places_.load);
+    return NotSupported("{} is a file; --load takes a step or run directory", options_.load);
+  if (fs_.Stat(JoinPath(options_.load, kManifestName)).ok()) {
+    const auto step = StepReader::Open(fs_, options_.load);
     const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
-    candidates.push_back({.directory = places_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});
+    candidates.push_back({.directory = options_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});
   } else {
-    CAIRN_RETURN_IF_ERROR(AddSteps(places_.load, candidates));
+    CAIRN_RETURN_IF_ERROR(AddSteps(options_.load, candidates));
   }
-  if (candidates.size() == before) return NotFound("{}: no committed step here", places_.load);
-  for (size_t i = before; i < candidates.size(); ++i) candidates[i].weights_only = places_.finetune;
+  if (candidates.size() == before) return NotFound("{}: no committed step here", options_.load);
+  for (size_t i = before; i < candidates.size(); ++i) candidates[i].weights_only = options_.finetune;
   return OkStatus();
 }
 
@@ -171,20 +171,20 @@ Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
 // stopped. If --load is the same directory, the first start has none.
 Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   std::vector<Candidate> candidates;
-  if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(places_.save_dir, candidates));
+  if (!options_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(options_.save_dir, candidates));
   const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
   if (!has_steps) {
     if (candidates.empty()) CAIRN_RETURN_IF_ERROR(StepsAreGone());
     const bool own =
-        !places_.save_dir.empty() && CanonicalPath(places_.load) == CanonicalPath(places_.save_dir);
-    if (!places_.load.empty() && !own) CAIRN_RETURN_IF_ERROR(AddLoad(candidates));
+        !options_.save_dir.empty() && CanonicalPath(options_.load) == CanonicalPath(options_.save_dir);
+    if (!options_.load.empty() && !own) CAIRN_RETURN_IF_ERROR(AddLoad(candidates));
   }
   CAIRN_RETURN_IF_ERROR(LeaveOutUnhealthy(candidates));
   return candidates;
 }
 
 Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
-  if (places_.load_unhealthy) return OkStatus();
+  if (options_.load_unhealthy) return OkStatus();
   std::vector<Candidate> healthy;
   for (const Candidate& candidate : candidates) {
     if (candidate.unhealthy.empty()) healthy.push_back(candidate);
@@ -195,26 +195,26 @@ Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
   if (healthy.empty() && !candidates.empty())
     return InvalidArgument(
         "{}: none of its steps is healthy; --load-unhealthy resumes from the newest anyway",
-        places_.save_dir.empty() ? places_.load : places_.save_dir);
+        options_.save_dir.empty() ? options_.load : options_.save_dir);
   candidates = std::move(healthy);
   return OkStatus();
 }
 
 // An error if save_dir once had steps: only the user may start again at iteration 0.
 Status Resumer::StepsAreGone() const {
-  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
-  if (!latest || places_.start_anew) return OkStatus();
+  const std::optional<int64_t> latest = LatestOf(fs_, options_.save_dir);
+  if (!latest || options_.start_anew) return OkStatus();
   return NotFound(
       "{}: 'latest' names step {}, but no step is here any more; bring it back (cairn archive restore), or "
       "start at iteration 0 with --start-anew",
-      places_.save_dir, *latest);
+      options_.save_dir, *latest);
 }
 
 void Resumer::SayIfNewestIsGone(const Resumed& resumed) const {
-  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
+  const std::optional<int64_t> latest = LatestOf(fs_, options_.save_dir);
   if (!latest || resumed.state.iteration >= *latest) return;
-  if (fs_.Stat(JoinPath(places_.save_dir, StepDirName(*latest))).ok()) return;
-  Say(fmt::format("{}: 'latest' names step {}, which is not here any more", places_.save_dir, *latest));
+  if (fs_.Stat(JoinPath(options_.save_dir, StepDirName(*latest))).ok()) return;
+  Say(fmt::format("{}: 'latest' names step {}, which is not here any more", options_.save_dir, *latest));
 }
 
 // Collective: gives rank 0's proposal to every rank: "L" and a local step ("l" if it is drained), or "D" and
@@ -237,10 +237,10 @@ Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
 
 // The directory of the candidates: save_dir or --load.
 std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
-  const bool of_save = !places_.save_dir.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
-    return c.directory.starts_with(places_.save_dir + "/");
+  const bool of_save = !options_.save_dir.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
+    return c.directory.starts_with(options_.save_dir + "/");
   });
-  return of_save || places_.load.empty() ? places_.save_dir : places_.load;
+  return of_save || options_.load.empty() ? options_.save_dir : options_.load;
 }
 
 // Rank 0 proposes one step after the other; a step counts only if every rank could load its part. If there
@@ -286,7 +286,7 @@ Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed&
   if (candidate.local_step < 0) return LoadStep(fs_, candidate.directory, buffers, resumed);
   resumed.from_local = true;
   resumed.durable = candidate.drained;
-  return places_.local->Load(candidate.local_step, [&](FileSystem& fs, const std::string& directory) {
+  return local_->Load(candidate.local_step, [&](FileSystem& fs, const std::string& directory) {
     return LoadStep(fs, directory, buffers, resumed);
   });
 }
@@ -294,7 +294,7 @@ Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed&
 Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers,
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
-  CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
+  CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, options_.model).WithContext(directory));
   if (resumed.weights_only) return LoadParts(*step, buffers, /*weights_alone=*/true).WithContext(directory);
   // Fields that only cairn train writes are missing in steps of other programs; that is not damage.
   const nlohmann::json& state = step->manifest().state;
@@ -302,9 +302,9 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
       IsOwn(state) ? TrainState::FromJson(state) : TrainState::FromOtherProgram(state, resumed.missing);
   if (!loaded.ok()) return loaded.status().WithContext(directory);
   resumed.continues =
-      resumed.from_local ||
-      (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
-  const bool no_optimizer = places_.no_optimizer && !resumed.continues;
+      resumed.from_local || (!options_.save_dir.empty() &&
+                             directory == JoinPath(options_.save_dir, StepDirName(loaded->iteration)));
+  const bool no_optimizer = options_.no_load_optim && !resumed.continues;
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers, no_optimizer).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = no_optimizer ? WithoutOptimizer(*std::move(loaded)) : *std::move(loaded);
@@ -328,7 +328,8 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
         return InvalidArgument("tensor {} has values beyond the range of {}; train in bf16 or fp32",
                                DisplayName(step.catalog().tensors[tensor]), Name(dtype));
       std::byte* const to = target + (begin + segment.begin) * SizeOf(dtype);
-      on_gpu ? device_copy_(to, cast.data(), cast.size()) : (void)std::memcpy(to, cast.data(), cast.size());
+      on_gpu ? options_.device_copy(to, cast.data(), cast.size(), /*to_device=*/true)
+             : (void)std::memcpy(to, cast.data(), cast.size());
     }
   return OkStatus();
 }
@@ -337,7 +338,8 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
 // wanted, else from its weights.
 Result<uint32_t> Resumer::WeightOf(const StepReader& step, const TensorLookup& lookup,
                                    const ParameterSpec& spec, const StateBuffers::Part& part) const {
-  Result<uint32_t> tensor = lookup.Find(spec.name, places_.weights_as_stored ? Role::kWeight : Role::kMaster);
+  Result<uint32_t> tensor =
+      lookup.Find(spec.name, options_.weights_as_stored ? Role::kWeight : Role::kMaster);
   if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
   if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
   const TensorEntry& entry = step.catalog().tensors[*tensor];
@@ -424,14 +426,15 @@ Status Resumer::LoadToGpu(StepReader& step, std::span<const ReadRequest> request
     }
     CAIRN_RETURN_IF_ERROR(step.Load(batch));
     for (size_t i = 0; i < count; ++i)
-      device_copy_(requests[i].out.data(), batch[i].out.data(), batch[i].out.size());
+      options_.device_copy(requests[i].out.data(), batch[i].out.data(), batch[i].out.size(),
+                           /*to_device=*/true);
     requests = requests.subspan(count);
   }
   return OkStatus();
 }
 
 void Resumer::LoadRng(StepReader& step, StateBuffers& buffers) {
-  const TensorEntry wanted = RngTensor(topology_, control_.rank(), 0);
+  const TensorEntry wanted = RngTensor(options_.topology, control_.rank(), 0);
   const Result<uint32_t> tensor = TensorLookup(step.catalog()).Find(wanted.spec.name, Role::kRng);
   buffers.rng_state.clear();
   if (!tensor.ok()) return;

@@ -2,7 +2,6 @@
 // topology.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,22 +10,10 @@
 #include "ckpt/step/step_reader.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/saving/checkpointer_options.h"
 #include "runtime/saving/local_steps.h"
 
 namespace cairn {
-
-struct ResumePlaces {
-  std::string save_dir;            // run directory of this training; empty: it saves nothing
-  std::string run;                 // of the local steps
-  std::string load;                // CKPT to start from if save_dir has no step yet; may be empty
-  bool finetune = false;           // take only the weights of `load`, from their masters if there are any, or
-  bool weights_as_stored = false;  // as they are stored
-  bool no_optimizer = false;       // take all of `load` but the optimizer's states and the schedule
-  bool load_unhealthy = false;     // take the newest step, healthy or not
-  bool start_anew = false;         // even if save_dir had steps and has none any more
-  LocalSteps* local = nullptr;     // of the same run, surveyed; null: none
-  nlohmann::json model = {};       // of this training, as in its manifests; empty: accept any step's
-};
 
 struct Resumed {
   TrainState state;                  // with weights_only: of a new training
@@ -41,13 +28,10 @@ struct Resumed {
 
 class Resumer {
  public:
-  using DeviceCopy = std::function<void(void* to, const void* from, size_t bytes)>;  // host to device
-
-  Resumer(ResumePlaces places, const Topology& topology, DeviceCopy device_copy, ControlPlane& control)
-      : places_(std::move(places)),
-        topology_(topology),
-        device_copy_(std::move(device_copy)),
-        control_(control) {}
+  // All but `run` must outlive it. `run`: the identity of save_dir; `local`: the steps of that run, surveyed,
+  // or null.
+  Resumer(const CheckpointerOptions& options, std::string run, LocalSteps* local, ControlPlane& control)
+      : options_(options), run_(std::move(run)), local_(local), control_(control) {}
 
   // Collective. nullopt if there is no step yet. See CheckpointHooks::Resume.
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
@@ -84,9 +68,9 @@ class Resumer {
                 std::byte* target);
   void LoadRng(StepReader& step, StateBuffers& buffers);
 
-  const ResumePlaces places_;
-  const Topology topology_;
-  const DeviceCopy device_copy_;
+  const CheckpointerOptions& options_;
+  const std::string run_;
+  LocalSteps* const local_;
   ControlPlane& control_;
   FileSystem& fs_ = FileSystem::Posix();
   std::optional<BranchedStep> newest_;

@@ -1,9 +1,9 @@
 // Decides which saves of this rank are compressed.
 //
-// `zstd`: all. `auto`: as long as that makes them durable sooner. The first save is written uncompressed and
-// times the disk; a sample of the next snapshot then estimates the codec (ckpt/codec/codec_policy.h). Its
-// real speed on cores that train meanwhile shows only in a flush: from the first compressed one on, the two
-// measured kinds are compared. Each rank decides for its own shard.
+// `zstd`: all. `auto`: those that compression makes durable sooner. The first save is written uncompressed
+// and times the disk; a sample of the next snapshot then estimates the codec (ckpt/codec/codec_policy.h).
+// Only a flush shows its real speed on cores that are training. From the first compressed flush on, the
+// measured speeds of both kinds are compared. Each rank decides for its own shard.
 #pragma once
 
 #include <cstdint>

@@ -41,13 +41,16 @@ void Save::Finish(Status outcome) {
   done.notify_all();
 }
 
-Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
-    : options_(std::move(options)),
+Saver::Saver(const CheckpointerOptions& options, const RunLock* lock, std::vector<BesideFile> beside,
+             std::unique_ptr<ControlPlane> control)
+    : options_(options),
+      lock_(lock),
+      beside_(std::move(beside)),
       control_(std::move(control)),
       codec_(options_.codec, options_.codec_threads) {}
 
 Committer Saver::CommitterOf(const Save& save) const {
-  return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, options_.lock);
+  return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, lock_);
 }
 
 // Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
@@ -147,7 +150,7 @@ Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::strin
     NameSlowRank(save, written.seconds);
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
-    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), options_.beside, seal));
+    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), beside_, seal));
     CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
     return committer.Publish();
   }();

@@ -16,21 +16,10 @@
 #include "ckpt/run/tokenizer_files.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/control/said_once.h"
-#include "runtime/saving/save_codec.h"
+#include "runtime/saving/checkpointer_options.h"
 #include "runtime/snapshot/snapshot.h"
 
 namespace cairn {
-
-struct SaverOptions {
-  std::string save_dir;           // run directory
-  const RunLock* lock = nullptr;  // of rank 0, which holds the run directory
-  RetentionPolicy retention;
-  Direct direct = Direct::kAuto;
-  CodecMode codec = CodecMode::kNone;
-  int codec_threads = 2;                // of each rank, that compress
-  bool split_master = false;            // of a weight and its master, store only what the other does not give
-  std::vector<BesideFile> beside = {};  // of rank 0: the tokenizer; each step gets a copy
-};
 
 // One save in progress. Belongs to the saver until Finish().
 struct Save {
@@ -80,7 +69,10 @@ void FlushBehind(WorkerPool& queue, std::function<void()> flush);
 
 class Saver {
  public:
-  Saver(SaverOptions options, std::unique_ptr<ControlPlane> control);
+  // `options` must outlive the saver. On rank 0 `lock` holds the run directory, and each step gets a copy of
+  // `beside`: the tokenizer.
+  Saver(const CheckpointerOptions& options, const RunLock* lock, std::vector<BesideFile> beside,
+        std::unique_ptr<ControlPlane> control);
 
   void Start(std::shared_ptr<Save> save) {
     FlushBehind(queue_, [this, save] { save->Finish(Flush(*save)); });
@@ -98,7 +90,9 @@ class Saver {
   void Retire(const Save& save, bool read);
   bool ReadsBack(const Save& save, const ShardReceipt& receipt) const;
 
-  const SaverOptions options_;
+  const CheckpointerOptions& options_;
+  const RunLock* const lock_;
+  const std::vector<BesideFile> beside_;
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
   SaveCodec codec_;

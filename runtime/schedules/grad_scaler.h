@@ -1,7 +1,7 @@
 // The loss scale: fixed at 1 unless training in fp16, where gradients would underflow.
 //
 // Dynamic as Megatron's: an overflow skips the step; after `hysteresis` of them the scale halves; it doubles
-// after `window` steps without one. The state lives in TrainState, so that a resume is exact.
+// after `window` steps without one. The state is in TrainState, so a resume is exact.
 #pragma once
 
 #include "runtime/config/train_config.h"

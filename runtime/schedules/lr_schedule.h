@@ -1,7 +1,7 @@
 // The learning rate as a function of the samples of the updates so far: linear (or logarithmic)
 // warm-up, then constant, linear or cosine decay.
 //
-// Counting samples, not steps, keeps the curve where the batch size ramps up or changes on resume. Formulas
+// Counting samples instead of steps keeps the curve if the batch size ramps up or changes on resume. Formulas
 // as Megatron's OptimizerParamScheduler, and its timing: an update uses the rate at the samples before it
 // (the first one of a warm-up is taken at rate 0), a step that is skipped does not advance it, and the log
 // has the rate after the step, which is that of the next update.

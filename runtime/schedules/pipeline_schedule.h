@@ -29,9 +29,8 @@ struct StageAction {
 
 using StageSchedule = std::vector<StageAction>;
 
-// In all schedules a chunk takes the micro-batches in order, forward and backward, so that gradients add up
-// in one order whatever the schedule. With forwards and backwards of equal length on all parts the last stage
-// it computes, where all parts take equally long.
+// In all schedules a chunk takes the micro-batches in order, forward and backward, so gradients add up in the
+// same order under every schedule.
 
 // All forwards, then all backwards (Huang et al. 2019): holds the activations of all micro-batches. One
 // chunk.

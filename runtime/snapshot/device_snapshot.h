@@ -3,8 +3,8 @@
 // On a GPU the copy runs on streams of its own, under the kernels that only read the state: a kernel packs
 // pieces into a staging slot in the shard's layout and digests them there, the copy engine moves the slot
 // into the pinned arena. On a CPU it is memcpy and XXH3. Both leave the same bytes and the same digests. This
-// header knows neither CUDA nor libtorch; what needs CUDA is libcairn_cuda.so, loaded when a GPU is asked
-// for.
+// header includes neither CUDA nor libtorch; the code that needs CUDA is libcairn_cuda.so, loaded when a GPU
+// is used.
 #pragma once
 
 #include <memory>
@@ -42,11 +42,12 @@ class DeviceSnapshot {
   // Begins to copy `pieces`, which come in ascending order of offset and do not share a page of the arena.
   // Behind a piece, the rest of its last page becomes zero; bytes of the arena between pieces stay as they
   // are. On a GPU the sources are read after what the compute stream was given so far, and the call does not
-  // wait. Errors: InvalidArgument naming the piece, or where the snapshot before was not waited for.
+  // wait. Errors: InvalidArgument naming the piece, or if nothing waited for the previous snapshot.
   virtual Status Begin(std::vector<SnapshotPiece> pieces) = 0;
 
-  // Call it before giving the compute stream what changes the sources: that then runs after they were read.
-  // On a GPU the caller waits only while reads are still to be enqueued. No error of the snapshot shows here.
+  // Call it before giving the compute stream work that changes the sources: that work then runs after they
+  // were read. On a GPU the caller waits only while reads are still to be enqueued. No error of the snapshot
+  // shows here.
   virtual Status FenceSources() = 0;
 
   // Returns when the pieces' bytes before this offset of the arena are there, or the snapshot has failed,
@@ -65,8 +66,9 @@ struct CudaSnapshotOptions {
   int slots = 2;                      // one is packed while another is copied
 };
 
-// Loads libcairn_cuda.so from beside the program and allocates the slots: slots * slot_bytes * 1.01 and a
-// sixteenth of a slot. Errors: NotSupported if the module is not built or there is no usable GPU; NoSpace.
+// Loads libcairn_cuda.so from the directory of the program and allocates the slots: slots * slot_bytes * 1.01
+// and a sixteenth of a slot. Errors: NotSupported if the module is not built or there is no usable GPU;
+// NoSpace.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options = {});
 
 }  // namespace cairn

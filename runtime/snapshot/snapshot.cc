@@ -7,6 +7,7 @@
 #include "runtime/snapshot/snapshot.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <system_error>
 
@@ -17,6 +18,16 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kInCacheBytes = 128 << 10;  // copied, then digested, before the lines leave the cache
+
+// In huge pages if there are any.
+Result<Mapping> TouchedMemory(size_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return NoSpace("a snapshot needs {} bytes of memory: {}; use fewer ranks a node", bytes, strerror(errno));
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 0, bytes);
+  return Mapping(memory, bytes);
+}
 
 }  // namespace
 
@@ -40,7 +51,9 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Make(ShardPlan plan, std::vector<Sou
                                                  std::unique_ptr<DeviceSnapshot> device) {
   std::unique_ptr<Snapshot> snapshot(
       new Snapshot(std::move(plan), std::move(sources), std::move(copy), std::move(device)));
-  CAIRN_RETURN_IF_ERROR(snapshot->arena_.Reserve(snapshot->plan_.file_bytes()));
+  if (const uint64_t bytes = snapshot->plan_.file_bytes(); bytes > 0) {
+    CAIRN_ASSIGN_OR_RETURN(snapshot->arena_, TouchedMemory(bytes));
+  }
   if (snapshot->device_) CAIRN_RETURN_IF_ERROR(snapshot->device_->SetArena(snapshot->image()));
   return snapshot;
 }
@@ -73,7 +86,7 @@ void Snapshot::CopyNow(const StepIdentity& identity, std::vector<Base> bases) {
   }
   Begin(identity, std::move(bases), false);
   for (size_t i = 0; i < sources_.size(); ++i)
-    CopyBytes(sources_[i], 0, arena_.data() + plan_.OffsetOf(i), plan_.piece(i).stored_bytes);
+    CopyBytes(sources_[i], 0, image().data() + plan_.OffsetOf(i), plan_.piece(i).stored_bytes);
   StreamFence();
   const std::lock_guard lock(mutex_);
   next_ = copied_ = chunks_.size();
@@ -169,7 +182,7 @@ void Snapshot::CopyChunk(const Chunk& chunk, Hasher& hasher) {
   hasher.Reset(plan_.ChunkSeed(chunk.piece, chunk.index));
   for (uint64_t done = 0; done < chunk.bytes;) {
     const uint64_t count = std::min(kInCacheBytes, chunk.bytes - done);
-    std::byte* to = arena_.data() + chunk.begin + done;
+    std::byte* to = image().data() + chunk.begin + done;
     CopyBytes(sources_[chunk.piece], chunk.index * kChunkBytes + done, to, count);
     hasher.Update({to, count});
     done += count;

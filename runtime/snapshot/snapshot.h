@@ -5,8 +5,8 @@
 // - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
-// What lies on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there; behind, the
-// trainer then only fences its stream for it, and helps with what lies on the host (offloaded states).
+// State on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there. For a copy
+// behind, the trainer then only fences its stream, and helps with state on the host (offloaded states).
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "ckpt/base/mapping.h"
 #include "ckpt/step/shard_plan.h"
-#include "runtime/snapshot/arena.h"
 #include "runtime/snapshot/device_snapshot.h"
 
 namespace cairn {
@@ -52,7 +52,7 @@ class Snapshot {
   Status WaitFor(uint64_t image_end);
 
   ShardPlan& plan() { return plan_; }
-  std::span<std::byte> image() { return {arena_.data(), plan_.file_bytes()}; }
+  std::span<std::byte> image() { return arena_.bytes(); }
   // True if the digests come with the copy.
   bool takes_digests() const { return behind_; }
 
@@ -79,7 +79,7 @@ class Snapshot {
   ShardPlan plan_;
   const std::vector<Source> sources_;
   const DeviceCopy device_copy_;
-  Arena arena_;
+  Mapping arena_;  // all pages present: fresh ones were measured at a tenth of memcpy
   const std::unique_ptr<DeviceSnapshot> device_;  // after the arena, which it has pinned
   std::vector<Chunk> chunks_;
 

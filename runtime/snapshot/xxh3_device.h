@@ -1,4 +1,4 @@
-// XXH3-128 of inputs over 240 bytes, cut up so that many threads share one input; for GPU and CPU alike.
+// XXH3-128 of inputs over 240 bytes, divided so that many threads share one input; for GPU and CPU alike.
 //
 // In XXH3 the stripes of a block only add to the accumulators, and what they add does not depend on them: all
 // blocks' sums are found in parallel. Only the scramble behind each block must follow the one before, 8

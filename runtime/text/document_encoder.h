@@ -1,9 +1,9 @@
 // The tokens of a document that comes in parts: those of the whole text at once, in memory for a few parts.
 //
-// A model treats the start of a text in its own way (LLaMA's puts a space there), and what follows a cut
-// decides how the characters before it are merged. So windows overlap: a window's tokens count up to a place
-// that its end cannot reach, and the next window begins so far before that place that its start cannot reach
-// it either. The place is one at which both have a token's border, with the same tokens around it.
+// A model treats the start of a text differently (LLaMA's adds a space), and the characters after a cut
+// decide how those before it are merged. So windows overlap: a window's tokens count up to a place that its
+// end cannot reach, and the next window begins so far before that place that its start cannot reach it
+// either. The place is one at which both have a token's border, with the same tokens around it.
 #pragma once
 
 #include "runtime/tokenizer/tokenizer.h"

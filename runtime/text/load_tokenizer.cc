@@ -1,5 +1,5 @@
 // Bytes are their own tokens. SentencePiece gets a text line by line if a trial at the start shows that lines
-// do not depend on each other; offsets are those of the whole text, so that callers do not see the cuts.
+// do not depend on each other; offsets are those of the whole text, so callers do not see the cuts.
 
 #include "runtime/text/load_tokenizer.h"
 
@@ -30,8 +30,8 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along
-// the whole text, so that after some hundred kilobytes the rounding, not the model, chooses the pieces.
+// Encodes line by line if the model allows it. A unigram model adds up log-probabilities in a float along the
+// whole text, so after some hundred kilobytes rounding chooses the pieces, not the model.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   Status Load(const std::string& model) {

@@ -75,10 +75,9 @@ Result<std::string> TrainSentencePiece(TextSource& source, uint32_t vocab_size) 
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
   CAIRN_RETURN_IF_ERROR(lines.source_status());
-  if (!status.ok()) {
+  if (!status.ok())
     return InvalidArgument("cannot train a SentencePiece model of {} tokens on this text: {}", vocab_size,
                            status.ToString());
-  }
   return model;
 }
 

@@ -13,9 +13,8 @@ Status Append(IndexedDatasetBuilder* builder, std::span<const int32_t> tokens) {
 
 Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, bool append_eod,
                                 IndexedDatasetBuilder* builder, const ImportProgress& progress) {
-  if (append_eod && !tokenizer.eod()) {
+  if (append_eod && !tokenizer.eod())
     return InvalidArgument("--append-eod: this tokenizer has no token that ends a document");
-  }
   ImportCounts counts;
   DocumentEncoder encoder(tokenizer);
   TextChunk chunk;

@@ -1,6 +1,6 @@
-// Every file is opened once at the start, so that a missing one is found before the first document. Of text,
-// lines gather in `pending_`, and a chunk goes out only once it is known what follows, since a chunk says
-// whether it ends its document. Of JSON lines, one line is one document and is parsed whole, up to a limit.
+// Every file is opened once at the start: a missing one is found before the first document. Lines of text
+// gather in `pending_`. A chunk is returned only once the next line is known, since it says whether it ends
+// its document. A JSON line is one document and is parsed as a whole, up to a limit.
 
 #include "runtime/text/text_source.h"
 
@@ -89,11 +89,10 @@ Result<std::string> TextSource::ReadLine() {
   do {
     CAIRN_ASSIGN_OR_RETURN(const bool more, reader_->Next(&piece));
     if (!more) break;
-    if (line.size() + piece.text.size() > kMaxJsonLineBytes) {
+    if (line.size() + piece.text.size() > kMaxJsonLineBytes)
       return NotSupported(
           "{}: line {} is longer than {} MiB; is the file JSON lines? (--format text reads any text)",
           reader_->path(), reader_->line_number(), kMaxJsonLineBytes >> 20);
-    }
     line.append(piece.text);
   } while (!piece.ends_line);
   return line;
@@ -105,15 +104,13 @@ Result<bool> TextSource::NextJson(TextChunk* chunk) {
     if (line.empty()) return false;
     if (IsBlank(line)) continue;
     nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object()) {
+    if (!object.is_object())
       return Corrupt("{}: line {} is not a JSON object; mend the line, or read the file as --format text",
                      reader_->path(), reader_->line_number());
-    }
     const auto text = object.find(options_.json_key);
-    if (text == object.end() || !text->is_string()) {
+    if (text == object.end() || !text->is_string())
       return Corrupt("{}: line {} has no string under \"{}\"; name the key by --json-key", reader_->path(),
                      reader_->line_number(), options_.json_key);
-    }
     *chunk = {std::move(text->get_ref<std::string&>()), true};
     return true;
   }

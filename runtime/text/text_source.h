@@ -38,8 +38,7 @@ class TextSource {
   // Errors: NotFound, IoError, InvalidArgument (a directory): found before the first document is read.
   static Result<TextSource> Open(FileSystem& fs, std::vector<std::string> paths, TextSourceOptions options);
 
-  // False after the last document. Errors: IoError; Corrupt (a line that is no JSON, or has no text, by its
-  // number).
+  // False after the last document. Errors: IoError; Corrupt naming a line that is not JSON or has no text.
   Result<bool> Next(TextChunk* chunk);
 
   uint64_t bytes_read() const { return finished_bytes_ + (reader_ ? reader_->bytes_read() : 0); }

@@ -33,6 +33,20 @@ ordered_json TokenizerJson(ordered_json added, ordered_json normalizer, ordered_
           {"post_processor", nullptr}, {"decoder", decoder},       {"model", model}};
 }
 
+ordered_json BpeModelJson(ordered_json unknown, bool fuse_unknown, bool byte_fallback,
+                          ordered_json vocabulary, ordered_json merges) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", unknown},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", fuse_unknown},
+          {"byte_fallback", byte_fallback},
+          {"ignore_merges", false},
+          {"vocab", vocabulary},
+          {"merges", merges}};
+}
+
 std::map<std::string, std::string> Files(const ordered_json& tokenizer, ordered_json config) {
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["clean_up_tokenization_spaces"] = false;
@@ -80,16 +94,7 @@ ordered_json BpeOf(const SentencePieceModel& model, size_t unknown, bool bytes) 
     for (const auto& [left, right] : pairs)
       merges.push_back({model.pieces[left].text, model.pieces[right].text});
   }
-  return {{"type", "BPE"},
-          {"dropout", nullptr},
-          {"unk_token", model.pieces[unknown].text},
-          {"continuing_subword_prefix", nullptr},
-          {"end_of_word_suffix", nullptr},
-          {"fuse_unk", true},
-          {"byte_fallback", bytes},
-          {"ignore_merges", false},
-          {"vocab", vocabulary},
-          {"merges", merges}};
+  return BpeModelJson(model.pieces[unknown].text, true, bytes, vocabulary, merges);
 }
 
 }  // namespace
@@ -140,16 +145,7 @@ std::map<std::string, std::string> PublishedBytes() {
   vocabulary[kEnd] = 256;
   const ordered_json level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const ordered_json model = {{"type", "BPE"},
-                              {"dropout", nullptr},
-                              {"unk_token", nullptr},
-                              {"continuing_subword_prefix", nullptr},
-                              {"end_of_word_suffix", nullptr},
-                              {"fuse_unk", false},
-                              {"byte_fallback", false},
-                              {"ignore_merges", false},
-                              {"vocab", vocabulary},
-                              {"merges", ordered_json::array()}};
+  const ordered_json model = BpeModelJson(nullptr, false, false, vocabulary, ordered_json::array());
   return Files(
       TokenizerJson(ordered_json::array({AddedTokenJson(256, kEnd, true)}), nullptr, level, level, model),
       {{"eos_token", kEnd}, {"bos_token", kEnd}});

@@ -10,8 +10,8 @@
 namespace cairn {
 
 // `model`: the content of a SentencePiece .model file. By the name of the file. Errors: Corrupt; NotSupported
-// if that library has no form of the model: normalization tables, pieces of words or characters,
-// spaces behind words.
+// if that library has no such model: normalization tables, pieces of words or characters, spaces behind
+// words.
 Result<std::map<std::string, std::string>> PublishedSentencePiece(const std::string& model);
 
 // The tokenizer of bytes: ids are bytes, 256 is <|endoftext|>.

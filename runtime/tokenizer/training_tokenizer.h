@@ -1,5 +1,5 @@
-// The tokenizer that a training's command line names: the data has its tokens already, so only its size
-// counts, and its files, which each step gets a copy of.
+// The tokenizer that a training's command line names: the data is tokenized already, so only its size is
+// used, and its files, which are copied into each step.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@
 #include "runtime/config/train_config.h"
 #include "runtime/data/data_sets.h"
 #include "runtime/data/sampler.h"
-#include "runtime/model/documents.h"
+#include "runtime/model/layers/documents.h"
 
 namespace cairn {
 

@@ -1,6 +1,6 @@
 #include "runtime/train/device_settings.h"
 
-#include <ATen/Context.h>
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <sched.h>
@@ -37,6 +37,14 @@ void UseDeterministicKernels() {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(
       false);  // everything is written before it is read
+}
+
+void CopyBetweenSides(void* to, const void* from, size_t bytes, bool to_device) {
+  const auto view = [&](const void* data, bool on_device) {
+    return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
+                         at::TensorOptions(on_device ? at::kCUDA : at::kCPU).dtype(at::kByte));
+  };
+  view(to, to_device).copy_(view(from, !to_device));
 }
 
 }  // namespace cairn

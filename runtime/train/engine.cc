@@ -7,7 +7,7 @@
 
 #include "runtime/config/model_spec.h"
 #include "runtime/log/timers.h"
-#include "runtime/model/initialize.h"
+#include "runtime/model/parameters/initialize.h"
 #include "runtime/train/tied_embedding.h"
 
 namespace cairn {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/model/random_streams.h"
+#include "runtime/model/autograd/random_streams.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/pipeline.h"
@@ -29,8 +29,8 @@ class Engine {
   Engine(const TrainConfig& config, const ParallelDims& dims, at::Device device);
 
   // Forward, backward and reduction of `micro_batches` on each data parallel rank. `vote` is added up over
-  // the world in the collective that carries the norm, so that ranks agree on what happens next at no cost;
-  // so is whether `data_failed` on any, which is asked once all batches are read.
+  // the world in the collective that carries the norm, so ranks agree on the next action at no cost.
+  // `data_failed` is called once all batches are read, and is combined in the same way.
   StepOutcome ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches, double loss_scale,
                                double vote, const std::function<bool()>& data_failed);
 

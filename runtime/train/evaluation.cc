@@ -4,6 +4,7 @@
 
 #include "runtime/config/model_spec.h"
 #include "runtime/saving/resume.h"
+#include "runtime/train/device_settings.h"
 #include "runtime/train/zero.h"
 
 namespace cairn {
@@ -37,17 +38,14 @@ Status Evaluation::Load(ControlPlane& control) {
                            .data = static_cast<std::byte*>(weights.mutable_data_ptr()),
                            .covers = {0, static_cast<uint64_t>(weights.numel())},
                            .on_gpu = weights.is_cuda()});
-  const auto to_device = [](void* to, const void* from, size_t bytes) {
-    const auto size = static_cast<int64_t>(bytes);
-    at::from_blob(to, {size}, at::TensorOptions(at::kCUDA).dtype(at::kByte))
-        .copy_(at::from_blob(const_cast<void*>(from), {size}, at::TensorOptions(at::kByte)));
-  };
-  Resumer resumer({.load = config_.load,
-                   .finetune = true,
-                   .weights_as_stored = true,
-                   .load_unhealthy = config_.load_unhealthy,
-                   .model = ModelFacts(config_)},
-                  dims_.topology, to_device, control);
+  const CheckpointerOptions options{.load = config_.load,
+                                    .finetune = true,
+                                    .weights_as_stored = true,
+                                    .load_unhealthy = config_.load_unhealthy,
+                                    .topology = dims_.topology,
+                                    .model = ModelFacts(config_),
+                                    .device_copy = CopyBetweenSides};
+  Resumer resumer(options, "", nullptr, control);
   return resumer.Run(buffers).status();
 }
 

@@ -9,7 +9,7 @@
 
 #include "runtime/control/control_plane.h"
 #include "runtime/log/train_log.h"
-#include "runtime/model/random_streams.h"
+#include "runtime/model/autograd/random_streams.h"
 #include "runtime/train/data_loader.h"
 #include "runtime/train/pipeline.h"
 

@@ -1,5 +1,5 @@
-// A synthetic sequence to train on without data: uneven frequencies and runs of successive tokens, so that a
-// model has something to learn.
+// A synthetic sequence to train on without data: uneven frequencies and runs of successive tokens, so a model
+// has something to learn.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "ckpt/base/flat_range.h"
-#include "runtime/model/state_memory.h"
+#include "runtime/model/parameters/state_memory.h"
 
 namespace cairn {
 namespace {
@@ -22,7 +22,7 @@ using at::Tensor;
 constexpr uint64_t kWidenedElements = 1 << 20;
 constexpr int64_t kNormBlock = 1 << 16;  // elements of one task: the sum depends on no number of threads
 
-// In fp64: in fp32 a sum of 2^20 squares is 2e-5 too low. Eight sums at once, so that the adder is kept busy.
+// In fp64: in fp32 a sum of 2^20 squares is 2e-5 too low. Eight sums at once keep the adder busy.
 double SquareSumOf(const float* values, int64_t count) {
   double sums[8] = {};
   int64_t i = 0;

@@ -7,7 +7,7 @@
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/train_config.h"
-#include "runtime/model/flat_parameters.h"
+#include "runtime/model/parameters/flat_parameters.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/train/update_rule.h"
 

@@ -1,5 +1,5 @@
 // An action is: take what it receives, compute, send what follows. Receives are posted in the order of the
-// actions, and schedules send in the order in which others receive, so that messages of a kind need no names.
+// actions, and schedules send in the order in which others receive, so messages of one kind need no names.
 
 #include "runtime/train/pipeline.h"
 

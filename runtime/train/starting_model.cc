@@ -1,8 +1,8 @@
 #include "runtime/train/starting_model.h"
 
+#include "ckpt/run/run_dir.h"
 #include "runtime/config/checkpoint_model.h"
 #include "runtime/control/rank_message.h"
-#include "runtime/saving/step_model.h"
 
 namespace cairn {
 namespace {
@@ -17,14 +17,28 @@ std::vector<std::string> NamesOfOneLayer(const std::vector<ParameterSpec>& param
   return names;
 }
 
+// The newest step of `save_dir` that opens, or else of the step or run directory `load`; null if there is
+// none: resuming reports why (resume.h). Either may be empty.
+std::unique_ptr<StepReader> OpenStart(const std::string& save_dir, const std::string& load) {
+  for (const std::string& place : {save_dir, load}) {
+    if (place.empty()) continue;
+    Result<std::unique_ptr<StepReader>> step =
+        OpenCheckpoint(FileSystem::Posix(), place, [](const Status&) {});
+    if (step.ok()) return std::move(step).value();
+  }
+  return nullptr;
+}
+
 // On rank 0: the model's description for the other ranks; empty if the flags must describe it.
 Result<std::string> DescribeStart(const TrainConfig& config) {
-  const std::optional<StepModel> found = FindStepModel(config.skip_train ? "" : config.save, config.load);
-  if (!found || !DescribesModel(found->model)) return std::string();
-  const std::vector<std::string> names = NamesOfOneLayer(found->parameters);
-  CAIRN_ASSIGN_OR_RETURN(const CheckpointModel model, ReadCheckpointModel(found->step, found->model, names));
-  CAIRN_RETURN_IF_ERROR(CheckParameters(model, found->parameters));
-  return json{{"step", found->step}, {"model", found->model}, {"names", names}}.dump();
+  const auto step = OpenStart(config.skip_train ? "" : config.save, config.load);
+  if (!step || !DescribesModel(step->manifest().model)) return std::string();
+  const std::vector<ParameterSpec> parameters = step->catalog().Parameters();
+  const std::vector<std::string> names = NamesOfOneLayer(parameters);
+  const json& facts = step->manifest().model;
+  CAIRN_ASSIGN_OR_RETURN(const CheckpointModel model, ReadCheckpointModel(step->directory(), facts, names));
+  CAIRN_RETURN_IF_ERROR(CheckParameters(model, parameters));
+  return json{{"step", step->directory()}, {"model", facts}, {"names", names}}.dump();
 }
 
 }  // namespace

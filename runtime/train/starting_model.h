@@ -1,4 +1,4 @@
-// The model of a training that starts from a checkpoint is the checkpoint's, as far as flags leave it open.
+// The model of a training that starts from a checkpoint: the checkpoint's, where no flag says otherwise.
 #pragma once
 
 #include "runtime/config/train_config.h"

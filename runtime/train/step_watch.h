@@ -1,4 +1,4 @@
-// The outputs of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
+// The outputs of a training other than its checkpoints: the log (train_log.h), lines on memory, timers over
 // all ranks, the file for Prometheus.
 #pragma once
 

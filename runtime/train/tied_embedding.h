@@ -1,10 +1,10 @@
 // The last stage's copy of a tied embedding. The first stage owns the weight: it gets the sum of both
-// gradients before they are reduced, alone updates it and hands it on, so that the copies cannot drift apart.
-// Nothing happens with one stage or an untied output layer.
+// gradients before they are reduced, is the only one to update it, and sends it to the last stage: the copies
+// cannot drift apart. Nothing happens with one stage or an untied output layer.
 #pragma once
 
 #include "runtime/comm/parallel_dims.h"
-#include "runtime/model/flat_parameters.h"
+#include "runtime/model/parameters/flat_parameters.h"
 
 namespace cairn {
 

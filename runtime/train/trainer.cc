@@ -1,7 +1,7 @@
 // An iteration: the gradients of all micro-batches, the rest of a lazy copy, the update, the log, evaluation,
-// and a save that is due. Ranks see signals and clocks at different times; so each rank's wishes travel as a
-// number in the sum that has the loss and the norm, and all ranks act on that sum at the same iteration. A
-// step for which some rank could not read its data is undone: no counter has moved, and the random state is
+// and a save that is due. Ranks see signals and clocks at different times. Each rank's votes are therefore a
+// number in the sum that carries the loss and the norm, and all ranks act on that sum at the same iteration.
+// A step for which some rank could not read its data is undone: no counter has moved, and the random state is
 // put back.
 
 #include "runtime/train/trainer.h"
@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The wishes of ranks, as numbers that are added up over the world: each vote is a digit of a base above the
+// The votes of ranks, as numbers that are added up over the world: each vote is a digit of a base above the
 // number of ranks, so the sums do not mix. Exact in a double up to 2^17 ranks.
 struct Votes {
   bool stop = false;
@@ -264,7 +264,7 @@ double Trainer::Vote() {
       .Encode(dims_.topology.world());
 }
 
-// The first validation set is the one that the best steps are known by.
+// The loss on the first validation set decides which steps are the best.
 void Trainer::Evaluate() {
   const int64_t before =
       (state_.iteration / config_.eval_interval - 1) * config_.eval_iters * config_.global_batch_size;

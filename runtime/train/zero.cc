@@ -1,9 +1,8 @@
 // The model's views, in the order of the buffer, are joined to runs: parameters of one unit that are all
 // large or all small. Gathering a run makes a window for it, lets each owner broadcast its part, and places
-// the views in the window; dropping it takes the views' tensors away, so that a layer which touches a
-// parameter out of turn fails. Gradients likewise: a window of zeros for one backward, then a sum to each
-// owner, who adds it to what it keeps. All ranks of the group run the same units in the same order, so their
-// collectives match.
+// the views in the window; dropping it removes the views' tensors, so a layer that uses a parameter out of
+// turn fails. Gradients likewise: a window of zeros for one backward, then a sum to each owner, who adds it
+// to what it keeps. All ranks of the group run the same units in the same order, so their collectives match.
 #include "runtime/train/zero.h"
 
 #include <torch/torch.h>

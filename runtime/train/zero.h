@@ -1,12 +1,12 @@
-// ZeRO's stages (Rajbhandari et al. 2020) seen from outside the model: who has which weights and gradients
-// when.
+// ZeRO's stages (Rajbhandari et al. 2020) seen from outside the model: which rank has which weights and
+// gradients at which time.
 //
 // Stage 0 and 1: each rank has all; gradients are reduced in buckets as the backward of the last micro-batch
 // leaves them, under the backward of the layers before. Stage 2: a gradient lives only while its unit runs
 // backward, and is added to the partition of the rank that owns it, for each micro-batch. Stage 3: weights
 // too; a unit's are gathered before it runs and dropped behind it. Both the same for each tile of a weight
-// that is used in tiles. Partitions are those of ckpt/model/placement.h: flat, so that a checkpoint is the
-// same under every stage; a unit lies on one or two ranks, and is broadcast by them.
+// that is used in tiles. Partitions are those of ckpt/model/placement.h: flat, so a checkpoint is the same
+// under every stage; a unit lies on one or two ranks, and is broadcast by them.
 #pragma once
 
 #include <map>
@@ -15,8 +15,8 @@
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/train_config.h"
-#include "runtime/model/flat_parameters.h"
-#include "runtime/model/parameter_unit.h"
+#include "runtime/model/autograd/parameter_unit.h"
+#include "runtime/model/parameters/flat_parameters.h"
 
 namespace cairn {
 

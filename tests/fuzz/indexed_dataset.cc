@@ -46,11 +46,11 @@ uint64_t TokenBytes(std::string_view index) {
   uint64_t sequences = 0, bytes = 0;
   std::memcpy(&sequences, index.data() + 18, sizeof(sequences));
   sequences = std::min<uint64_t>(sequences, (index.size() - kIndexHeaderBytes) / 4);
-  const auto type = ParseTokenType(static_cast<uint8_t>(index[17]));
+  const TokenTypeRow* const type = FindTokenType(static_cast<uint8_t>(index[17]));
   for (uint64_t i = 0; i < sequences; ++i) {
     uint32_t length = 0;
     std::memcpy(&length, index.data() + kIndexHeaderBytes + 4 * i, sizeof(length));
-    bytes += uint64_t{length} * (type ? SizeOf(*type) : 1);
+    bytes += uint64_t{length} * (type ? type->bytes : 1);
   }
   return std::min(bytes, uint64_t{1} << 30);  // a hole, of which little is read
 }

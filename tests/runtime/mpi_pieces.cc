@@ -6,7 +6,7 @@
 
 #include "runtime/comm/mpi_backend.h"
 #include "runtime/comm/process_group.h"
-#include "runtime/model/kept_activation.h"
+#include "runtime/model/autograd/kept_activation.h"
 #include "tests/support/live_bytes.h"
 
 namespace cairn {

@@ -15,11 +15,12 @@
 #include "ckpt/base/flat_range.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/data/hash.h"
-#include "runtime/model/initialize.h"
+#include "runtime/model/parameters/initialize.h"
 #include "runtime/train/mock_data.h"
 #include "runtime/train/trainer.h"
 #include "tests/support/mpi_main.h"
 #include "tests/support/reference_gpt.h"
+#include "tests/support/separated_sides.h"
 
 namespace cairn {
 namespace {
@@ -378,7 +379,7 @@ void Check(const TrainConfig& config, const Precision& precision, const Rows& ro
 }
 
 void Train(const ParallelDims& dims, const Precision& precision, const Case& with, const std::string& log) {
-  SeparateSides(with.apart);
+  PutSidesApart(with.apart);
   TrainConfig config = Config(precision, with);
   config.log_json = log;
   const auto valid = Validate(config, dims.topology.world());

@@ -1,7 +1,7 @@
 // Three checks: the step's number in directory, manifest and state; the number of layers in model, tensors
-// and stages; and, where the architecture is known, each tensor against the parameter that the model must
-// have. The last one runs only if the others found nothing, and stops at its first problem: one wrong
-// number in the model contradicts many tensors at once.
+// and stages; and, if the architecture is known, each tensor against the parameter that the model must have.
+// The last one runs only if the others found nothing, and stops at its first problem: one wrong number in the
+// model contradicts many tensors at once.
 
 #include "tools/check/model_check.h"
 

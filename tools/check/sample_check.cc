@@ -1,7 +1,7 @@
 // All chunks of the step are listed, and a partial shuffle by the seed draws from them until the budget is
-// reached. They are then sorted by place, so that files are read forwards. To check a chunk, one element of
-// it is read: the reader verifies the whole chunk first. Where the place of a wrong chunk is not known, no
-// ranges are reported, so that no later sample can settle the failure.
+// reached. They are then sorted by place: files are read forwards. To check a chunk, one element of it is
+// read: the reader verifies the whole chunk first. Where the place of a wrong chunk is not known, no ranges
+// are reported, so that no later sample can settle the failure.
 
 #include "tools/check/sample_check.h"
 
@@ -22,7 +22,7 @@ struct ChunkAt {
   uint64_t chunk;
 };
 
-// The shuffle is spelt out, so that a seed means the same chunks with every standard library.
+// The shuffle is written out, so a seed means the same chunks with every standard library.
 std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_bytes, uint64_t seed) {
   std::vector<ChunkAt> chunks;
   for (size_t i = 0; i < catalog.pieces.size(); ++i)

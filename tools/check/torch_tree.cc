@@ -1,9 +1,9 @@
 // Two walks over the same values: TreePrinter writes lines for people, TreeJson builds JSON. A pickle is a
 // graph, in which a container may be shared or contain itself. Both walks therefore remember the containers
 // that they have shown, descend into each only once, and to a limited depth. Short lists of plain values are
-// shown again where they are shared, and where names are asked for every container is, since a tensor has a
-// name for each way to it; how often is bounded, because ways may double at every level. Names and texts come
-// from the file, so the lines for people show no control characters.
+// shown each time they are shared. If names are asked for, every container is, since a tensor has a name for
+// each path to it; the number is bounded, because paths may double at every level. Names and texts come from
+// the file, so the lines for people show no control characters.
 
 #include "tools/check/torch_tree.h"
 

@@ -1,7 +1,7 @@
-// A record is read, changed and replaced under a lock on its directory (where the file system has locks).
-// Many checks saw the files in the same state: such lists are stored once, and checks refer to them by index.
-// A record that cannot be decoded counts as missing, but that of a later version is never replaced; one
-// without a version is decoded in its old form.
+// A record is read, changed and replaced under a lock on its directory (if the file system has locks). Many
+// checks saw the files in the same state: such lists are stored once, and checks refer to them by index. A
+// record that cannot be decoded counts as missing, but that of a later version is never replaced; one without
+// a version is decoded in its old form.
 
 #include "tools/check/verify_record.h"
 

@@ -1,4 +1,4 @@
-// The results of the checks of a step, beside the steps: RUN/verified/step-00000100.json.
+// The results of the checks of a step, in the run directory: RUN/verified/step-00000100.json.
 //
 // It saves `ls` and `archive` from reading every step first. A record counts for the step whose manifest it
 // names by digest; another step of the same name has none. Nothing depends on it: it may be missing, or be

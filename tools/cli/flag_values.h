@@ -1,4 +1,4 @@
-// Checks of the values that flags are given, so that a bad one is refused before anything is done.
+// Checks of the values of flags: a bad one is refused before anything is done.
 #pragma once
 
 #include <fmt/format.h>

@@ -20,7 +20,7 @@ inline std::string Hint(const std::vector<std::string>& words, std::string_view 
                          : fmt::format("; did you mean {}{}?", lead, nearest);
 }
 
-// The error for words that a parse left over; empty if it left none.
+// The error for words that the parser did not take; empty if it took all.
 std::string UnknownWord(const CLI::App& app);
 
 }  // namespace cairn

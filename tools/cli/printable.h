@@ -1,4 +1,4 @@
-// Text that a terminal shows and does not obey.
+// Text that a terminal shows without obeying control characters.
 #pragma once
 
 #include <fmt/format.h>

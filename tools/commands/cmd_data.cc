@@ -73,18 +73,15 @@ struct DataFacts {
 Status CheckDataOptions(const DataOptions& options) {
   if (options.vocab_file.empty() != options.merge_file.empty())
     return InvalidArgument("--vocab-file and --merge-file belong together");
-  if (options.train_sentencepiece + !options.tokenizer.empty() + !options.vocab_file.empty() != 1) {
+  if (options.train_sentencepiece + !options.tokenizer.empty() + !options.vocab_file.empty() != 1)
     return InvalidArgument(
         "give one of --tokenizer TOKENIZER, --vocab-file with --merge-file, and --train-sentencepiece with "
         "--vocab-size N");
-  }
-  if (options.train_sentencepiece && options.vocab_size == 0) {
+  if (options.train_sentencepiece && options.vocab_size == 0)
     return InvalidArgument("--train-sentencepiece needs --vocab-size N, for example 8000");
-  }
-  if (!options.train_sentencepiece && options.vocab_size != 0) {
+  if (!options.train_sentencepiece && options.vocab_size != 0)
     return InvalidArgument(
         "--vocab-size belongs to --train-sentencepiece; a tokenizer that exists brings its own");
-  }
   return OkStatus();
 }
 
@@ -99,10 +96,9 @@ Status CheckOutputs(FileSystem& fs, const DataOptions& options) {
   paths.push_back(TokenizerDir(options));
   if (options.train_sentencepiece) paths.push_back(ModelPath(options));
   for (const std::string& path : paths) {
-    if (fs.Stat(path).ok()) {
+    if (fs.Stat(path).ok())
       return AlreadyExists("{} exists and is never overwritten; choose another --output-prefix or remove it",
                            path);
-    }
   }
   return OkStatus();
 }
@@ -173,10 +169,9 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(facts.counts,
                          ImportText(source, *tokenizer, options.append_eod, builder ? &*builder : nullptr,
                                     [&](const ImportCounts& counts) { progress.Update(counts.bytes_read); }));
-  if (facts.counts.documents == 0) {
+  if (facts.counts.documents == 0)
     return InvalidArgument("{}{}: no text in it, so there is no dataset to write", options.inputs.front(),
                            options.inputs.size() > 1 ? " and the other inputs" : "");
-  }
   if (builder) CAIRN_RETURN_IF_ERROR(Publish(fs, options, model, facts.published, *builder));
   facts.seconds = watch.Seconds();
   return facts;

@@ -33,7 +33,7 @@ void AddServeCommand(CLI::App& app, Verb& verb) {
       app.add_subcommand("serve", "save and load for a training in Python, as its helper process");
   serve->footer(
       "cairn.torch starts one for each rank, with a socket as stdin: docs/serve-protocol.md. It finishes the "
-      "save that it was given also where the training dies.\n\n" +
+      "save that it was given even if the training dies.\n\n" +
       HelpFooter("python -c 'import cairn.torch' # starts it at the first save"));
   serve->callback([&verb] { verb = [] { return RunServe(); }; });
 }

@@ -1,7 +1,7 @@
-// cairn does not link the trainer, it starts cairn-train, which lies beside it. Without --nproc-per-node
-// this process becomes cairn-train, so signals and exit statuses pass without help. With it, mpirun is
-// started and supervised (supervise.h), and the arguments are checked here first: each rank would find the
-// same mistake, after all of them have started.
+// cairn does not link the trainer, it starts cairn-train, which is in the same directory. Without
+// --nproc-per-node this process becomes cairn-train, so signals and exit statuses pass without help. With it,
+// mpirun is started and supervised (supervise.h), and the arguments are checked here first: each rank would
+// find the same mistake, after all of them have started.
 
 #include <unistd.h>
 
@@ -66,14 +66,14 @@ Status CheckLoad(const std::vector<std::string>& arguments) {
     if (!load.empty() && IsForeign(load))
       return NotSupported(
           "{} was written by another system; run `cairn convert {} DIR --to native` first, then give --load "
-          "DIR, and --finetune where it has no optimizer states",
+          "DIR, and --finetune if it has no optimizer states",
           load, load);
   }
   return OkStatus();
 }
 
-// The trainer would find the same, after all ranks have started. It alone reads a checkpoint's model, which
-// fills in what no flag says.
+// The trainer would find the same mistakes after all ranks have started. Only the trainer reads a
+// checkpoint's model, which fills in missing flags.
 Status CheckArguments(const std::vector<std::string>& command, int ranks) {
   std::vector<const char*> argv;
   for (const std::string& word : command) argv.push_back(word.c_str());

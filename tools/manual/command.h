@@ -1,7 +1,7 @@
 // A command as its flags describe it: the value from which manual pages and shell completion are made.
 //
 // DescribeCommand (command_tree.h) fills it from CLI11's tree; the renderers (roff.h, markdown.h,
-// completion.h) read nothing else, so that help, manual and completion cannot disagree.
+// completion.h) read nothing else, so help, manual and completion cannot disagree.
 #pragma once
 
 #include <string>

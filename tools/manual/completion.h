@@ -1,6 +1,6 @@
 // Shell completion: subcommands, flags, choices and paths.
 //
-// A shell's script asks the program itself (`cairn __complete -- WORDS`), so that it always fits the program.
+// A shell's script asks the program itself (`cairn __complete -- WORDS`), so it always fits the program.
 #pragma once
 
 #include <string>

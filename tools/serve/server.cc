@@ -22,29 +22,13 @@
 namespace cairn {
 namespace {
 
-// The Python side has an exception for each.
+// The Python side has an exception for each kind but the first.
 std::string_view KindName(StatusKind kind) {
-  switch (kind) {
-    case StatusKind::kOk:
-      return "ok";
-    case StatusKind::kNotFound:
-      return "not_found";
-    case StatusKind::kCorrupt:
-      return "corrupt";
-    case StatusKind::kInvalidArgument:
-      return "invalid_argument";
-    case StatusKind::kNotSupported:
-      return "not_supported";
-    case StatusKind::kAlreadyExists:
-      return "already_exists";
-    case StatusKind::kNoSpace:
-      return "no_space";
-    case StatusKind::kIoError:
-      return "io_error";
-    case StatusKind::kAborted:
-      return "aborted";
-  }
-  return "io_error";
+  constexpr std::string_view kNames[] = {
+      "ok",       "not_found", "corrupt", "invalid_argument", "not_supported", "already_exists",
+      "no_space", "io_error",  "aborted"};
+  static_assert(std::size(kNames) == static_cast<size_t>(StatusKind::kAborted) + 1);
+  return kNames[static_cast<size_t>(kind)];
 }
 
 // A save in progress.

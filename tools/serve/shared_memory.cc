@@ -18,10 +18,6 @@ Status NoMemory(uint64_t bytes, int error) {
 
 }  // namespace
 
-SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
-}
-
 // Populates by allocating the file, not by MAP_POPULATE: allocation fails if memory is short, instead of a
 // SIGBUS later.
 Status SharedMemory::MapAll(uint64_t bytes, bool populate) {
@@ -31,8 +27,7 @@ Status SharedMemory::MapAll(uint64_t bytes, bool populate) {
       return NoMemory(bytes, error);
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
   if (data == MAP_FAILED) return NoMemory(bytes, errno);
-  data_ = static_cast<std::byte*>(data);
-  bytes_ = bytes;
+  mapping_ = {data, bytes};
   return OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ckpt/base/mapping.h"
 #include "ckpt/base/status.h"
 #include "ckpt/base/unique_fd.h"
 
@@ -18,16 +19,7 @@ class SharedMemory {
   // Maps memory that another process made, for writing. Errors: InvalidArgument if it is not such memory.
   static Result<SharedMemory> Map(UniqueFd descriptor);
 
-  SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
-  SharedMemory& operator=(SharedMemory&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~SharedMemory();
-
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+  std::span<std::byte> bytes() const { return mapping_.bytes(); }
   int descriptor() const { return descriptor_.get(); }
 
  private:
@@ -35,8 +27,7 @@ class SharedMemory {
   Status MapAll(uint64_t bytes, bool populate);
 
   UniqueFd descriptor_;
-  std::byte* data_ = nullptr;
-  uint64_t bytes_ = 0;
+  Mapping mapping_;
 };
 
 }  // namespace cairn

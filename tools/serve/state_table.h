@@ -20,7 +20,7 @@ struct StateTensor {
 };
 
 // The parts of a "path" as texts: texts, list positions, and {"key", "text"} of keys that are not texts.
-// Empty if there is no path.
+// Empty if the value has no path.
 std::vector<std::string> PathTexts(const nlohmann::json& path);
 
 // Parses the trainer's description: {"fqn", "path"?, "dtype", "shape"}. The tensor has no place yet. Errors:

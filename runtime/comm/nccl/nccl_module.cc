@@ -1,4 +1,5 @@
-// libcairn_nccl.so: what needs CUDA and NCCL, apart so that CPU ranks load neither. See nccl_backend.h.
+// libcairn_nccl.so: the code that needs CUDA and NCCL, kept apart so that CPU ranks load neither. See
+// nccl_backend.h.
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 

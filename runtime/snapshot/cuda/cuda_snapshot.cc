@@ -1,10 +1,10 @@
 // libcairn_cuda.so: DeviceSnapshot on a GPU. See device_snapshot.h for what it promises.
 //
-// Two streams: one for the kernels, one for the copies to the host, so that slot n + 1 is packed while slot n
-// is copied. The link is the slow part and is kept busy: the copy of n + 1 is enqueued before that of n ends.
-// A thread of each snapshot enqueues, because CUDA lets only about a thousand operations wait before it
-// blocks the caller; the trainer's thread never meets that. Nothing but the windows is ever copied to the
-// host: the kernels store digests into pinned memory, where a copy would queue up behind the slot in flight.
+// Two streams: one for the kernels, one for the copies to the host, so slot n + 1 is packed while slot n is
+// copied. The link is the slow part and is kept busy: the copy of n + 1 is enqueued before that of n ends. A
+// thread of each snapshot enqueues, because CUDA lets only about a thousand operations wait before it blocks
+// the caller; the trainer's thread never meets that. Nothing but the windows is ever copied to the host: the
+// kernels store digests into pinned memory, where a copy would queue up behind the slot in flight.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

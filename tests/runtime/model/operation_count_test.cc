@@ -73,8 +73,8 @@ class OperationCount {
  public:
   OperationCount() {
     Current() = this;
-    handle_ = at::addGlobalCallback(
-        at::RecordFunctionCallback(&OperationCount::Note).scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&OperationCount::Note, &OperationCount::End)
+                                        .scopes({at::RecordScope::FUNCTION}));
   }
   ~OperationCount() {
     at::removeCallback(handle_);
@@ -102,12 +102,22 @@ class OperationCount {
   }
   static std::unique_ptr<at::ObserverContext> Note(const at::RecordFunction& function) {
     const std::string name = function.name();
-    if (!name.starts_with("autograd::") && !std::ranges::binary_search(kNoKernel, name))
-      ++Current()->counts_[name];
+    OperationCount& now = *Current();
+    if (now.norms_ == 0 && !name.starts_with("autograd::") && !std::ranges::binary_search(kNoKernel, name))
+      ++now.counts_[name];
+    now.norms_ += IsNorm(function);
     return nullptr;
+  }
+  static void End(const at::RecordFunction& function, at::ObserverContext* /*context*/) {
+    Current()->norms_ -= IsNorm(function);
+  }
+  // One kernel on a GPU, several operations on a CPU.
+  static bool IsNorm(const at::RecordFunction& function) {
+    return std::string_view(function.name()).starts_with("cairn::norm");
   }
 
   at::CallbackHandle handle_;
+  int norms_ = 0;  // that have begun and not ended
   std::map<std::string, int64_t> counts_;
 };
 

@@ -1,0 +1,72 @@
+#include "runtime/model/autograd/kept_activation.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+namespace cairn {
+namespace {
+
+using at::Tensor;
+
+std::atomic<int64_t> host_bytes = 0;
+
+// Pinned for a GPU.
+Tensor HostMemoryLike(const Tensor& x) {
+  const auto bytes = static_cast<int64_t>(x.nbytes());
+  host_bytes += bytes;
+  const auto freed = [bytes] { host_bytes -= bytes; };
+  if (x.is_cpu()) {
+    auto* memory = new std::byte[x.nbytes()];
+    const auto release = [freed](void* data) {
+      delete[] static_cast<std::byte*>(data);
+      freed();
+    };
+    return at::from_blob(memory, x.sizes(), release, x.options());
+  }
+  const Tensor pinned = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(true));
+  return at::from_blob(
+      pinned.mutable_data_ptr(), x.sizes(), [pinned, freed](void*) { freed(); }, pinned.options());
+}
+
+// This rank's share; the last ones are padded, as a gather takes equal parts.
+Tensor ShareOf(const Tensor& x, const ProcessGroup& ranks) {
+  const Tensor flat = x.reshape({-1});
+  const int64_t share = (flat.numel() + ranks.size() - 1) / ranks.size();
+  const int64_t begin = std::min(flat.numel(), share * ranks.rank());
+  const int64_t count = std::min(share, flat.numel() - begin);
+  Tensor part = at::empty({share}, flat.options());
+  part.narrow(0, 0, count).copy_(flat.narrow(0, begin, count));
+  part.narrow(0, count, share - count).zero_();
+  return part;
+}
+
+}  // namespace
+
+KeptActivation::KeptActivation(const Tensor& x, const Keeping& keeping)
+    : keeping_(keeping), shape_(x.sizes().vec()), options_(x.options()), kept_(x.detach()) {
+  if (keeping_.cut_across.size() > 1) kept_ = ShareOf(kept_, keeping_.cut_across);
+  if (!keeping_.in_host_memory) return;
+  const Tensor here = kept_.contiguous();
+  kept_ = HostMemoryLike(here);
+  kept_.copy_(here, /*non_blocking=*/true);
+}
+
+Tensor KeptActivation::Get() const {
+  Tensor x = kept_;
+  if (keeping_.in_host_memory) {
+    x = at::empty(kept_.sizes(), options_);
+    x.copy_(kept_, /*non_blocking=*/true);
+  }
+  if (keeping_.cut_across.size() == 1) return x;
+  Tensor all = at::empty({x.numel() * keeping_.cut_across.size()}, options_);
+  keeping_.cut_across.AllGather(all, x, "kept activations");
+  const int64_t count = std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<int64_t>());
+  return all.narrow(0, 0, count).view(shape_);
+}
+
+int64_t BytesKeptInHostMemory() { return host_bytes; }
+
+}  // namespace cairn

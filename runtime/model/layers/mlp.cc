@@ -1,0 +1,14 @@
+#include "runtime/model/layers/mlp.h"
+
+#include <torch/torch.h>
+
+#include "runtime/model/layers/activation.h"
+
+namespace cairn {
+
+at::Tensor Mlp::forward(const at::Tensor& x) const {
+  const at::Tensor inner = up_.forward(x);
+  return down_.forward(gated_ ? ActivateGated(activation_, inner) : Activate(activation_, inner));
+}
+
+}  // namespace cairn
