@@ -32,9 +32,11 @@ std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors) {
 }
 
 TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors,
-                           const CastOptions& options, std::function<void(uint64_t)> advance)
+                           uint64_t block_bytes, const CastOptions& options,
+                           std::function<void(uint64_t)> advance)
     : source_(source),
       tensors_(tensors),
+      block_bytes_(block_bytes),
       options_(options),
       advance_(std::move(advance)),
       counts_(tensors_.size()) {
@@ -57,7 +59,7 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
   for (const auto& [tensor, from_it] : written) order.push_back(tensor);
   std::optional<uint32_t> current;
   CAIRN_RETURN_IF_ERROR(StreamBlocks(
-      source_, order, options_.block_bytes,
+      source_, order, block_bytes_,
       [&](const Block& block) -> Status {
         if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
         current = block.tensor;

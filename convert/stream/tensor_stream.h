@@ -38,7 +38,6 @@ class BlockTarget {
 };
 
 struct CastOptions {
-  uint64_t block_bytes = 0;  // of the source at a time; 0: by the window of memory
   OnOverflow on_overflow = OnOverflow::kInfinity;
   // True: a finite value that would become infinite ends the stream. False: such values are counted.
   bool refuse_overflow = false;
@@ -59,9 +58,9 @@ std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress
 
 class TensorStream {
  public:
-  // `source` and `tensors` must outlive the stream. `advance` gets the bytes of each block as they are read;
-  // may be empty.
-  TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors,
+  // `source` and `tensors` must outlive the stream. `block_bytes`: of the source at a time. `advance` gets
+  // the bytes of each block as they are read; may be empty.
+  TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors, uint64_t block_bytes,
                const CastOptions& options, std::function<void(uint64_t)> advance);
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
@@ -96,6 +95,7 @@ class TensorStream {
 
   CheckpointSource& source_;
   const std::vector<WrittenTensor>& tensors_;
+  const uint64_t block_bytes_;
   const CastOptions options_;
   const std::function<void(uint64_t)> advance_;
   std::map<uint32_t, Sum> source_sums_;  // by the source's tensor

@@ -14,9 +14,15 @@
 namespace cairn {
 namespace {
 
+constexpr uint64_t kMinTransposedBytes = 64 << 10, kMaxTransposedBytes = 64 << 20;
+
+// Rows of a block become runs of a transposed array: larger blocks make longer runs.
 uint64_t BlockBytesOf(const Transfer& transfer) {
-  return transfer.cast.block_bytes > 0 ? transfer.cast.block_bytes
-                                       : BlockBytesFor(transfer.writer.max_memory);
+  const uint64_t max_memory = transfer.writer.max_memory;
+  const auto* files = std::get_if<FilesTarget>(&transfer.target);
+  if (files && std::ranges::any_of(files->files.parts, &ArrayPart::transpose))
+    return std::clamp(max_memory / 8, kMinTransposedBytes, kMaxTransposedBytes);
+  return BlockBytesFor(max_memory);
 }
 
 // A block in its new type needs memory beside the blocks that are read.
@@ -89,9 +95,7 @@ class NullTarget final : public BlockTarget {
 }  // namespace
 
 TensorStream StreamOf(const Transfer& transfer, const std::function<void(uint64_t)>& advance) {
-  CastOptions cast = transfer.cast;
-  cast.block_bytes = BlockBytesOf(transfer);
-  return {transfer.source, transfer.tensors(), cast, advance};
+  return {transfer.source, transfer.tensors(), BlockBytesOf(transfer), transfer.cast, advance};
 }
 
 TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {

@@ -15,14 +15,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMinStripBlockBytes = 64 << 10;
-constexpr uint64_t kMaxStripBlockBytes = 64 << 20;
-
-// Blocks are larger than elsewhere: rows of a block become runs of a transposed tensor.
-uint64_t BlockBytesOfRelease(uint64_t max_memory) {
-  return std::clamp(max_memory / 8, kMinStripBlockBytes, kMaxStripBlockBytes);
-}
-
 struct WeightsPlan {
   std::vector<WrittenTensor> weights;  // one a parameter, then those under second names
   size_t parameters = 0;               // that have a weight of their own
@@ -220,7 +212,6 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
   Transfer transfer(source, std::move(target));
   transfer.writer = options.writer;
   transfer.cast.on_overflow = options.on_overflow;
-  if (!native) transfer.cast.block_bytes = BlockBytesOfRelease(options.writer.max_memory);
   transfer.reported = plan.parameters;
   transfer.notes = std::move(plan.notes);
   transfer.progress = options.progress;
