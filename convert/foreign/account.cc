@@ -103,25 +103,26 @@ void Account::AddStorage(const std::string& file, std::string name, uint64_t beg
   if (bytes > 0) ledgers_[file].storages.push_back({begin, begin + bytes, std::move(name)});
 }
 
-void Account::AddFile(const std::string& file, const TorchFile& contents) {
-  for (const auto& [key, storage] : contents.storages())
-    if (storage.bytes > 0 && !listed_.emplace(file, storage.file_offset).second) return;
+void Account::AddFile(const TorchFile& file) {
+  for (const auto& [key, storage] : file.storages())
+    if (storage.bytes > 0 && !listed_.emplace(file.name(), storage.file_offset).second) return;
   std::map<std::string_view, std::pair<std::string, Ranges>> used;  // of a storage's key
-  ForEachReference(contents.root(), "", [&](const Reference& reference) {
+  ForEachReference(file.root(), "", [&](const Reference& reference) {
     const StorageRef* storage = reference.tensor ? reference.tensor->storage : reference.storage;
     auto& [name, ranges] = used.try_emplace(storage->key, reference.path, Ranges()).first->second;
     if (!reference.tensor) return;
     const Ranges more = BytesOf(*reference.tensor);
     ranges.insert(ranges.end(), more.begin(), more.end());
   });
-  for (const auto& [key, storage] : contents.storages()) {
+  for (const auto& [key, storage] : file.storages()) {
     const auto found = used.find(key);
     const bool known = found != used.end();
-    AddStorage(file, known ? found->second.first : "storage " + key, storage.file_offset, storage.bytes);
+    AddStorage(file.name(), known ? found->second.first : "storage " + key, storage.file_offset,
+               storage.bytes);
     if (!known || found->second.second.empty()) continue;
     for (const auto& [from, to] : Gaps(std::move(found->second.second), storage.bytes))
-      ledgers_[file].claims.push_back({storage.file_offset + from, storage.file_offset + to,
-                                       kFates + static_cast<int>(Fate::kUnreferenced)});
+      ledgers_[file.name()].claims.push_back({storage.file_offset + from, storage.file_offset + to,
+                                              kFates + static_cast<int>(Fate::kUnreferenced)});
   }
 }
 
@@ -137,32 +138,27 @@ void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& 
           array.name);
 }
 
-void Account::Leave(Fate fate, const std::string& file, const TorchFile& contents, const TensorRef& tensor,
-                    const std::string& name) {
-  const auto found =
-      tensor.storage ? contents.storages().find(tensor.storage->key) : contents.storages().end();
-  if (found == contents.storages().end()) return;
+void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name) {
+  const auto found = tensor.storage ? file.storages().find(tensor.storage->key) : file.storages().end();
+  if (found == file.storages().end()) return;
   names_.try_emplace({fate, name}, true);
   for (auto [from, to] : BytesOf(tensor)) {
     to = std::min(to, found->second.bytes);
-    if (from < to) Leave(fate, file, found->second.file_offset + from, to - from, name);
+    if (from < to) Leave(fate, file.name(), found->second.file_offset + from, to - from, name);
   }
 }
 
-void Account::LeaveBelow(Fate fate, const std::string& file, const TorchFile& contents, const PyValue& value,
-                         const std::string& name) {
+void Account::LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name) {
   ForEachReference(value, name, [&](const Reference& reference) {
-    if (reference.tensor) return Leave(fate, file, contents, *reference.tensor, reference.path);
-    const auto found = contents.storages().find(reference.storage->key);
-    if (found != contents.storages().end())
-      Leave(fate, file, found->second.file_offset, found->second.bytes, reference.path);
+    if (reference.tensor) return Leave(fate, file, *reference.tensor, reference.path);
+    const auto found = file.storages().find(reference.storage->key);
+    if (found != file.storages().end())
+      Leave(fate, file.name(), found->second.file_offset, found->second.bytes, reference.path);
   });
 }
 
-Status Account::LeaveRest(const std::string& file, const TorchFile& contents,
-                          const std::set<std::string>& taken,
-                          const std::function<bool(const std::string&)>& allowed) {
-  const PyValue& root = contents.root();
+Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options) {
+  const PyValue& root = file.root();
   if (!root.is(PyKind::kDict)) return OkStatus();
   for (size_t i = 0; i + 1 < root.items.size(); i += 2) {
     const std::string key = KeyText(*root.items[i]);
@@ -174,12 +170,12 @@ Status Account::LeaveRest(const std::string& file, const TorchFile& contents,
       if (elements++ == 0) first = reference.path;
     });
     if (elements == 0) continue;
-    if (!state && !allowed(key))
+    if (!state && !IsAllowed(options, key))
       return NotSupported(
           "{}: {} holds {} tensors that have no place here ({} is the first); --allow '{}' "
           "leaves them out",
-          file, key, elements, first, key);
-    LeaveBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, contents, *root.items[i + 1], key);
+          file.name(), key, elements, first, key);
+    LeaveBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, *root.items[i + 1], key);
   }
   return OkStatus();
 }

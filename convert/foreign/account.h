@@ -6,13 +6,13 @@
 // neither is an error, so a reader that forgets a tensor cannot be silent.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
 #include "convert/torch/torch_file.h"
 
@@ -41,26 +41,23 @@ class Account {
   void AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes);
   // All storages of a file of torch, or of an item in one; counted once. Bytes that none of its tensors names
   // are kUnreferenced, unless no tensor names any byte of the storage.
-  void AddFile(const std::string& file, const TorchFile& contents);
+  void AddFile(const TorchFile& file);
 
   void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
   // The stretches of an array, which no part reads.
   void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
-  void Leave(Fate fate, const std::string& file, const TorchFile& contents, const TensorRef& tensor,
-             const std::string& name);
+  void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
   // All tensors and bare storages below `value`, whatever holds them.
-  void LeaveBelow(Fate fate, const std::string& file, const TorchFile& contents, const PyValue& value,
-                  const std::string& name);
+  void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
   // An array of the catalog that is compared with the one that is read.
   void Replica(uint32_t array) { replicas_.insert(array); }
 
   // Entries of the dict at a file's top that `taken` does not name: random states and schedules are
-  // kTrainingState, what `allowed` names is kAllowed. Errors: NotSupported naming one with elements that is
-  // neither.
-  Status LeaveRest(const std::string& file, const TorchFile& contents, const std::set<std::string>& taken,
-                   const std::function<bool(const std::string&)>& allowed);
+  // kTrainingState, those that `options` allow are kAllowed. Errors: NotSupported naming one with elements
+  // that is neither.
+  Status LeaveRest(const TorchFile& file, const std::set<std::string>& taken, ReaderOptions& options);
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},

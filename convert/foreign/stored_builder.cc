@@ -102,6 +102,13 @@ uint32_t StoredBuilder::AddFile(const std::string& name) {
   return at->second;
 }
 
+Result<TorchFile> StoredBuilder::OpenFile(FileSystem& fs, const std::string& directory,
+                                          const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs, directory, name));
+  account.AddFile(file);
+  return file;
+}
+
 uint32_t StoredBuilder::AddArray(StoredArray array) {
   catalog.arrays.push_back(std::move(array));
   return static_cast<uint32_t>(catalog.arrays.size() - 1);

@@ -22,6 +22,12 @@ class StoredBuilder {
   Account account;  // of the files that were read
 
   uint32_t AddFile(const std::string& name);  // once each
+  // Opens a file of torch and lists it in the account. Errors: those of TorchFile::Open.
+  Result<TorchFile> OpenFile(FileSystem& fs, const std::string& directory, const std::string& name);
+  // A tensor of the file as an array. Errors: those of ArrayOf().
+  Result<StoredArray> ArrayIn(const TorchFile& file, const TensorRef& tensor, std::string name) {
+    return ArrayOf(file, tensor, AddFile(file.name()), std::move(name));
+  }
   uint32_t AddArray(StoredArray array);
 
   // The tensor of this parameter and role, made if there is none yet. Errors: Corrupt if it has

@@ -24,6 +24,8 @@ struct StepNames {
   std::span<const std::string_view> prefixes = {};  // before the step's number
   std::string_view tracker = {};                    // beside the steps: names the newest finished one
   std::string_view last_file = {};                  // in a step: written when all others are there
+  const char* last_after = nullptr;    // glob of files that it follows in their folder; null: in every step
+  const char* without_last = nullptr;  // glob of a file of steps, named the same way, that have no such file
 };
 
 struct System {

@@ -78,15 +78,23 @@ bool TorchFile::Matches(FileSystem& fs, const std::string& path) {
   return head.ok() && (head->starts_with(kZipMagic) || IsPickle(*head));
 }
 
-Result<TorchFile> TorchFile::Open(FileSystem& fs, const std::string& path) {
+Result<TorchFile> TorchFile::Open(FileSystem& fs, const std::string& directory, const std::string& name) {
+  const std::string path = JoinPath(directory, name);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-  Result<TorchFile> torch = Read(*file, {0, info.bytes});
+  Result<TorchFile> torch = Read(*file, {0, info.bytes}, directory, name);
   if (!torch.ok()) return torch.status().WithContext(path);
   return torch;
 }
 
-Result<TorchFile> TorchFile::Read(File& file, Stretch where) {
+Result<TorchFile> TorchFile::Read(File& file, Stretch where, std::string directory, std::string name) {
+  CAIRN_ASSIGN_OR_RETURN(TorchFile torch, ReadUnnamed(file, where));
+  torch.directory_ = std::move(directory);
+  torch.name_ = std::move(name);
+  return torch;
+}
+
+Result<TorchFile> TorchFile::ReadUnnamed(File& file, Stretch where) {
   CAIRN_ASSIGN_OR_RETURN(const std::string head, Head(file, where, kSniffBytes));
   if (head.starts_with(kZipMagic)) return ReadZip(file, where);
   if (IsPickle(head) && head.find(kStreamMagic) <= kMaxBeforeMagic) return ReadStream(file, where);

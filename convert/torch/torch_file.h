@@ -30,9 +30,12 @@ class TorchFile {
   static bool Matches(FileSystem& fs, const std::string& path);
 
   // Errors: Corrupt or NotSupported naming the path, the byte and the opcode, global or record.
-  static Result<TorchFile> Open(FileSystem& fs, const std::string& path);
-  // A file within a file.
-  static Result<TorchFile> Read(File& file, Stretch where);
+  static Result<TorchFile> Open(FileSystem& fs, const std::string& directory, const std::string& name);
+  // A file within a file, whose place is given for messages.
+  static Result<TorchFile> Read(File& file, Stretch where, std::string directory = {}, std::string name = {});
+
+  const std::string& name() const { return name_; }  // below the directory that is read
+  std::string path() const { return JoinPath(directory_, name_); }
 
   const PyValue& root() const { return *pickle_->root; }
   TorchContainer container() const { return container_; }
@@ -44,11 +47,13 @@ class TorchFile {
   Result<uint64_t> Locate(const TensorRef& tensor) const;
 
  private:
+  static Result<TorchFile> ReadUnnamed(File& file, Stretch where);
   static Result<TorchFile> ReadZip(File& file, Stretch where);
   static Result<TorchFile> ReadStream(File& file, Stretch where);
   static Result<TorchFile> ReadPickle(File& file, Stretch where);
   Status CheckStorages() const;
 
+  std::string directory_, name_;
   TorchContainer container_ = TorchContainer::kZip;
   std::unique_ptr<Pickle> pickle_;
   std::map<std::string, TorchStorage, std::less<>> storages_;

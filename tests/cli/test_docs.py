@@ -144,6 +144,15 @@ class DocsTest(unittest.TestCase):
             with self.subTest(message=message):
                 self.assertIn(message, said)
 
+    def test_the_table_of_formats_has_those_that_convert_takes(self):
+        text = subprocess.run([CAIRN, "convert", "--help"], capture_output=True, text=True, check=True).stdout
+        rows = [row.split("|") for row in (ROOT / "docs/formats.md").read_text().splitlines() if row.startswith("| ")]
+        rows = [row for row in rows if len(row) == 6 and "---" not in row[1]]
+        for flag, column in (("--from", 2), ("--to", 3)):
+            self.assertIn(flag, rows[0][column])
+            documented = {row[column].strip().split("`")[1] for row in rows[1:] if "`" in row[column]}
+            self.assertEqual(documented, set(re.search(rf"{flag} ([\w-]+[|][\w|-]+)", text)[1].split("|")))
+
     def test_every_guide_with_python_is_run_by_a_test(self):
         tests = "".join(path.read_text() for path in sorted(ROOT.glob("tests/python/*.py")))
         for page in PAGES:

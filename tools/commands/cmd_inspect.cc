@@ -221,7 +221,7 @@ class Inspector {
 
 // A file of torch.save shows all that is in it, not only the tensors.
 Result<int> RunInspectFile(const InspectOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(FileSystem::Posix(), options.checkpoint));
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(FileSystem::Posix(), "", options.checkpoint));
   if (options.json)
     PrintJson(TorchTreeJson(options.checkpoint, file));
   else

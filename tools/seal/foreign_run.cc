@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/glob.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
@@ -76,22 +77,31 @@ std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std:
   return fmt::format("{} still names {}", tracker->path, tracker->text->empty() ? "nothing" : *tracker->text);
 }
 
-// Empty if the file that the system writes last is there, or the system has none.
-std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
-  std::set<std::string> folders, with_metadata;
-  bool trainer_state = false, trainer = LastNameOf(step.path).starts_with("checkpoint-");
+// The folders of a step that wait for the file that its system writes last into them.
+std::set<std::string> WaitingFolders(const StepNames& names, bool named, const std::vector<StepFile>& files) {
+  std::set<std::string> waiting;
+  if (named && !names.last_after) waiting.insert("");
   for (const StepFile& file : files) {
-    const std::string name = file.name.substr(FolderOf(file.name).size());
-    if (name.ends_with(".distcp")) folders.insert(FolderOf(file.name));
-    if (name == ".metadata") with_metadata.insert(FolderOf(file.name));
-    if (name == "trainer_state.json") trainer_state = true;
-    if (name.starts_with("random_states_")) trainer = false;  // accelerate's own, which has no such file
+    const std::string folder = FolderOf(file.name), name = file.name.substr(folder.size());
+    if (names.last_after && FitsGlob(name, names.last_after)) waiting.insert(folder);
+    if (names.without_last && FitsGlob(name, names.without_last)) return {};
   }
-  for (const std::string& folder : folders)
-    if (!with_metadata.contains(folder))
-      return fmt::format("{} is not there yet", JoinPath(step.path, folder + ".metadata"));
-  if (trainer && !trainer_state)
-    return fmt::format("{} is not there yet", JoinPath(step.path, "trainer_state.json"));
+  for (const StepFile& file : files)
+    if (const std::string folder = FolderOf(file.name); file.name.substr(folder.size()) == names.last_file)
+      waiting.erase(folder);
+  return waiting;
+}
+
+// Empty if the files that each system writes last are there.
+std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
+  const auto named = ParseForeignStep(LastNameOf(step.path));
+  for (const System& system : Systems()) {
+    if (system.steps.last_file.empty()) continue;
+    const auto waiting = WaitingFolders(system.steps, named && named->system == &system, files);
+    if (!waiting.empty())
+      return fmt::format("{} is not there yet",
+                         JoinPath(step.path, *waiting.begin() + std::string(system.steps.last_file)));
+  }
   return files.empty() ? fmt::format("{} has no files yet", step.path) : "";
 }
 

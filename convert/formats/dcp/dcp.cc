@@ -254,7 +254,7 @@ class DcpReader {
     } else if (!plain || !(plain->is_null() || plain->empty())) {
       left_.emplace(FirstDcpName(bytes.name));
     }
-    builder_.account.LeaveBelow(Fate::kTrainingState, bytes.item.file, file, file.root(), bytes.name);
+    builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), bytes.name);
     return OkStatus();
   }
   // Nothing (momentum_buffer of SGD without momentum), or a step that is a plain number.

@@ -187,7 +187,7 @@ std::vector<std::pair<std::string_view, const DcpItem*>> DcpIndex::items() const
 
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kDcpMetadata);
-  CAIRN_ASSIGN_OR_RETURN(TorchFile metadata, TorchFile::Open(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(TorchFile metadata, TorchFile::Open(fs, directory, std::string(kDcpMetadata)));
   const PyValue* tensors = FindKind(metadata.root(), "state_dict_metadata", PyKind::kDict);
   if (!tensors) return NotSupported("{}: not of torch.distributed.checkpoint", path);
   auto items = ParseStorage(metadata.root());
@@ -231,11 +231,11 @@ Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::ve
 Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
   CAIRN_RETURN_IF_ERROR(CheckInFile(files_.file_system(), files_.directory(), name, item));
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
-  Result<TorchFile> torch = TorchFile::Read(*file, item.where);
+  Result<TorchFile> torch = TorchFile::Read(*file, item.where, files_.directory(), item.file);
   if (!torch.ok())
     return torch.status().WithContext(
         fmt::format("{}: {} at byte {}", JoinPath(files_.directory(), item.file), name, item.where.begin));
-  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(item.file, *torch);
+  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(*torch);
   return torch;
 }
 
@@ -248,7 +248,7 @@ Status DcpItems::ListAll(const DcpIndex& index) {
 
 Status DcpItems::Leave(Fate fate, const std::string& name, const DcpItem& item) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, Open(name, item));
-  account_.LeaveBelow(fate, item.file, file, file.root(), name);
+  account_.LeaveBelow(fate, file, file.root(), name);
   return OkStatus();
 }
 
@@ -274,7 +274,7 @@ Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chu
 
 Result<std::optional<double>> DcpItems::Number(const std::string& name, const DcpItem& item) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(name, item));
-  return ScalarOf(files_.file_system(), JoinPath(files_.directory(), item.file), torch, &torch.root());
+  return ScalarOf(files_.file_system(), torch, &torch.root());
 }
 
 }  // namespace cairn

@@ -70,7 +70,7 @@ class DeepSpeedOpener {
     CAIRN_RETURN_IF_ERROR(LeaveNumbers());
     CAIRN_RETURN_IF_ERROR(AddFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());
-    for (const ModelFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
+    for (const TorchFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
     CAIRN_RETURN_IF_ERROR(Assemble());
     CAIRN_RETURN_IF_ERROR(AddCopies());
     manifest_.state.update(MegatronState(root()));
@@ -103,12 +103,12 @@ class DeepSpeedOpener {
     for (const auto& [rank, name] : names) {
       if (rank != static_cast<int>(models_.size()))
         return NotFound("{}: the model states of rank {} are missing", files_.directory, models_.size());
-      CAIRN_ASSIGN_OR_RETURN(ModelFile model, OpenModelFile(fs_, files_.directory, name));
+      CAIRN_ASSIGN_OR_RETURN(TorchFile model, TorchFile::Open(fs_, files_.directory, name));
       models_.push_back(std::move(model));
     }
     if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
     CAIRN_RETURN_IF_ERROR(CheckModelCount());
-    for (const ModelFile& model : models_) builder_.account.AddFile(model.name, model.contents);
+    for (const TorchFile& model : models_) builder_.account.AddFile(model);
     return OkStatus();
   }
 
@@ -117,9 +117,9 @@ class DeepSpeedOpener {
     if (!count) return OkStatus();
     if (*count > static_cast<int64_t>(models_.size()))
       return NotFound("{}: {} says there are {} model parallel ranks, {} are here", files_.directory,
-                      models_[0].name, *count, models_.size());
+                      models_[0].name(), *count, models_.size());
     for (size_t i = static_cast<size_t>(std::max<int64_t>(*count, 1)); i < models_.size(); ++i)
-      manifest_.history.push_back("left over from a larger world, not read: " + models_[i].name);
+      manifest_.history.push_back("left over from a larger world, not read: " + models_[i].name());
     models_.resize(std::min(models_.size(), static_cast<size_t>(std::max<int64_t>(*count, 1))));
     return OkStatus();
   }
@@ -129,9 +129,8 @@ class DeepSpeedOpener {
   Status ReadLayers() {
     CAIRN_ASSIGN_OR_RETURN(layers_, NameLayers(fs_, files_, models_));
     for (const auto& [key, name] : files_.layers) {
-      CAIRN_ASSIGN_OR_RETURN(const ModelFile file, OpenModelFile(fs_, files_.directory, name));
-      if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
-      builder_.account.AddFile(name, file.contents);
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, files_.directory, name));
+      if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it does not hold a state dict"));
       const std::string& prefix = layers_.prefixes[key.first];
       CAIRN_RETURN_IF_ERROR(
           ForEachTensor(file.root(), [&](const std::string& own, const TensorRef& tensor) -> Status {
@@ -148,9 +147,10 @@ class DeepSpeedOpener {
   Status ReadModules() {
     layers_.tp = static_cast<int>(models_.size());
     for (int rank = 0; rank < layers_.tp; ++rank) {
-      const ModelFile& model = models_[static_cast<size_t>(rank)];
+      const TorchFile& model = models_[static_cast<size_t>(rank)];
       const PyValue* module = Find(model.root(), "module");
-      if (!module || module->is(PyKind::kNone)) return Fail(model.name, NotFound("there is no module in it"));
+      if (!module || module->is(PyKind::kNone))
+        return Fail(model.name(), NotFound("there is no module in it"));
       Numbers tensors;
       CAIRN_RETURN_IF_ERROR(ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) {
         tensors.emplace_back(key, &tensor);
@@ -162,15 +162,15 @@ class DeepSpeedOpener {
         if (tensor->shape == Dims{0} && placeholders.contains(key)) continue;
         auto array = ArrayIn(model, *tensor, key);
         if (!array.ok()) return array.status();
-        CAIRN_RETURN_IF_ERROR(Take(key, rank, Role::kWeight, *std::move(array), model.name));
+        CAIRN_RETURN_IF_ERROR(Take(key, rank, Role::kWeight, *std::move(array), model.name()));
       }
     }
     return OkStatus();
   }
 
-  Result<StoredArray> ArrayIn(const ModelFile& file, const TensorRef& tensor, const std::string& name) {
-    auto array = ArrayOf(file.contents, tensor, builder_.AddFile(file.name), name);
-    if (!array.ok()) return Fail(file.name, array.status());
+  Result<StoredArray> ArrayIn(const TorchFile& file, const TensorRef& tensor, const std::string& name) {
+    auto array = builder_.ArrayIn(file, tensor, name);
+    if (!array.ok()) return Fail(file.name(), array.status());
     return array;
   }
 
@@ -210,10 +210,8 @@ class DeepSpeedOpener {
     if (masters.ok() || IsZero3()) return masters;
     ForgetOptimizers(without);
     for (const auto& [ranks, name] : files_.optimizers) {
-      const Result<ModelFile> file = OpenModelFile(fs_, files_.directory, name);
-      if (!file.ok()) continue;
-      builder_.account.AddFile(name, file->contents);
-      builder_.account.LeaveBelow(Fate::kAllowed, name, file->contents, file->root(), "optimizer");
+      const Result<TorchFile> file = builder_.OpenFile(fs_, files_.directory, name);
+      if (file.ok()) builder_.account.LeaveBelow(Fate::kAllowed, *file, file->root(), "optimizer");
     }
     return OkStatus();
   }
@@ -230,13 +228,13 @@ class DeepSpeedOpener {
 
   Status ReadZeroOptimizers(bool masters_alone) {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
-      CAIRN_ASSIGN_OR_RETURN(const std::vector<ZeroShard> shards,
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards,
                              OpenShards(fs_, files_, static_cast<int>(rank), builder_, manifest_.history));
       const PyValue* shapes = Find(models_[rank].root(), "param_shapes");
-      if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
+      if (!shapes) return Fail(models_[rank].name(), NotSupported("there are no param_shapes in it"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
       CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
-                             ReadZero(fs_, shards, *shapes, round_robin, masters_alone));
+                             ReadZero(fs_, shards, *shapes, round_robin, masters_alone, builder_));
       AddGroups(contents.groups);
       LeaveSteps(shards);
       if (masters_alone) LeaveMoments(shards);
@@ -249,7 +247,7 @@ class DeepSpeedOpener {
       const bool masters = !WeightsAreMasters();
       for (auto& [role, tensor] : contents.tensors)
         if (masters || role != Role::kMaster)
-          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), role, std::move(tensor), shards[0].path));
+          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), role, std::move(tensor), shards[0].path()));
         else
           builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
     }
@@ -295,21 +293,18 @@ class DeepSpeedOpener {
     return Take(name, rank % layers_.tp, role, std::move(tensor), file);
   }
 
-  void LeaveMoments(const std::vector<ZeroShard>& shards) {
-    for (const ZeroShard& shard : shards)
+  void LeaveMoments(const std::vector<TorchFile>& shards) {
+    for (const TorchFile& shard : shards)
       for (const char* key : {"base_optimizer_state", "optimizer_state_dict"})
-        if (const PyValue* moments = Find(*Find(shard.contents.root(), "optimizer_state_dict"), key))
-          builder_.account.LeaveBelow(Fate::kAllowed, builder_.catalog.files[shard.file], shard.contents,
-                                      *moments, "optimizer");
+        if (const PyValue* moments = Find(*Find(shard.root(), "optimizer_state_dict"), key))
+          builder_.account.LeaveBelow(Fate::kAllowed, shard, *moments, "optimizer");
   }
 
   // The numbers of updates, which all ranks and groups have.
-  void LeaveSteps(const std::vector<ZeroShard>& shards) {
-    for (const ZeroShard& shard : shards) {
-      const std::string& name = builder_.catalog.files[shard.file];
-      for (const auto& [key, tensor] : NumbersOf(shard.contents.root()))
-        builder_.account.Leave(Fate::kTrainingState, name, shard.contents, *tensor, key);
-    }
+  void LeaveSteps(const std::vector<TorchFile>& shards) {
+    for (const TorchFile& shard : shards)
+      for (const auto& [key, tensor] : NumbersOf(shard.root()))
+        builder_.account.Leave(Fate::kTrainingState, shard, *tensor, key);
   }
   // States of one number for a whole parameter have no place among Megatron's; masters stay.
   Status LeaveNumbers() {
@@ -340,17 +335,17 @@ class DeepSpeedOpener {
     for (size_t rank = 0; rank < models_.size(); ++rank)
       if (const PyValue* optimizer = FindKind(models_[rank].root(), "optimizer", PyKind::kDict))
         if (const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer); !status.ok())
-          return Fail(models_[rank].name, status);
+          return Fail(models_[rank].name(), status);
     return OkStatus();
   }
   Status LeaveUnshardedOptimizers() {
-    for (const ModelFile& model : models_)
+    for (const TorchFile& model : models_)
       if (const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict))
-        builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
+        builder_.account.LeaveBelow(Fate::kAllowed, model, *optimizer, "optimizer");
     return OkStatus();
   }
   Status ReadUnshardedOptimizer(int rank, const PyValue& optimizer) {
-    const ModelFile& model = models_[static_cast<size_t>(rank)];
+    const TorchFile& model = models_[static_cast<size_t>(rank)];
     const std::set<std::string> buffers = BufferNamesOf(model.root());
     std::vector<size_t> trained;  // into slices_
     std::vector<const StoredArray*> weights;
@@ -362,8 +357,7 @@ class DeepSpeedOpener {
       weights.push_back(&slice.tensor);
     }
     CAIRN_ASSIGN_OR_RETURN(UnshardedOptimizer read,
-                           ReadUnsharded(fs_, files_.directory, model.contents, builder_.AddFile(model.name),
-                                         optimizer, weights, builder_));
+                           ReadUnsharded(fs_, files_.directory, model, optimizer, weights, builder_));
     manifest_.state.update(read.state);
     AddGroups(read.groups);
     for (UnshardedState& state : read.states) {
@@ -372,7 +366,7 @@ class DeepSpeedOpener {
       slices_.push_back({place, rank % layers_.tp, state.role, std::move(state.array)});
     }
     for (const auto& [key, tensor] : NumbersOf(optimizer))
-      builder_.account.Leave(Fate::kTrainingState, model.name, model.contents, *tensor, "optimizer." + key);
+      builder_.account.Leave(Fate::kTrainingState, model, *tensor, "optimizer." + key);
     return OkStatus();
   }
 
@@ -380,13 +374,13 @@ class DeepSpeedOpener {
 
   Status AddFrozen() {
     for (size_t rank = 0; rank < models_.size(); ++rank) {
-      CAIRN_ASSIGN_OR_RETURN(const std::vector<ModelFile> others, OpenOthers(static_cast<int>(rank)));
-      std::vector<const ModelFile*> pieces = {&models_[rank]};
-      for (const ModelFile& other : others) pieces.push_back(&other);
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> others, OpenOthers(static_cast<int>(rank)));
+      std::vector<const TorchFile*> pieces = {&models_[rank]};
+      for (const TorchFile& other : others) pieces.push_back(&other);
       auto frozen = ReadFrozen(pieces, builder_);
-      if (!frozen.ok()) return Fail(models_[rank].name, frozen.status());
+      if (!frozen.ok()) return Fail(models_[rank].name(), frozen.status());
       for (StoredArray& array : *frozen) CAIRN_RETURN_IF_ERROR(TakeFrozen(rank, std::move(array)));
-      for (const ModelFile& other : others) {
+      for (const TorchFile& other : others) {
         CAIRN_RETURN_IF_ERROR(ReadCopies(rank, other));
         CAIRN_RETURN_IF_ERROR(LeaveRest(other));
       }
@@ -394,14 +388,13 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
-  Result<std::vector<ModelFile>> OpenOthers(int rank) {
-    std::vector<ModelFile> others;
+  Result<std::vector<TorchFile>> OpenOthers(int rank) {
+    std::vector<TorchFile> others;
     for (int d = 1; IsZero3() && d < DataRanks(rank); ++d) {
       const auto name = files_.zero3_models.find({rank, d});
       if (name == files_.zero3_models.end())
         return NotFound("{}: the model states of data parallel rank {} are missing", files_.directory, d);
-      CAIRN_ASSIGN_OR_RETURN(ModelFile file, OpenModelFile(fs_, files_.directory, name->second));
-      builder_.account.AddFile(file.name, file.contents);
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, builder_.OpenFile(fs_, files_.directory, name->second));
       others.push_back(std::move(file));
     }
     return others;
@@ -421,24 +414,24 @@ class DeepSpeedOpener {
       return slice.tp == tp && slice.is_weight() && slice.tensor.name == array.name;
     });
     const std::string name = array.name;
-    if (!known) return Take(name, tp, Role::kWeight, std::move(array), models_[rank].name);
+    if (!known) return Take(name, tp, Role::kWeight, std::move(array), models_[rank].name());
     builder_.account.Leave(Fate::kReplica, builder_.catalog, array);
     return OkStatus();
   }
 
   // Buffers, and parameters that are not cut: every data parallel rank of ZeRO-3 stores them.
-  Status ReadCopies(size_t rank, const ModelFile& other) {
+  Status ReadCopies(size_t rank, const TorchFile& other) {
     const PyValue* module = Find(other.root(), "module");
     if (!module || module->is(PyKind::kNone)) return OkStatus();
     const std::set<std::string> placeholders = PlaceholdersOf(models_[rank].root());
     return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
       if (tensor.shape == Dims{0} && placeholders.contains(key)) return OkStatus();
       if (layers_.megatron && IsMegatronBuffer(key)) {
-        builder_.account.Leave(Fate::kBuffer, other.name, other.contents, tensor, key);
+        builder_.account.Leave(Fate::kBuffer, other, tensor, key);
         return OkStatus();
       }
       CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayIn(other, tensor, key));
-      copies_.emplace_back(models_[rank].name, std::move(array));
+      copies_.emplace_back(models_[rank].name(), std::move(array));
       return OkStatus();
     });
   }
@@ -471,18 +464,16 @@ class DeepSpeedOpener {
     std::set<std::string> there;
     for (const RankSlice& slice : slices_)
       if (IsZero3() || slice.is_weight()) there.insert(slice.tensor.name);
-    for (const ModelFile& model : models_)
+    for (const TorchFile& model : models_)
       for (const auto& group : ParamShapesOf(model.root()))
         for (const auto& [name, shape] : group)
           if (!there.contains(name))
-            return Fail(model.name, NotFound("{} is in param_shapes and in no file", name));
+            return Fail(model.name(), NotFound("{} is in param_shapes and in no file", name));
     return OkStatus();
   }
 
-  Status LeaveRest(const ModelFile& model) {
-    const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
-    return builder_.account
-        .LeaveRest(model.name, model.contents, {"module", "optimizer", "frozen_param_fragments"}, allowed)
+  Status LeaveRest(const TorchFile& model) {
+    return builder_.account.LeaveRest(model, {"module", "optimizer", "frozen_param_fragments"}, options_)
         .WithContext(files_.directory);
   }
 
@@ -503,12 +494,12 @@ class DeepSpeedOpener {
   Status AssembleMegatron() {
     const PyValue* args = Find(root(), "args");
     if (!args)
-      return Fail(models_[0].name, NotSupported("there are no args in it, which say what the model is"));
+      return Fail(models_[0].name(), NotSupported("there are no args in it, which say what the model is"));
     const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
     const auto shown = SizesShown(*args, ShapesOfFirstRank(), layers_.tp);
-    if (!shown.ok()) return Fail(models_[0].name, shown.status());
+    if (!shown.ok()) return Fail(models_[0].name(), shown.status());
     auto read = ReadMegatronArgs(*args, version, tied_, options_, *shown);
-    if (!read.ok()) return Fail(models_[0].name, read.status());
+    if (!read.ok()) return Fail(models_[0].name(), read.status());
     args_ = *std::move(read);
     TrimVocabulary();
     manifest_.model = args_.facts;
@@ -547,10 +538,10 @@ class DeepSpeedOpener {
   Status AssembleSlices(const std::function<bool(const std::string&)>& has_weight) {
     const bool alone = models_.size() == 1;
     auto patterns = SlicePatterns::Read(alone ? nullptr : Find(root(), "universal_checkpoint_info"));
-    if (!patterns.ok()) return Fail(models_[0].name, patterns.status());
+    if (!patterns.ok()) return Fail(models_[0].name(), patterns.status());
     SliceAssembler assembler(*std::move(patterns), layers_.tp, builder_);
     std::set<std::string> buffers;
-    for (const ModelFile& model : models_) buffers.merge(BufferNamesOf(model.root()));
+    for (const TorchFile& model : models_) buffers.merge(BufferNamesOf(model.root()));
     const nlohmann::json shared = MegatronState(root()).value("shared_params", nlohmann::json::object());
     std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
     for (const RankSlice& slice : slices_) {
@@ -593,7 +584,7 @@ class DeepSpeedOpener {
   FileSystem& fs_;
   const DeepSpeedFiles files_;
   ReaderOptions& options_;
-  std::vector<ModelFile> models_;  // by model parallel rank
+  std::vector<TorchFile> models_;  // by model parallel rank
   PipelineLayers layers_;          // of a model without layer files: the ranks, and whether it is Megatron's
   std::vector<RankSlice> slices_;
   bool tied_ = true;

@@ -135,7 +135,7 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   const bool universal = fs.Stat(JoinPath(directory, kUniversalFolder)).ok();  // no rank has files of its own
   if (universal || (zero3 && files.zero3_models.empty())) return OkStatus();
   const std::string& first = zero3 ? files.zero3_models.begin()->second : files.models.begin()->second;
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, JoinPath(directory, first)));
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, first));
   const PyValue* config = Find(file.root(), "ds_config");
   const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
   const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;

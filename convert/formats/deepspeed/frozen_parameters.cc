@@ -7,17 +7,16 @@ namespace {
 
 // Elements behind the parameter in the last piece are alignment.
 Result<StoredArray> JoinPieces(const std::string& name, const Dims& shape,
-                               const std::vector<const ModelFile*>& pieces, StoredBuilder& builder) {
+                               const std::vector<const TorchFile*>& pieces, StoredBuilder& builder) {
   if (!CheckedBytes(shape, 8)) return Corrupt("{} has an impossible size", name);
   StoredArray joined{name, Dtype::kF32, shape};
   const uint64_t volume = shape.Volume();
   uint64_t end = 0;
-  for (const ModelFile* file : pieces) {
+  for (const TorchFile* file : pieces) {
     const PyValue* fragments = Find(file->root(), "frozen_param_fragments");
     const PyValue* value = fragments ? FindKind(*fragments, name, PyKind::kTensor) : nullptr;
-    if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file->name);
-    CAIRN_ASSIGN_OR_RETURN(const StoredArray part,
-                           ArrayOf(file->contents, *value->tensor, builder.AddFile(file->name), name));
+    if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file->name());
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray part, builder.ArrayIn(*file, *value->tensor, name));
     if (part.transposed || (file != pieces[0] && part.dtype != joined.dtype))
       return NotSupported("a fragment of {} is stored transposed or in a type of its own", name);
     joined.dtype = part.dtype;
@@ -33,7 +32,7 @@ Result<StoredArray> JoinPieces(const std::string& name, const Dims& shape,
 
 }  // namespace
 
-Result<std::vector<StoredArray>> ReadFrozen(const std::vector<const ModelFile*>& pieces,
+Result<std::vector<StoredArray>> ReadFrozen(const std::vector<const TorchFile*>& pieces,
                                             StoredBuilder& builder) {
   std::vector<StoredArray> frozen;
   const PyValue& root = pieces[0]->root();

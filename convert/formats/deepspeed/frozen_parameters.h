@@ -11,7 +11,7 @@ namespace cairn {
 
 // Those of one model parallel rank. `pieces` are the model states of its data parallel ranks that have a
 // piece each, in order. Errors: NotFound and Corrupt naming file and parameter.
-Result<std::vector<StoredArray>> ReadFrozen(const std::vector<const ModelFile*>& pieces,
+Result<std::vector<StoredArray>> ReadFrozen(const std::vector<const TorchFile*>& pieces,
                                             StoredBuilder& builder);
 
 }  // namespace cairn

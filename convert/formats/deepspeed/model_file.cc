@@ -6,11 +6,6 @@
 
 namespace cairn {
 
-Result<ModelFile> OpenModelFile(FileSystem& fs, const std::string& directory, const std::string& name) {
-  CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs, JoinPath(directory, name)));
-  return ModelFile{name, std::move(file)};
-}
-
 std::vector<NamedShape> ShapesIn(const PyValue* shapes) {
   std::vector<NamedShape> found;
   for (size_t i = 0; shapes && i + 1 < shapes->items.size(); i += 2)

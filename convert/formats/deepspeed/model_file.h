@@ -12,14 +12,6 @@
 
 namespace cairn {
 
-struct ModelFile {
-  std::string name;  // in the checkpoint's directory
-  TorchFile contents;
-  const PyValue& root() const { return contents.root(); }
-};
-
-Result<ModelFile> OpenModelFile(FileSystem& fs, const std::string& directory, const std::string& name);
-
 struct NamedShape {
   std::string name;
   std::optional<Dims> shape;  // nothing: the file has no shape there

@@ -14,14 +14,14 @@ namespace {
 
 using Shapes = std::map<std::string, Dims>;
 
-Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
-  if (!file.root().is(PyKind::kDict)) return Corrupt("{}: it holds no state dict", path);
+Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& directory, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, name));
+  if (!file.root().is(PyKind::kDict)) return Corrupt("{}: it does not hold a state dict", file.path());
   Shapes shapes;
   CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& name, const TensorRef& tensor) {
                           shapes[name] = tensor.shape;
                           return OkStatus();
-                        }).WithContext(path));
+                        }).WithContext(file.path()));
   return shapes;
 }
 
@@ -45,7 +45,7 @@ bool IsMegatron(const std::map<int, Shapes>& layers, const PyValue& root,
 }
 
 // The parameters that the model states of the first tensor parallel ranks name as trained or frozen.
-Shapes NamedParameters(const std::vector<ModelFile>& models, int tp) {
+Shapes NamedParameters(const std::vector<TorchFile>& models, int tp) {
   Shapes shapes;
   const auto add = [&](const std::vector<NamedShape>& entries) {
     for (const auto& [name, shape] : entries)
@@ -83,7 +83,7 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
 }  // namespace
 
 Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
-                                  const std::vector<ModelFile>& models) {
+                                  const std::vector<TorchFile>& models) {
   PipelineLayers found;
   for (const auto& [key, name] : files.layers) found.tp = std::max(found.tp, key.second + 1);
   if (models.size() % static_cast<size_t>(found.tp) != 0)
@@ -95,7 +95,7 @@ Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
       return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files.directory,
                       key.first, found.tp);
     if (key.second != 0) continue;
-    CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, JoinPath(files.directory, name)));
+    CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, files.directory, name));
   }
   found.megatron = IsMegatron(layers, models[0].root(), found.prefixes);
   if (found.megatron) return found;

@@ -19,6 +19,6 @@ struct PipelineLayers {
 // parallel ranks. Errors: NotFound if a layer lacks the file of a rank; NotSupported if a layer has several
 // possible names; those of TorchFile::Open.
 Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
-                                  const std::vector<ModelFile>& models);
+                                  const std::vector<TorchFile>& models);
 
 }  // namespace cairn

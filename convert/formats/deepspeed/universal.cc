@@ -103,7 +103,7 @@ class UniversalOpener {
     for (const auto& [rank, name] : files.zero3_models)
       if (rank.second == 0) names.push_back(name);
     for (const std::string& name : names) {
-      CAIRN_ASSIGN_OR_RETURN(ModelFile state, OpenModelFile(fs_, directory_, name));
+      CAIRN_ASSIGN_OR_RETURN(TorchFile state, TorchFile::Open(fs_, directory_, name));
       const auto groups = ParamShapesOf(state.root());
       groups_.resize(std::max(groups_.size(), groups.size()));
       for (size_t g = 0; g < groups.size(); ++g)
@@ -124,12 +124,10 @@ class UniversalOpener {
 
   // Hyper-parameters, the number of updates and the loss scale; ZeRO-3 has them in a dict of its own.
   Status ReadOptimizerState() {
-    const std::string path = JoinPath(directory_, "zero/optimizer_state.pt");
-    if (!fs_.Stat(path).ok()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-    builder_.account.AddFile("zero/optimizer_state.pt", file);
-    builder_.account.LeaveBelow(Fate::kTrainingState, "zero/optimizer_state.pt", file, file.root(),
-                                "optimizer_state");
+    const std::string name = "zero/optimizer_state.pt";
+    if (!fs_.Stat(JoinPath(directory_, name)).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, name));
+    builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), "optimizer_state");
     const PyValue& root = file.root();
     const PyValue* base = Find(root, "optimizer_state_dict");
     const PyValue* groups = Find(root, "param_groups");
@@ -143,10 +141,10 @@ class UniversalOpener {
   Status ReadSteps() {
     std::set<double> steps;
     for (const std::string& name : names_) {
-      const std::string path = JoinPath(directory_, fmt::format("zero/{}/step.pt", name));
-      if (!fs_.Stat(path).ok()) continue;
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, path));
-      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, path, counter, &counter.root()));
+      const std::string own = fmt::format("zero/{}/step.pt", name);
+      if (!fs_.Stat(JoinPath(directory_, own)).ok()) continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, directory_, own));
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, counter, &counter.root()));
       if (number) steps.insert(*number);
     }
     if (steps.size() == 1) manifest_.state["optimizer_step"] = *steps.begin();
@@ -220,24 +218,21 @@ class UniversalOpener {
   }
 
   Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {
-    const std::string path = JoinPath(directory_, relative);
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-    builder_.account.AddFile(relative, file);
-    builder_.account.LeaveBelow(fate, relative, file, file.root(), name);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, relative));
+    builder_.account.LeaveBelow(fate, file, file.root(), name);
     return OkStatus();
   }
 
   // The module beside the parameters has their 16-bit weights again, and buffers, which are nowhere else.
   Status ReadModule(size_t state, bool megatron) {
-    const auto& [name, file] = states_[state];
-    builder_.account.AddFile(name, file);
-    const auto allowed = [&](const std::string& key) { return IsAllowed(options_, key); };
+    const TorchFile& file = states_[state];
+    builder_.account.AddFile(file);
     CAIRN_RETURN_IF_ERROR(
-        builder_.account.LeaveRest(name, file, {"module", "optimizer", "frozen_param_fragments"}, allowed)
+        builder_.account.LeaveRest(file, {"module", "optimizer", "frozen_param_fragments"}, options_)
             .WithContext(directory_));
     for (const char* key : {"optimizer", "frozen_param_fragments"})
       if (const PyValue* value = Find(file.root(), key))
-        builder_.account.LeaveBelow(Fate::kReplica, name, file, *value, key);
+        builder_.account.LeaveBelow(Fate::kReplica, file, *value, key);
     const PyValue* module = Find(file.root(), "module");
     if (!module || module->is(PyKind::kNone)) return OkStatus();
     const std::set<std::string> known(names_.begin(), names_.end());
@@ -245,10 +240,10 @@ class UniversalOpener {
       const bool placeholder = tensor.shape == Dims{0} && shapes_.contains(key);
       const bool buffer = megatron && IsMegatronBuffer(key);
       if (known.contains(key) || placeholder || buffer || state > 0 || megatron) {
-        builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, name, file, tensor, key);
+        builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, file, tensor, key);
         return OkStatus();
       }
-      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
+      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, builder_.ArrayIn(file, tensor, key));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = key, .shape = tensor.shape},
                                                                    Role::kWeight, array.dtype));
       builder_.AddPart(entry, Box::Whole(tensor.shape), array);
@@ -259,12 +254,11 @@ class UniversalOpener {
   Status Add(const std::string& name, Role role, const char* kind, const MegatronName* place,
              MegatronAssembler& assembler) {
     const std::string relative = fmt::format("zero/{}/{}", name, kind);
-    const std::string path = JoinPath(directory_, relative);
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, relative));
+    const std::string path = file.path();
     const PyValue* value = file.root().is(PyKind::kTensor) ? &file.root() : Find(file.root(), "param");
     if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: there is no tensor in it", path);
-    builder_.account.AddFile(relative, file);
-    auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
+    auto array = builder_.ArrayIn(file, *value->tensor, name);
     if (!array.ok()) return array.status().WithContext(path);
     const auto known = shapes_.find(name);
     const bool flat = array->shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
@@ -285,7 +279,7 @@ class UniversalOpener {
   FileSystem& fs_;
   const std::string directory_;
   ReaderOptions& options_;
-  std::vector<ModelFile> states_;
+  std::vector<TorchFile> states_;
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
   std::vector<std::string> names_;

@@ -27,14 +27,13 @@ struct Match {
 
 class UnshardedReader {
  public:
-  UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file, uint32_t file_index,
+  UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file,
                   const std::vector<const StoredArray*>& weights, StoredBuilder& builder)
       : fs_(fs),
-        path_(JoinPath(directory, builder.catalog.files[file_index])),
         file_(file),
-        file_index_(file_index),
         weights_(weights),
         taken_(weights.size()),
+        builder_(builder),
         values_(fs, directory, builder) {}
 
   Result<UnshardedOptimizer> Read(const PyValue& optimizer) {
@@ -66,7 +65,7 @@ class UnshardedReader {
     std::set<double> steps;
     for (size_t i = 1; i < states_->items.size(); i += 2) {
       const PyValue* step = Find(*states_->items[i], "step");
-      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, path_, file_, step));
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, file_, step));
       if (number) steps.insert(*number);
     }
     if (steps.size() == 1) found_.state["optimizer_step"] = *steps.begin();
@@ -75,7 +74,7 @@ class UnshardedReader {
   }
 
   Result<StoredArray> Array(const TensorRef& tensor, const std::string& name) {
-    return ArrayOf(file_, tensor, file_index_, name);
+    return builder_.ArrayIn(file_, tensor, name);
   }
 
   // The first weight of the model that is not taken and that the master rounds to from `begin` on.
@@ -183,11 +182,10 @@ class UnshardedReader {
   }
 
   FileSystem& fs_;
-  const std::string path_;
   const TorchFile& file_;
-  const uint32_t file_index_;
   const std::vector<const StoredArray*>& weights_;
   std::vector<bool> taken_;
+  StoredBuilder& builder_;
   MegatronOptimizer values_;
   const PyValue* states_ = nullptr;
   bool steps_differ_ = false;
@@ -198,10 +196,11 @@ class UnshardedReader {
 }  // namespace
 
 Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
-                                         uint32_t file_index, const PyValue& optimizer,
+                                         const PyValue& optimizer,
                                          const std::vector<const StoredArray*>& weights,
                                          StoredBuilder& builder) {
-  return UnshardedReader(fs, directory, file, file_index, weights, builder).Read(optimizer);
+  builder.AddFile(file.name());
+  return UnshardedReader(fs, directory, file, weights, builder).Read(optimizer);
 }
 
 }  // namespace cairn

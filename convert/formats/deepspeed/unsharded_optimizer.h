@@ -26,11 +26,11 @@ struct UnshardedOptimizer {
   nlohmann::json state = nlohmann::json::object();  // param_groups, optimizer_step, loss_scale
 };
 
-// `optimizer` is an entry of the file `file_index` of the builder, in `directory`; `weights` are the trained
+// `optimizer` is an entry of `file`, in `directory`; `weights` are the trained
 // parameters in the order of the model. Errors: NotSupported naming a state that has no place, or if
 // shapes do not tell the parameters apart; Corrupt if a master rounds to no weight.
 Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
-                                         uint32_t file_index, const PyValue& optimizer,
+                                         const PyValue& optimizer,
                                          const std::vector<const StoredArray*>& weights,
                                          StoredBuilder& builder);
 

@@ -23,13 +23,13 @@ namespace {
 constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of this times its ranks
 
 // Puts a shard's vector behind those that `flat` has. Elements between extents are in no file.
-Status AppendVector(const ZeroShard& shard, const TensorRef* tensor, const std::string& name,
-                    StoredArray& flat) {
-  if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
-  auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
-  if (!array.ok()) return array.status().WithContext(shard.path);
+Status AppendVector(const TorchFile& shard, const TensorRef* tensor, const std::string& name,
+                    StoredBuilder& builder, StoredArray& flat) {
+  if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path(), name);
+  auto array = builder.ArrayIn(shard, *tensor, name);
+  if (!array.ok()) return array.status().WithContext(shard.path());
   if (!flat.name.empty() && flat.dtype != array->dtype)
-    return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->dtype),
+    return Corrupt("{}: {} is {}, in other shards it is {}", shard.path(), name, Name(array->dtype),
                    Name(flat.dtype));
   const uint64_t begin = flat.name.empty() ? 0 : flat.shape[0];
   Append(flat, *array, begin);
@@ -54,8 +54,8 @@ Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
   return parameters;
 }
 
-const PyValue* OptimizerOf(const ZeroShard& shard) {
-  return FindKind(shard.contents.root(), "optimizer_state_dict", PyKind::kDict);
+const PyValue* OptimizerOf(const TorchFile& shard) {
+  return FindKind(shard.root(), "optimizer_state_dict", PyKind::kDict);
 }
 
 const TensorRef* TensorIn(const PyValue* value) {
@@ -78,12 +78,13 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
 // Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
 class ZeroReader {
  public:
-  ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
-             ZeroContents& contents)
+  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
+             StoredBuilder& builder, ZeroContents& contents)
       : shards_(shards),
         param_shapes_(param_shapes),
         stage_(stage),
         masters_alone_(masters_alone),
+        builder_(builder),
         contents_(contents) {}
 
   Status Read() {
@@ -99,13 +100,13 @@ class ZeroReader {
     const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
     if (!state || masters_alone_) return OptimizerStates();
     auto states = StatesOf(*state, fmt::format("group {}", group));
-    if (!states.ok()) return states.status().WithContext(shards_[shard].path);
+    if (!states.ok()) return states.status().WithContext(shards_[shard].path());
     return states;
   }
 
   // Puts a rank's vector of a group (ZeRO-3: sub-group) behind `flat`.
   Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
-    const ZeroShard& shard = shards_[rank];
+    const TorchFile& shard = shards_[rank];
     const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
     const TensorRef* value = TensorIn(ItemOf(Find(*OptimizerOf(shard), masters), group));
     if (role != Role::kMaster) {
@@ -113,13 +114,13 @@ class ZeroReader {
       value = StateOf(states, role);
     }
     const std::string name = fmt::format("{} of {}group {}", key, stage_ == 3 ? "sub-" : "", group);
-    return AppendVector(shard, value, name, flat);
+    return AppendVector(shard, value, name, builder_, flat);
   }
 
   // One number for all parameters of a group, so that each has it.
   Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
-    auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
-    if (!array.ok()) return array.status().WithContext(shards_[0].path);
+    auto array = builder_.ArrayIn(shards_[0], tensor, parameter.name);
+    if (!array.ok()) return array.status().WithContext(shards_[0].path());
     contents_.tensors.emplace_back(role, *std::move(array));
     return OkStatus();
   }
@@ -135,14 +136,14 @@ class ZeroReader {
   // Every parameter that the optimizer has a place for must have a shape, or its elements would count as
   // alignment.
   Status CheckNames() const {
-    for (const ZeroShard& shard : shards_) {
+    for (const TorchFile& shard : shards_) {
       const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
       for (size_t g = 0; const PyValue* mapping = ItemOf(mappings, g); ++g)
         for (size_t i = 0; mapping->is(PyKind::kDict) && i + 1 < mapping->items.size(); i += 2) {
           const PyValue* shapes = ItemOf(&param_shapes_, g);
           const std::string name = KeyText(*mapping->items[i]);
           if (!shapes || !Find(*shapes, name))
-            return Corrupt("{}: {} is in group {} and not in param_shapes", shard.path, name, g);
+            return Corrupt("{}: {} is in group {} and not in param_shapes", shard.path(), name, g);
         }
     }
     return OkStatus();
@@ -170,7 +171,7 @@ class ZeroReader {
     for (const auto& [role, tensor] : states.tensors)
       if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
     if (share * shards_.size() < total)
-      return Corrupt("{}: group {} has {} elements on {} ranks, its parameters have {}", shards_[0].path, g,
+      return Corrupt("{}: group {} has {} elements on {} ranks, its parameters have {}", shards_[0].path(), g,
                      share * shards_.size(), shards_.size(), total);
     aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
@@ -192,7 +193,7 @@ class ZeroReader {
     for (size_t d = 0; d < shards_.size(); ++d) {
       CAIRN_RETURN_IF_ERROR(AppendRole(d, g, role, key, flat));
       if (flat.shape[0] > share * (d + 1))
-        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
+        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path(), key,
                        g, share);
       flat.shape = {share * (d + 1)};
     }
@@ -205,7 +206,7 @@ class ZeroReader {
       if (contents_.steps_differ) {
         const TensorRef* step = TensorIn(states.step);
         if (!step)
-          return NotSupported("{}: the steps of its groups differ and are not tensors", shards_[0].path);
+          return NotSupported("{}: the steps of its groups differ and are not tensors", shards_[0].path());
         CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
       }
     return OkStatus();
@@ -240,7 +241,7 @@ class ZeroReader {
       StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
       tensor.name = parameter.name;
       if (tensor.elements() != parameter.shape.Volume())
-        return Corrupt("{}: {} is cut off", shards_.back().path, parameter.name);
+        return Corrupt("{}: {} is cut off", shards_.back().path(), parameter.name);
       contents_.tensors.emplace_back(role, std::move(tensor));
     }
     return OkStatus();
@@ -275,9 +276,9 @@ class ZeroReader {
     return (parameter.shape.Volume() + shards_.size() - 1) / shards_.size();
   }
 
-  Result<const PyValue*> MastersOf(const ZeroShard& shard) const {
+  Result<const PyValue*> MastersOf(const TorchFile& shard) const {
     const PyValue* masters = FindKind(*OptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
-    if (!masters) return Corrupt("{}: there are no fp32_flat_groups", shard.path);
+    if (!masters) return Corrupt("{}: there are no fp32_flat_groups", shard.path());
     return masters;
   }
 
@@ -288,7 +289,7 @@ class ZeroReader {
       CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
       const uint64_t elements = flats[r].name.empty() ? 0 : flats[r].shape[0];
       if (elements != total)
-        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key, elements,
+        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path(), key, elements,
                        total);
     }
     return JoinPieces(parameters, role, key, flats);
@@ -315,7 +316,7 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
       const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
       if (!number || !IsNumber(*number))
-        return NotSupported("{}: sub-group {} has no {} that is one number", shards_[0].path, group - 1,
+        return NotSupported("{}: sub-group {} has no {} that is one number", shards_[0].path(), group - 1,
                             Name(role));
       CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *number));
     }
@@ -330,7 +331,7 @@ class ZeroReader {
       for (size_t r = 0; r < flats.size(); ++r) {
         const uint64_t done = std::min(volume, r * piece), count = std::min(volume - done, piece);
         const StoredArray part = SliceOf(flats[r], parameter.begin, {count});
-        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r].path, parameter.name);
+        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r].path(), parameter.name);
         Append(tensor, part, done);
         LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
       }
@@ -339,10 +340,11 @@ class ZeroReader {
     return OkStatus();
   }
 
-  const std::vector<ZeroShard>& shards_;
+  const std::vector<TorchFile>& shards_;
   const PyValue& param_shapes_;
   const int stage_;
   const bool masters_alone_;
+  StoredBuilder& builder_;
   ZeroContents& contents_;
 };
 
@@ -358,7 +360,7 @@ int ZeroStageOf(const PyValue& optimizer) {
   return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
 }
 
-void ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
+void ReadState(const TorchFile& shard, int stage, nlohmann::json& state) {
   const PyValue& optimizer = *OptimizerOf(shard);
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
@@ -383,10 +385,10 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
 }
 
 // The number of updates; if groups differ in it, each parameter gets its own.
-Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents) {
+Status ReadSteps(FileSystem& fs, const TorchFile& shard, ZeroContents& contents) {
   std::set<double> steps;
   for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, shard.path, shard.contents, Find(*state, "step")));
+    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, shard, Find(*state, "step")));
     if (step) steps.insert(*step);
   }
   if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
@@ -407,25 +409,24 @@ Result<uint64_t> PartitionCount(const PyValue& root) {
 
 }  // namespace
 
-Result<std::vector<ZeroShard>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
+Result<std::vector<TorchFile>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
                                           StoredBuilder& builder, nlohmann::json& history) {
-  std::vector<ZeroShard> shards;
+  std::vector<TorchFile> shards;
   uint64_t count = 1;
   for (uint64_t d = 0; d < count; ++d) {
     const auto name = files.optimizers.find({rank, static_cast<int>(d)});
     if (name == files.optimizers.end())
       return NotFound("{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
                       files.directory, d, rank);
-    const std::string path = JoinPath(files.directory, name->second);
-    CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs, path));
-    builder.account.AddFile(name->second, file);
-    shards.push_back({path, builder.AddFile(name->second), std::move(file)});
-    const auto own = PartitionCount(shards.back().contents.root());
-    if (d == 0 && !own.ok()) return own.status().WithContext(path);
+    CAIRN_ASSIGN_OR_RETURN(TorchFile file, builder.OpenFile(fs, files.directory, name->second));
+    const auto own = PartitionCount(file.root());
+    if (d == 0 && !own.ok()) return own.status().WithContext(file.path());
+    builder.AddFile(file.name());
+    shards.push_back(std::move(file));
     if (d == 0) count = *own;
     if (!own.ok() || *own != count)
       return Corrupt("{}: its world size differs from that of {}; one of them is left over from another save",
-                     path, shards[0].path);
+                     shards.back().path(), shards[0].path());
   }
   for (const auto& [ranks, name] : files.optimizers)
     if (ranks.first == rank && ranks.second >= static_cast<int>(count))
@@ -433,24 +434,25 @@ Result<std::vector<ZeroShard>> OpenShards(FileSystem& fs, const DeepSpeedFiles& 
   return shards;
 }
 
-Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes, bool round_robin, bool masters_alone) {
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
+                              const PyValue& param_shapes, bool round_robin, bool masters_alone,
+                              StoredBuilder& builder) {
   ZeroContents contents;
-  for (const ZeroShard& shard : shards)
-    if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
+  for (const TorchFile& shard : shards)
+    if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path());
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = ZeroStageOf(optimizer);
   ReadState(shards[0], contents.stage, contents.state);
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
-                        shards[0].path);
+                        shards[0].path());
   AddGroups(param_shapes, shards.size(), round_robin, contents);
   if (masters_alone)
     contents.state.erase("param_groups");
   else
     CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
   const int stage = contents.stage == 3 ? 3 : 1;
-  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, stage, masters_alone, contents).Read());
+  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, stage, masters_alone, builder, contents).Read());
   return contents;
 }
 

@@ -13,13 +13,6 @@
 
 namespace cairn {
 
-// One optimizer file of a model parallel rank.
-struct ZeroShard {
-  std::string path;   // for messages
-  uint32_t file = 0;  // into the catalog's files
-  TorchFile contents;
-};
-
 struct ZeroContents {
   std::vector<std::pair<Role, StoredArray>> tensors;  // under the names of `param_shapes`
   std::vector<StoredArray> alignment;  // elements of the flat buffers that belong to no parameter
@@ -32,14 +25,15 @@ struct ZeroContents {
 
 // Opens the shards of a model parallel rank, by data parallel rank, and notes files of a larger world in
 // `history`. Errors: NotFound if one is missing; Corrupt if they are not of one save.
-Result<std::vector<ZeroShard>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
+Result<std::vector<TorchFile>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
                                           StoredBuilder& builder, nlohmann::json& history);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
 // `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: of the optimizer's state read
 // nothing else. Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step;
 // NotSupported naming an optimizer's state that has no place here.
-Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes, bool round_robin, bool masters_alone = false);
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
+                              const PyValue& param_shapes, bool round_robin, bool masters_alone,
+                              StoredBuilder& builder);
 
 }  // namespace cairn

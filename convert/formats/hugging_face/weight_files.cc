@@ -27,9 +27,8 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
 }
 
 Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
-  CAIRN_ASSIGN_OR_RETURN(
-      std::vector<StoredArray> tensors,
-      ListTorchTensors(fs, JoinPath(files.directory, files.names[file]), files.names[file], files.account));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<StoredArray> tensors,
+                         ListTorchTensors(fs, files.directory, files.names[file], files.account));
   for (StoredArray& tensor : tensors) {
     for (StoredExtent& extent : tensor.extents) extent.file = file;
     files.tensors.push_back(std::move(tensor));

@@ -9,6 +9,9 @@
 
 #include <algorithm>
 
+#include "ckpt/model/placement.h"
+#include "convert/formats/megatron/argparse_namespace.h"
+
 namespace cairn {
 namespace {
 
@@ -36,6 +39,41 @@ bool AllEqual(std::span<const int> layers) {
   return std::ranges::adjacent_find(layers, std::ranges::not_equal_to()) == layers.end();
 }
 
+// Megatron cuts its pipeline evenly, except for the first and the last stage. `layers`: of each pipeline
+// chunk. Errors: NotSupported, for a cut that its arguments cannot express.
+Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {
+  if (AllEqual(layers) || (virtual_stages == 1 && AllEqual(std::span(layers).subspan(1, layers.size() - 2))))
+    return OkStatus();
+  return NotSupported(
+      "Megatron cannot be told of stages with {} layers: {}; choose another --pp or --layers-per-stage",
+      fmt::join(layers, ", "),
+      virtual_stages == 1 ? "those between the first and the last hold the same number"
+                          : "interleaved chunks hold the same number");
+}
+
+// Sets the groups of `state`. Groups of Megatron's own stay unchanged; those of another program become
+// matrices, which have weight decay, and vectors. Errors: those of PartGroups; NotSupported if vectors have a
+// weight decay that Megatron cannot give them; with `allowed` that is a note.
+Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state) {
+  CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
+  const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
+  if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(PartGroups(tensors, 2, MatricesThenVectors, allowed, state));
+  const auto decay = [&](size_t group) {
+    const nlohmann::json decay = state.groups.hyper[group].value("weight_decay", nlohmann::json());
+    return decay.is_number() ? decay.get<double>() : 0.0;
+  };
+  if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
+  if (decay(1) != decay(0) && !allowed)
+    return NotSupported(
+        "the optimizer has weight decay {} for vectors and {} for matrices; Megatron's has none for vectors; "
+        "--allow optimizer takes Megatron's",
+        decay(1), decay(0));
+  state.notes.push_back(fmt::format("{}vectors had weight decay {}; Megatron's optimizer gives them none",
+                                    decay(1) != decay(0) ? kAllowedNote : "", decay(1)));
+  return OkStatus();
+}
+
 }  // namespace
 
 std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
@@ -45,14 +83,50 @@ const CoreModule& CoreModuleOf(const MegatronTensor& tensor) {
   return *std::ranges::find(table, tensor.module, &CoreModule::module);
 }
 
-Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {
-  if (AllEqual(layers) || (virtual_stages == 1 && AllEqual(std::span(layers).subspan(1, layers.size() - 2))))
-    return OkStatus();
-  return NotSupported(
-      "Megatron cannot be told of stages with {} layers: {}; choose another --pp or --layers-per-stage",
-      fmt::join(layers, ", "),
-      virtual_stages == 1 ? "those between the first and the last hold the same number"
-                          : "interleaved chunks hold the same number");
+Status CorePlan::Choose(bool may_be_fp32) {
+  CAIRN_RETURN_IF_ERROR(Validate(topology));
+  CAIRN_ASSIGN_OR_RETURN(tensors, ChooseTrainingTensors(source, options.dtype));
+  CAIRN_ASSIGN_OR_RETURN(shape, MegatronShapeOf(source.manifest().model, tensors));
+  CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source.manifest().model, tensors, shape));
+  CAIRN_RETURN_IF_ERROR(ChooseOptimizer(may_be_fp32));
+  CAIRN_ASSIGN_OR_RETURN(layers, LayersPerChunk(static_cast<int>(shape.layers), topology));
+  CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers, topology.virtual_stages));
+  LeaveLoneMasters(tensors);
+  builder.target.tensors = tensors.tensors;
+  return OkStatus();
+}
+
+Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
+  CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors, Steps::kOne, options.allow_optimizer, state));
+  if (topology.zero > 1)
+    return InvalidArgument(
+        "Megatron-LM does not have ZeRO {}; choose --zero 1, its distributed optimizer, or 0", topology.zero);
+  if (!tensors.optimizer) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors, options.allow_optimizer, state));
+  const bool fp32 = may_be_fp32 && std::ranges::all_of(tensors.parameters, [&](const auto& parameter) {
+                      return tensors.tensors[parameter.weight].entry.dtype == Dtype::kF32;
+                    });
+  optimizer = topology.zero == 1 ? CoreOptimizer::kDistributed
+              : fp32             ? CoreOptimizer::kFp32
+                                 : CoreOptimizer::kFloat16;
+  for (const TrainingParameter& parameter : tensors.parameters) {
+    if (!parameter.exp_avg)
+      return NotSupported(
+          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and dcp, "
+          "universal and native do not",
+          parameter.spec.name);
+    if (!parameter.master && optimizer != CoreOptimizer::kFp32)
+      return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
+                          parameter.spec.name, fp32 ? " or --zero 0" : "");
+  }
+  return OkStatus();
+}
+
+nlohmann::json CorePlan::Arguments() const {
+  nlohmann::json arguments = CoreArguments(source.manifest(), shape, topology, layers, state);
+  arguments["use_distributed_optimizer"] = distributed();
+  arguments["transformer_impl"] = options.local_spec ? "local" : "transformer_engine";
+  return arguments;
 }
 
 nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
@@ -88,36 +162,6 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
           {"wd_incr_steps", samples}};
 }
 
-Status CheckCoreMoments(const TrainingTensors& tensors) {
-  for (const TrainingParameter& parameter : tensors.parameters)
-    if (!parameter.exp_avg)
-      return NotSupported(
-          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and dcp, "
-          "universal and native do not",
-          parameter.spec.name);
-  return OkStatus();
-}
-
-Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state) {
-  CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
-  const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
-  if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(PartGroups(tensors, 2, MatricesThenVectors, allowed, state));
-  const auto decay = [&](size_t group) {
-    const nlohmann::json decay = state.groups.hyper[group].value("weight_decay", nlohmann::json());
-    return decay.is_number() ? decay.get<double>() : 0.0;
-  };
-  if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
-  if (decay(1) != decay(0) && !allowed)
-    return NotSupported(
-        "the optimizer has weight decay {} for vectors and {} for matrices; Megatron's has none for vectors; "
-        "--allow optimizer takes Megatron's",
-        decay(1), decay(0));
-  state.notes.push_back(fmt::format("{}vectors had weight decay {}; Megatron's optimizer gives them none",
-                                    decay(1) != decay(0) ? kAllowedNote : "", decay(1)));
-  return OkStatus();
-}
-
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
   nlohmann::json own = {{"bias_correction", true}, {"step", state.optimizer_step}};
   const nlohmann::json megatron = {{"wd_mult", group == 0 ? 1.0 : 0.0},
@@ -128,8 +172,22 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
   return own;
 }
 
+nlohmann::json CorePlan::GroupOf(size_t group) const {
+  nlohmann::json all = ParamGroup(state, group);
+  all.update(CoreGroupOwn(state, group));
+  return all;
+}
+
+void CorePlan::EmitProgress(PickleEmitter& pickle, const nlohmann::json& arguments) const {
+  pickle.Text("args");
+  EmitNamespace(pickle, arguments, tensors.weight_type());
+  pickle.Entry("checkpoint_version", 3.0);
+  pickle.Entry("iteration", state.iteration);
+}
+
 // Megatron's loader needs a scale. If no file states one, it is the scale that Megatron begins with.
-void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder) {
+void CorePlan::EmitGradScaler(uint32_t zip) {
+  if (tensors.weight_type() != Dtype::kF16) return;
   const bool known = state.dynamic_loss_scale && state.loss_scale > 0;
   PickleEmitter& p = builder.pickle(zip);
   p.Text("grad_scaler");
@@ -141,26 +199,31 @@ void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder&
   p.EndDict();
 }
 
-void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state) {
-  if (!optimizer) {
-    state.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
+void CorePlan::EmitSchedule(PickleEmitter& pickle) const {
+  pickle.Entry("opt_param_scheduler", CoreSchedule(state));
+  pickle.Entry("num_floating_point_operations_so_far", 0);
+}
+
+void CorePlan::AddNotes() {
+  if (!tensors.optimizer) {
+    state.notes.push_back("the optimizer's state is missing; start with --finetune or --no-load-optim");
     return;
   }
-  if (distributed)
+  if (distributed())
     state.notes.push_back(
         "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
   else
-    state.notes.push_back(
-        fmt::format("the optimizer's state is not for --use-distributed-optimizer, which takes that of "
-                    "--zero 1; its step "
-                    "is where {} looks",
-                    local_spec ? "torch's AdamW"
-                               : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
+    state.notes.push_back(fmt::format(
+        "the optimizer's state is not for --use-distributed-optimizer, which takes that of "
+        "--zero 1; its step "
+        "is where {} looks",
+        options.local_spec ? "torch's AdamW"
+                           : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
-  if (fp16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
+  if (tensors.weight_type() == Dtype::kF16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
     state.notes.push_back("no file states the loss scale; Megatron's first one, 2^32, was written");
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "convert/foreign/target_builder.h"
+#include "convert/foreign/write_options.h"
 #include "convert/formats/megatron/megatron_layout.h"
 #include "convert/formats/training/training_state.h"
 
@@ -28,30 +29,52 @@ inline bool InLayer(const MegatronTensor& tensor) {
   return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
 }
 
-// Megatron cuts its pipeline evenly, except for the first and the last stage. `layers`: of each pipeline
-// chunk. Errors: NotSupported, for a cut that its arguments cannot express.
-Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages);
+// The optimizer of Megatron that the state is for.
+enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };
 
-// The arguments of the training, as its argparse.Namespace has them. `layers`: of each pipeline chunk.
+// A source as Megatron-Core's GPT in one of the two forms of its checkpoints, and the files as they are
+// planned.
+struct CorePlan {
+  CorePlan(const CheckpointSource& from, const TargetOptions& how)
+      : source(from), options(how), state(TrainingStateOf(from)), topology(how.topology) {}
+
+  // Chooses tensors, layers of each stage and the optimizer. `may_be_fp32`: the form has a state for an
+  // optimizer without masters. Errors: NotSupported, InvalidArgument: what Megatron cannot hold.
+  Status Choose(bool may_be_fp32);
+  bool distributed() const { return optimizer == CoreOptimizer::kDistributed; }
+  // The arguments of the training, as its argparse.Namespace has them.
+  nlohmann::json Arguments() const;
+  // The hyper-parameters of a group, with the values that Megatron adds.
+  nlohmann::json GroupOf(size_t group) const;
+  // Emit entries of a dict that is open: arguments and progress; the scale of losses, which fp16 needs; the
+  // schedule.
+  void EmitProgress(PickleEmitter& pickle, const nlohmann::json& arguments) const;
+  void EmitGradScaler(uint32_t zip);
+  void EmitSchedule(PickleEmitter& pickle) const;
+  // Adds notes for the user about the optimizer's state.
+  void AddNotes();
+
+  const CheckpointSource& source;
+  const TargetOptions& options;
+  TrainingState state;
+  const Topology topology;
+  TrainingTensors tensors;
+  MegatronShape shape;
+  std::vector<int> layers;  // of each chunk of the pipeline
+  CoreOptimizer optimizer = CoreOptimizer::kNone;
+  TargetBuilder builder;
+
+ private:
+  Status ChooseOptimizer(bool may_be_fp32);
+};
+
+// The arguments that do not depend on the form and the optimizer.
 nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
                              const std::vector<int>& layers, const TrainingState& state);
 // As OptimizerParamScheduler reads it; a constant rate if the schedule is unknown.
 nlohmann::json CoreSchedule(const TrainingState& state);
 
-// Sets the groups of `state`. Groups of Megatron's own stay unchanged; those of another program become
-// matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported if vectors have a
-// weight decay that Megatron cannot give them; with `allowed` that is a note.
-Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state);
-// Checks that the optimizer has moments of every parameter. Errors: NotSupported naming one without.
-Status CheckCoreMoments(const TrainingTensors& tensors);
-// The values that it adds to the hyper-parameters of group `group`.
+// The values that Megatron adds to the hyper-parameters of group `group`.
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
-
-// Emits the entry grad_scaler of a dict that is open.
-void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder);
-
-// Notes for the user about the optimizer's state. `optimizer`: there is one; `distributed`: as the
-// distributed optimizer takes it; `local_spec`: the step as torch's AdamW does; `fp16`: it scales losses.
-void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state);
 
 }  // namespace cairn

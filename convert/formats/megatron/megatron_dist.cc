@@ -167,11 +167,10 @@ class MegatronDistOpener {
   Status ReadCommon(const DcpIndex& index) {
     const std::string path = JoinPath(directory_, "common.pt");
     if (fs_.Stat(path).ok()) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-      builder_.account.AddFile("common.pt", file);
-      builder_.account.LeaveBelow(Fate::kTrainingState, "common.pt", file, file.root(), "common.pt");
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, "common.pt"));
+      builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), "common.pt");
       CAIRN_RETURN_IF_ERROR(ReadArgs(file.root(), index).WithContext(path));
-      return ReadScalars(path, file);
+      return ReadScalars(file);
     }
     const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
     if (item == index.bytes.end()) return NotFound("{} is missing; it says what the model is", path);
@@ -182,15 +181,15 @@ class MegatronDistOpener {
   }
 
   // What torch's optimizers and Megatron's scaler of losses keep in tensors.
-  Status ReadScalars(const std::string& path, const TorchFile& file) {
+  Status ReadScalars(const TorchFile& file) {
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer) return OkStatus();
     const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
     const PyValue* state = FindKind(inner ? *inner : *optimizer, "state", PyKind::kDict);
     CAIRN_ASSIGN_OR_RETURN(const auto step,
-                           ScalarOf(fs_, path, file, state ? Find(*state, "common_step") : nullptr));
+                           ScalarOf(fs_, file, state ? Find(*state, "common_step") : nullptr));
     if (step && *step >= 0 && *step < 1e15) manifest_.state["optimizer_step"] = static_cast<int64_t>(*step);
-    return AddGradScaler(fs_, path, file, manifest_.state);
+    return AddGradScaler(fs_, file, manifest_.state);
   }
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {

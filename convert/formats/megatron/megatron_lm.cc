@@ -83,8 +83,8 @@ class MegatronOpener {
       if (auto rank = ParseRank(name)) found.push_back(*std::move(rank));
     const auto first = std::ranges::find_if(found, [](const Rank& r) { return r.tp == 0 && r.pp == 0; });
     if (first == found.end()) return NotFound("{}: the directory of rank 0 is missing", directory_);
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, first->file)));
-    CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(JoinPath(directory_, first->file)));
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, first->file));
+    CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(file.path()));
     for (int pp = 0; pp < pp_; ++pp)
       for (int tp = 0; tp < tp_; ++tp) {
         const auto rank =
@@ -125,21 +125,17 @@ class MegatronOpener {
   }
 
   Status ReadRank(const Rank& rank) {
-    const std::string path = JoinPath(directory_, rank.file);
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-    builder_.account.AddFile(rank.file, file);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, rank.file));
     const size_t first = chunks_.size();
     std::set<std::string> taken = {"model", "optimizer"};
     if (const PyValue* model = Find(file.root(), "model"))
-      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, 0, file, *model).WithContext(path));
+      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, 0, file, *model).WithContext(file.path()));
     for (int number = 0; const PyValue* model = Find(file.root(), fmt::format("model{}", number)); ++number) {
-      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(path));
+      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(file.path()));
       taken.insert(fmt::format("model{}", number));
     }
-    const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
-    CAIRN_RETURN_IF_ERROR(
-        builder_.account.LeaveRest(rank.file, file, taken, allowed).WithContext(directory_));
-    if (chunks_.size() == first) return NotFound("{}: it has no model", path);
+    CAIRN_RETURN_IF_ERROR(builder_.account.LeaveRest(file, taken, options_).WithContext(directory_));
+    if (chunks_.size() == first) return NotFound("{}: it has no model", file.path());
     return ReadOptimizer(rank, file, first);
   }
 
@@ -147,7 +143,7 @@ class MegatronOpener {
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer || left_out_) return OkStatus();
     if (const PyValue* scaler = Find(*optimizer, "grad_scaler"))
-      builder_.account.LeaveBelow(Fate::kTrainingState, rank.file, file, *scaler, "grad_scaler");
+      builder_.account.LeaveBelow(Fate::kTrainingState, file, *scaler, "grad_scaler");
     std::vector<MegatronChunkWeights> chunks;
     for (size_t c = first; c < chunks_.size(); ++c) {
       MegatronChunkWeights& chunk = chunks.emplace_back();
@@ -157,15 +153,14 @@ class MegatronOpener {
     const std::string distributed = DistributedOf(rank);
     Status status;
     if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
-      builder_.account.AddFile(distributed, shard);
-      status = reader.ReadDistributed(shard, builder_.AddFile(distributed), chunks).WithContext(distributed);
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, builder_.OpenFile(fs_, directory_, distributed));
+      status = reader.ReadDistributed(shard, chunks).WithContext(distributed);
       manifest_.topology.zero = 1;
     } else {
-      status = reader.ReadPlain(file, builder_.AddFile(rank.file), *optimizer, chunks).WithContext(rank.file);
+      status = reader.ReadPlain(file, *optimizer, chunks).WithContext(rank.file);
     }
     if (status.ok() && reader.step()) status = TakeStep(*reader.step()).WithContext(rank.file);
-    if (status.ok()) return AddGradScaler(fs_, JoinPath(directory_, rank.file), file, manifest_.state);
+    if (status.ok()) return AddGradScaler(fs_, file, manifest_.state);
     left_out_ = true;
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
@@ -184,26 +179,24 @@ class MegatronOpener {
   }
   // The files were listed where a rank before the one that failed was read.
   Status LeaveOptimizer(const Rank& rank) {
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, rank.file)));
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, rank.file));
     if (const PyValue* optimizer = Find(file.root(), "optimizer"))
-      builder_.account.LeaveBelow(Fate::kAllowed, rank.file, file, *optimizer, "optimizer");
+      builder_.account.LeaveBelow(Fate::kAllowed, file, *optimizer, "optimizer");
     const std::string distributed = DistributedOf(rank);
     if (!fs_.Stat(JoinPath(directory_, distributed)).ok()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
-    builder_.account.AddFile(distributed, shard);
-    builder_.account.LeaveBelow(Fate::kAllowed, distributed, shard, shard.root(), distributed);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, builder_.OpenFile(fs_, directory_, distributed));
+    builder_.account.LeaveBelow(Fate::kAllowed, shard, shard.root(), distributed);
     return OkStatus();
   }
 
   static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
 
   Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
-    const uint32_t file_index = builder_.AddFile(rank.file);
     ModelChunk chunk{rank, number, {}, 0};
     CAIRN_RETURN_IF_ERROR(
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
           if (IsMegatronBuffer(key)) {
-            builder_.account.Leave(Fate::kBuffer, rank.file, file, tensor, key);
+            builder_.account.Leave(Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
           auto name = ParseMegatronName(key);
@@ -212,7 +205,7 @@ class MegatronOpener {
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
           if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
             chunk.layers = std::max(chunk.layers, name->layer + 1);
-          CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, tensor, file_index, key));
+          CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
           chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
         }));

@@ -18,24 +18,23 @@ namespace {
 constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
 constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start in its bucket
 
-Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const PyValue* value,
-                               const std::string& name) {
+Result<StoredArray> StateArray(const TorchFile& file, const PyValue* value, const std::string& name,
+                               StoredBuilder& builder) {
   if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
-  CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, *value->tensor, file_index, name));
+  CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder.ArrayIn(file, *value->tensor, name));
   if (array.transposed) return NotSupported("{} is stored transposed", name);
   return array;
 }
 
 // The number of updates is read with the groups. Errors: NotSupported naming a state other than it and
 // Adam's.
-Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, const std::string& name,
-                 Account& account) {
+Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, Account& account) {
   for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
     const std::string key = KeyText(*state.items[i]);
     if (key == "exp_avg" || key == "exp_avg_sq") continue;
     if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
       return NotSupported("{} of {} is not a state of Megatron's Adam", key, of);
-    account.LeaveBelow(Fate::kTrainingState, name, file, *state.items[i + 1], of + "." + key);
+    account.LeaveBelow(Fate::kTrainingState, file, *state.items[i + 1], of + "." + key);
   }
   return OkStatus();
 }
@@ -49,7 +48,7 @@ Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& arra
   for (const StoredExtent& extent : array.extents) {
     const uint64_t from = std::max(begin, extent.range.begin), to = std::min(begin + count, extent.range.end);
     if (from >= to) continue;
-    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[extent.file], Direct::kOff));
+    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(builder_.catalog.files[extent.file], Direct::kOff));
     CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset + (from - extent.range.begin) * size,
                                        std::span(bytes).subspan((from - begin) * size, (to - from) * size)));
   }
@@ -69,7 +68,7 @@ Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin
   return true;
 }
 
-Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
+Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimizer,
                                     const std::vector<MegatronChunkWeights>& chunks) {
   const PyValue* groups = Find(optimizer, "fp32_from_fp16_params");
   if (!groups) groups = Find(optimizer, "fp32_from_fp16");
@@ -85,7 +84,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
     for (size_t i = 0; i < groups->items[g]->items.size(); ++i) {
       const std::string name = fmt::format("master {} of group {}", i, g);
       CAIRN_ASSIGN_OR_RETURN(StoredArray master,
-                             StateArray(file, file_index, groups->items[g]->items[i], name));
+                             StateArray(file, groups->items[g]->items[i], name, builder_));
       const auto id = AsInt(ItemOf(ids, i));
       const PyValue* state = id ? EntryOf(states, *id) : nullptr;
       if (!state) return NotSupported("{} has no moments", name);
@@ -100,12 +99,12 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       MegatronWeight& weight = **found;
       left.erase(found);
       weight.group = g;
-      CAIRN_RETURN_IF_ERROR(TakeStep(file, file_index, *state, name));
+      CAIRN_RETURN_IF_ERROR(TakeStep(file, *state, name));
       weight.states.emplace_back(Role::kMaster, std::move(master));
-      CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, catalog_.files[file_index], account_));
+      CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, builder_.account));
       for (const auto& [role, key] :
            {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, file_index, Find(*state, key), key));
+        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, Find(*state, key), key, builder_));
         if (!(moment.shape == weight.weight.shape)) return Corrupt("{} of {} has another shape", key, name);
         weight.states.emplace_back(role, std::move(moment));
       }
@@ -114,10 +113,8 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
   return OkStatus();
 }
 
-Status MegatronOptimizer::TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state,
-                                   const std::string& name) {
-  const std::string path = JoinPath(files_.directory(), catalog_.files[file_index]);
-  CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(files_.file_system(), path, file, Find(state, "step")));
+Status MegatronOptimizer::TakeStep(const TorchFile& file, const PyValue& state, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(files_.file_system(), file, Find(state, "step")));
   if (step && step_ && *step != *step_)
     return NotSupported("{} has had {} updates and others {}; one number for all is read", name, *step,
                         *step_);
@@ -125,7 +122,7 @@ Status MegatronOptimizer::TakeStep(const TorchFile& file, uint32_t file_index, c
   return OkStatus();
 }
 
-Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_index,
+Status MegatronOptimizer::ReadDistributed(const TorchFile& file,
                                           const std::vector<MegatronChunkWeights>& chunks) {
   for (size_t c = 0; c < chunks.size(); ++c) {
     const PyValue* types = EntryOf(&file.root(), static_cast<int64_t>(c));
@@ -134,7 +131,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
     const PyValue& stored = *types->items[1];
     MegatronBuffer buffer;
     for (const auto& [role, key] : kBufferStates) {
-      CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, file_index, Find(stored, key), key));
+      CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, Find(stored, key), key, builder_));
       if (vector.shape.rank() != 1 ||
           (!buffer.vectors.empty() && !(vector.shape == buffer.vectors[0].second.shape)))
         return Corrupt("{} has shape {}", key, ToString(vector.shape));
@@ -147,7 +144,8 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
 
 void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end) {
   for (const auto& [role, vector] : buffer.vectors)
-    if (begin < end) account_.Leave(Fate::kAlignment, catalog_, SliceOf(vector, begin, {end - begin}));
+    if (begin < end)
+      builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(vector, begin, {end - begin}));
 }
 
 // Gives one of `left` what the buffer has from element `begin` on, and where that ends; nothing where no

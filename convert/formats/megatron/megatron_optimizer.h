@@ -34,20 +34,19 @@ class MegatronOptimizer {
  public:
   // The builder's files are relative to `directory`; alignment goes to its account.
   MegatronOptimizer(FileSystem& fs, const std::string& directory, StoredBuilder& builder)
-      : files_(fs, directory), catalog_(builder.catalog), account_(builder.account) {}
+      : files_(fs, directory), builder_(builder) {}
 
   // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
   // Errors: NotSupported if its form is unknown, naming a state that is not supported, or if parameters
   // differ in their number of updates; Corrupt if a master rounds to no weight.
-  Status ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
+  Status ReadPlain(const TorchFile& file, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
 
   // Then: the updates of each parameter, if their states have them.
   const std::optional<double>& step() const { return step_; }
 
   // distrib_optim.pt: a flat buffer a chunk, parameters in reverse, from multiples of 64 elements.
-  Status ReadDistributed(const TorchFile& file, uint32_t file_index,
-                         const std::vector<MegatronChunkWeights>& chunks);
+  Status ReadDistributed(const TorchFile& file, const std::vector<MegatronChunkWeights>& chunks);
 
   // The same if each bucket is known: parameters in reverse go through the buckets of a chunk.
   Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const MegatronChunkWeights& weights);
@@ -60,13 +59,12 @@ class MegatronOptimizer {
   Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
-  Status TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state, const std::string& name);
+  Status TakeStep(const TorchFile& file, const PyValue& state, const std::string& name);
   Status Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights);
 
   OpenFiles files_;
-  const StoredCatalog& catalog_;
+  StoredBuilder& builder_;
   std::optional<double> step_;
-  Account& account_;
 };
 
 }  // namespace cairn

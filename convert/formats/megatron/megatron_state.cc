@@ -79,17 +79,17 @@ void AddParamGroups(const PyValue& optimizer, nlohmann::json& state) {
   state["param_groups"] = std::move(groups);
 }
 
-Status AddGradScaler(FileSystem& fs, const std::string& path, const TorchFile& file, nlohmann::json& state) {
+Status AddGradScaler(FileSystem& fs, const TorchFile& file, nlohmann::json& state) {
   const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
   const PyValue* scaler = optimizer ? FindKind(*optimizer, "grad_scaler", PyKind::kDict) : nullptr;
   if (!scaler) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const auto scale, ScalarOf(fs, path, file, Find(*scaler, "scale")));
+  CAIRN_ASSIGN_OR_RETURN(const auto scale, ScalarOf(fs, file, Find(*scaler, "scale")));
   if (!scale) return OkStatus();
   state["loss_scale"] = *scale;
   state["dynamic_loss_scale"] = true;
   for (const auto& [key, name] : {std::pair("growth_tracker", "loss_scale_good_steps"),
                                   std::pair("hysteresis_tracker", "loss_scale_hysteresis")}) {
-    CAIRN_ASSIGN_OR_RETURN(const auto count, ScalarOf(fs, path, file, Find(*scaler, key)));
+    CAIRN_ASSIGN_OR_RETURN(const auto count, ScalarOf(fs, file, Find(*scaler, key)));
     if (count && *count >= 0 && *count < 1e15) state[name] = static_cast<int64_t>(*count);
   }
   return OkStatus();

@@ -15,6 +15,6 @@ nlohmann::json MegatronState(const PyValue& root);
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
 
 // Adds the loss scale of Megatron's `optimizer.grad_scaler` in `file` at `path`, with what its growth counts.
-Status AddGradScaler(FileSystem& fs, const std::string& path, const TorchFile& file, nlohmann::json& state);
+Status AddGradScaler(FileSystem& fs, const TorchFile& file, nlohmann::json& state);
 
 }  // namespace cairn

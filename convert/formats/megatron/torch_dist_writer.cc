@@ -58,72 +58,42 @@ std::vector<ShardSlice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int 
 
 class TorchDistPlanner {
  public:
-  TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options)
-      : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
+  TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options) : plan_(source, options) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_RETURN_IF_ERROR(Validate(topology_));
-    load_.resize(topology_.world());
-    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
-    CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
-    CAIRN_RETURN_IF_ERROR(CheckMegatronModel(source_.manifest().model, tensors_, shape_));
-    CAIRN_RETURN_IF_ERROR(ChooseOptimizer());
-    CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
-    CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers_, topology_.virtual_stages));
-    LeaveLoneMasters(tensors_);
-    builder_.target.tensors = tensors_.tensors;
+    CAIRN_RETURN_IF_ERROR(plan_.Choose(/*may_be_fp32=*/true));
+    load_.resize(plan_.topology.world());
     const std::string name = DirectoryName(), directory = name + "/";
-    for (int rank = 0; rank < topology_.world(); ++rank)
-      builder_.AddFile(fmt::format("{}__{}_0.distcp", directory, rank));
+    for (int rank = 0; rank < plan_.topology.world(); ++rank)
+      plan_.builder.AddFile(fmt::format("{}__{}_0.distcp", directory, rank));
     CAIRN_RETURN_IF_ERROR(AddTensors());
     AddExtraStates();
-    EmitTorchDistCommon({source_.manifest(), shape_, topology_, layers_, state_, tensors_.weight_type(),
-                         optimizer_, options_.local_spec},
-                        builder_.BeginTorchFile(directory + "common.pt"), builder_);
-    builder_.Place();
-    builder_.DropEmptyFiles();
-    builder_.AddText(directory + std::string(kDcpMetadata), DcpMetadata(entries_, builder_.target));
-    builder_.AddText(directory + "metadata.json", kMetadata);
-    builder_.AddText(std::string(kMegatronTracker),
-                     name == kMegatronRelease ? name : std::to_string(state_.iteration));
-    AddNotes();
-    return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
+    EmitTorchDistCommon(plan_, plan_.builder.BeginTorchFile(directory + "common.pt"));
+    plan_.builder.Place();
+    plan_.builder.DropEmptyFiles();
+    plan_.builder.AddText(directory + std::string(kDcpMetadata), DcpMetadata(entries_, plan_.builder.target));
+    plan_.builder.AddText(directory + "metadata.json", kMetadata);
+    plan_.builder.AddText(std::string(kMegatronTracker),
+                          name == kMegatronRelease ? name : std::to_string(plan_.state.iteration));
+    plan_.state.notes.push_back("random states are not carried; the training seeds them again");
+    plan_.AddNotes();
+    return TargetFiles{std::move(plan_.builder.target), "", std::move(plan_.state.notes)};
   }
 
  private:
   // Megatron treats weights from outside a training as a release.
   std::string DirectoryName() const {
-    if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return std::string(kMegatronRelease);
-    return IterationName(state_.iteration);
-  }
-
-  Status ChooseOptimizer() {
-    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
-    if (topology_.zero > 1)
-      return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
-                             topology_.zero);
-    if (!tensors_.optimizer) return OkStatus();
-    CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
-    const bool fp32 = std::ranges::all_of(tensors_.parameters, [&](const TrainingParameter& parameter) {
-      return tensors_.tensors[parameter.weight].entry.dtype == Dtype::kF32;
-    });
-    optimizer_ = topology_.zero == 1 ? CoreOptimizer::kDistributed
-                 : fp32              ? CoreOptimizer::kFp32
-                                     : CoreOptimizer::kFloat16;
-    CAIRN_RETURN_IF_ERROR(CheckCoreMoments(tensors_));
-    for (const TrainingParameter& parameter : tensors_.parameters)
-      if (!parameter.master && optimizer_ != CoreOptimizer::kFp32)
-        return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
-                            parameter.spec.name, fp32 ? " or --zero 0" : "");
-    return OkStatus();
+    if (plan_.state.iteration == 0 && plan_.optimizer == CoreOptimizer::kNone)
+      return std::string(kMegatronRelease);
+    return IterationName(plan_.state.iteration);
   }
 
   // ---- Tensors.
 
   Status AddTensors() {
     std::vector<std::vector<MegatronTensor>> ranks;  // of each TP rank, in one order
-    for (int tp = 0; tp < topology_.tp; ++tp) {
-      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(tensors_, shape_, topology_.tp, tp));
+    for (int tp = 0; tp < plan_.topology.tp; ++tp) {
+      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(plan_.tensors, plan_.shape, plan_.topology.tp, tp));
       ranks.push_back(std::move(held));
     }
     for (size_t i = 0; i < ranks[0].size(); ++i) {
@@ -140,40 +110,41 @@ class TorchDistPlanner {
         fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", CoreModuleOf(tensor).fused, tensor.Kind());
     if (InLayer(tensor)) stacked_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
-    if (optimizer_ == CoreOptimizer::kNone) return OkStatus();
+    if (plan_.optimizer == CoreOptimizer::kNone) return OkStatus();
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg_sq." + key, Role::kExpAvgSq, of_ranks));
-    if (optimizer_ == CoreOptimizer::kFp32) return OkStatus();
-    const std::string prefix = optimizer_ == CoreOptimizer::kDistributed ? "param." : "fp32_param.";
+    if (plan_.optimizer == CoreOptimizer::kFp32) return OkStatus();
+    const std::string prefix = plan_.optimizer == CoreOptimizer::kDistributed ? "param." : "fp32_param.";
     return AddRole("optimizer.state." + prefix + key, Role::kMaster, of_ranks);
   }
 
   Status AddRole(const std::string& name, Role role, const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const Dtype dtype = tensors_.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
+    const Dtype dtype = plan_.tensors.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
     DcpEntry& entry = EntryOf(name, tensor, dtype);
-    const int slices = tensor.tp_dim == kReplicated ? 1 : topology_.tp;
+    const int slices = tensor.tp_dim == kReplicated ? 1 : plan_.topology.tp;
     for (int tp = 0; tp < slices; ++tp) {
       for (const MegatronPart& part : of_ranks[tp]->parts)
-        if (const auto& written = tensors_.tensors[TensorOf(part, role)].entry; written.dtype != *entry.dtype)
+        if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
+            written.dtype != *entry.dtype)
           return NotSupported("{} is {}, others in {} are {}; torch_dist has one type for all of them",
                               DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
-      for (const ShardSlice& slice : SlicesOf(*of_ranks[tp], tp, topology_.tp))
+      for (const ShardSlice& slice : SlicesOf(*of_ranks[tp], tp, plan_.topology.tp))
         AddChunk(slice, tensor, role, tp, entry);
     }
     return OkStatus();
   }
 
   uint32_t TensorOf(const MegatronPart& part, Role role) const {
-    return tensors_.parameters[part.parameter].TensorOf(role);
+    return plan_.tensors.parameters[part.parameter].TensorOf(role);
   }
 
   DcpEntry& EntryOf(const std::string& name, const MegatronTensor& tensor, Dtype dtype) {
     const auto [at, added] = index_.try_emplace(name, entries_.size());
     if (!added) return entries_[at->second];
     Dims shape = tensor.shape;
-    if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(topology_.tp);
-    if (InLayer(tensor)) shape = Prepended(static_cast<uint64_t>(shape_.layers), shape);
+    if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(plan_.topology.tp);
+    if (InLayer(tensor)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
@@ -182,21 +153,21 @@ class TorchDistPlanner {
     if (InLayer(tensor))
       box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
     const uint64_t volume = box.Volume();
-    const uint32_t zip = builder_.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");
-    const uint32_t storage = builder_.EmitTensor(zip, *entry.dtype, box.extent);
+    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");
+    const uint32_t storage = plan_.builder.EmitTensor(zip, *entry.dtype, box.extent);
     const uint32_t array =
-        builder_.AddArray({entry.name, *entry.dtype, slice.box.extent, {{{0, volume}, storage, 0}}});
+        plan_.builder.AddArray({entry.name, *entry.dtype, slice.box.extent, {{{0, volume}, storage, 0}}});
     for (const MegatronPart& part : slice.parts)
-      builder_.target.parts.push_back({part, TensorOf(part, role), array});
+      plan_.builder.target.parts.push_back({part, TensorOf(part, role), array});
     entry.chunks.emplace_back(box, zip);
   }
 
   // The rank's number is that of its file.
   uint32_t LeastLoaded(int layer, int tp, uint64_t volume) {
-    const int pp = StageOf(layer, layers_) % topology_.pp;
-    int best = topology_.RankOf({tp, pp, 0});
-    for (int dp = 1; dp < topology_.dp; ++dp)
-      if (const int rank = topology_.RankOf({tp, pp, dp}); load_[rank] < load_[best]) best = rank;
+    const int pp = StageOf(layer, plan_.layers) % plan_.topology.pp;
+    int best = plan_.topology.RankOf({tp, pp, 0});
+    for (int dp = 1; dp < plan_.topology.dp; ++dp)
+      if (const int rank = plan_.topology.RankOf({tp, pp, dp}); load_[rank] < load_[best]) best = rank;
     load_[best] += volume;
     return static_cast<uint32_t>(best);
   }
@@ -207,44 +178,30 @@ class TorchDistPlanner {
     std::vector<std::string> modules;
     for (const CoreModule& module : CoreLayerModules()) {
       const std::string name(module.fused.substr(0, module.fused.rfind('.')));
-      const bool norm = !module.linear && !options_.local_spec && module.fused.ends_with('.') &&
+      const bool norm = !module.linear && !plan_.options.local_spec && module.fused.ends_with('.') &&
                         stacked_.contains(fmt::format("{}{}.weight", kLayers, name));
       if (module.linear || norm) modules.push_back(name);
     }
-    if (!options_.local_spec) modules.push_back("self_attention.core_attention");
+    if (!plan_.options.local_spec) modules.push_back("self_attention.core_attention");
     for (const std::string& module : modules)
-      for (int64_t layer = 0; layer < shape_.layers; ++layer)
-        AddNothing(fmt::format("{}{}{}/shard_{}_{}", kLayers, module, kExtraState, layer, shape_.layers),
+      for (int64_t layer = 0; layer < plan_.shape.layers; ++layer)
+        AddNothing(fmt::format("{}{}{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
                    static_cast<int>(layer));
-    if (!options_.local_spec)
+    if (!plan_.options.local_spec)
       AddNothing(fmt::format("decoder.final_layernorm{}/shard_0_1", kExtraState), kAfterLayers);
   }
 
   void AddNothing(const std::string& name, int layer) {
-    const uint32_t zip = builder_.BeginZip(LeastLoaded(layer, 0, 1), "archive");
-    builder_.pickle(zip).Json(nlohmann::json::array({nullptr}));
+    const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(layer, 0, 1), "archive");
+    plan_.builder.pickle(zip).Json(nlohmann::json::array({nullptr}));
     entries_.push_back({name, {}, std::nullopt, {}, {{Box{}, zip}}});
   }
 
-  void AddNotes() {
-    state_.notes.push_back("random states are not carried; the training seeds them anew");
-    AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec,
-                 tensors_.weight_type() == Dtype::kF16, state_);
-  }
-
-  const CheckpointSource& source_;
-  const TargetOptions& options_;
-  TrainingState state_;
-  const Topology topology_;
-  CoreOptimizer optimizer_ = CoreOptimizer::kNone;
-  TrainingTensors tensors_;
-  MegatronShape shape_;
-  std::vector<int> layers_;     // of each chunk
+  CorePlan plan_;
   std::vector<uint64_t> load_;  // elements in the file of each rank
   std::vector<DcpEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;  // of tensors: into entries_
   std::set<std::string, std::less<>> stacked_;        // names of the tensors that all layers share
-  TargetBuilder builder_;
 };
 
 }  // namespace

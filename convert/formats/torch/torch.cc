@@ -39,27 +39,26 @@ bool IsBelow(const std::string& name, const std::set<std::string>& paths) {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
-Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& path,
+Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& directory,
                                                   const std::string& name, Account& account) {
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
-  account.AddFile(name, file);
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, name));
+  account.AddFile(file);
   std::vector<StoredArray> tensors;
   CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) {
                           auto found = ArrayOf(file, tensor, 0, key);
                           if (!found.ok()) return found.status();
                           tensors.push_back(*std::move(found));
                           return OkStatus();
-                        }).WithContext(path));
+                        }).WithContext(file.path()));
   return tensors;
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
   const auto [directory, name] = SplitPath(path);
   StoredBuilder builder;
-  const uint32_t index = builder.AddFile(name);
-  builder.account.AddFile(name, file);
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder.OpenFile(fs, directory, name));
+  builder.AddFile(name);
   Manifest manifest;
   std::set<std::string> optimizers;
   FindOptimizers(file.root(), "", 2, optimizers);
@@ -69,15 +68,15 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
     const bool optimizer = IsBelow(tensor_name, optimizers);
     if ((optimizer && without) || IsAllowed(options, tensor_name)) {
       if (!optimizer || !without) manifest.history.push_back("left out " + tensor_name);
-      builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
+      builder.account.Leave(Fate::kAllowed, file, tensor, tensor_name);
       return OkStatus();
     }
     if (options.skip_types && !tensor.type->dtype) {
       manifest.state[kTypesNotHeld][tensor_name] = tensor.type->name;
-      builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
+      builder.account.Leave(Fate::kAllowed, file, tensor, tensor_name);
       return OkStatus();
     }
-    CAIRN_ASSIGN_OR_RETURN(const StoredArray array, ArrayOf(file, tensor, index, tensor_name));
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray array, builder.ArrayIn(file, tensor, tensor_name));
     const size_t known = builder.catalog.tensors.size();
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder.Tensor({.name = tensor_name, .shape = tensor.shape},
                                                                 Role::kWeight, array.dtype));

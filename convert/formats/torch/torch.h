@@ -14,9 +14,9 @@ bool MatchesTorch(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options);
 
-// The tensors of `pytorch_model.bin` and the like; their extents are in file 0. Lists the file's storages as
-// those of `name`. Errors: those of TorchFile::Open and ArrayOf, naming the path.
-Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& path,
+// The tensors of `pytorch_model.bin` and the like, `name` in `directory`; their extents are in file 0. Lists
+// the storages. Errors: those of TorchFile::Open and ArrayOf, naming the path.
+Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& directory,
                                                   const std::string& name, Account& account);
 
 }  // namespace cairn

@@ -64,14 +64,13 @@ nlohmann::json ParamGroupsOf(const PyValue* groups) {
   return found;
 }
 
-Result<std::optional<double>> ScalarOf(FileSystem& fs, const std::string& path, const TorchFile& file,
-                                       const PyValue* value) {
+Result<std::optional<double>> ScalarOf(FileSystem& fs, const TorchFile& file, const PyValue* value) {
   if (const auto number = AsNumber(value)) return number;
   const TensorRef* tensor = value && value->is(PyKind::kTensor) ? value->tensor : nullptr;
   if (!tensor || !tensor->storage || tensor->shape.Volume() != 1 || !tensor->type->dtype)
     return std::optional<double>();
   CAIRN_ASSIGN_OR_RETURN(const uint64_t at, file.Locate(*tensor));
-  CAIRN_ASSIGN_OR_RETURN(const auto opened, fs.OpenForRead(path));
+  CAIRN_ASSIGN_OR_RETURN(const auto opened, fs.OpenForRead(file.path()));
   std::array<char, 8> bytes{};
   const uint64_t size = SizeOf(*tensor->type->dtype);
   CAIRN_RETURN_IF_ERROR(

@@ -18,9 +18,7 @@ std::optional<nlohmann::json> PlainJson(const PyValue& value);
 // if there is none.
 nlohmann::json ParamGroupsOf(const PyValue* groups);
 
-// A number, or the one element of a tensor of fp32, fp64, int32 or int64 in `file` at `path`; nothing for
-// others.
-Result<std::optional<double>> ScalarOf(FileSystem& fs, const std::string& path, const TorchFile& file,
-                                       const PyValue* value);
+// A number, or the one element of a tensor of fp32, fp64, int32 or int64 in `file`; nothing for others.
+Result<std::optional<double>> ScalarOf(FileSystem& fs, const TorchFile& file, const PyValue* value);
 
 }  // namespace cairn

@@ -175,7 +175,7 @@ TEST_F(ZipContainerTest, StoragesMustHoldWhatTensorsNeed) {
         "\x85K\x01\x85\x89Nt"
         "R.";
     (void)Read(zip.Bytes());
-    auto torch = TorchFile::Open(FileSystem::Posix(), path_);
+    auto torch = TorchFile::Open(FileSystem::Posix(), "", path_);
     if (!torch.ok()) return torch.status();
     return torch->Locate(*torch->root().tensor).status();
   };

@@ -88,7 +88,7 @@ TEST(ZipLayoutTest, SizesAndOffsetsBeyondFourGibibytes) {
   std::vector<uint32_t> crcs;
   for (const uint64_t bytes : storages) crcs.push_back(Crc32Sum(bytes).Finish());
   WriteSparse(path, layout, crcs);
-  const auto file = TorchFile::Open(FileSystem::Posix(), path);
+  const auto file = TorchFile::Open(FileSystem::Posix(), "", path);
   ASSERT_TRUE(file.ok()) << file.status().message();
   for (size_t i = 0; i < storages.size(); ++i) {
     const TorchStorage& storage = file->storages().at(std::to_string(i));
@@ -107,7 +107,7 @@ TEST(ZipLayoutTest, MoreRecordsThanSixteenBitsCount) {
   pickle.None();
   const ZipLayout layout("many", pickle.Finish(), storages);
   WriteSparse(path, layout, std::vector<uint32_t>(storages.size(), Crc32Sum(4).Finish()));
-  const auto file = TorchFile::Open(FileSystem::Posix(), path);
+  const auto file = TorchFile::Open(FileSystem::Posix(), "", path);
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_EQ(file->storages().size(), storages.size());
   EXPECT_EQ(file->storages().at("69999").file_offset % 64, 0);
