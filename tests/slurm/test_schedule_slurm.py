@@ -230,7 +230,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         self.assertIn(f"would remove {chain.script}", said)
         self.assertTrue(chain.script.exists())
         said = chain.schedule("--uninstall")
-        self.assertIn(f"job {job} has begun and is left to end", said)
+        self.assertIn(f"job {job} has started and will finish", said)
         self.assertEqual((chain.waiting(), chain.script.exists()), ([], False))
         chain.release()
         chain.wait_for_end(job)

@@ -1,5 +1,4 @@
-// The child's three streams are files in memory, so that nothing is left behind and nobody waits for a full
-// pipe.
+// The child's three streams are files in memory, so nothing is left behind and no pipe can fill up.
 #include "tools/process/child.h"
 
 #include <fcntl.h>
@@ -76,7 +75,7 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
                               const std::function<void()>& meanwhile) {
   const MemoryFile in, out, error;
   if (in.fd() < 0 || out.fd() < 0 || error.fd() < 0 || !in.Write(input))
-    return IoError("no memory for what {} reads and prints: {}", words[0], std::strerror(errno));
+    return IoError("no memory for the input and output of {}: {}", words[0], std::strerror(errno));
   const int process = Spawn(words, in, out, error);
   if (process == -ENOENT) return NotFound("there is no program '{}' here", words[0]);
   if (process < 0) return IoError("{} does not start: {}", words[0], std::strerror(-process));

@@ -24,8 +24,8 @@ Result<ScratchDir> ScratchDir::Make() {
   return made;
 }
 
-// Runs in a session of its own, so that a terminal's Ctrl-C does not reach it. Without it the directory is as
-// good.
+// Runs in a session of its own, so that a terminal's Ctrl-C does not reach it. Failure to start it is not an
+// error.
 void ScratchDir::StartRemover() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;

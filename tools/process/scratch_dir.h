@@ -1,4 +1,4 @@
-// A directory for files that nobody needs afterwards, under $TMPDIR, else /tmp.
+// A temporary directory, under $TMPDIR or else /tmp.
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// Movable; the destructor removes the directory and what is in it. Where a signal ends the program, even
-// SIGKILL, a shell that waits for that does it.
+// The destructor removes the directory and its content. If a signal ends the program, even SIGKILL, a waiting
+// shell removes it.
 class ScratchDir {
  public:
   // Errors: IoError naming the place.

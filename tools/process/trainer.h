@@ -1,4 +1,4 @@
-// The trainer's program, which is started and not linked.
+// Finds the trainer, which is a program of its own.
 #pragma once
 
 #include <string>

@@ -44,8 +44,7 @@ class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
-  // Forms have bundles of their own, so that weights can be recalled alone, unless a bundle would be too
-  // small.
+  // Each form has its own bundles, so that weights can be recalled alone, unless a bundle would be too small.
   bool Fits(const Unit& unit) {
     return HasRoom(unit) &&
            (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.record->form);
@@ -117,7 +116,7 @@ BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSi
     }
     left.splice(left.begin(), passed);
     const bool enough = filler.full() || filler.crowded();
-    // A rest that is too small goes if there is room for it.
+    // A rest that is too small goes into another bundle with room for it.
     if (all && !enough && filler.bytes() < sizes.least &&
         std::ranges::any_of(fillers, [&](Filler& host) { return host.Absorb(taken); }))
       continue;

@@ -1,4 +1,4 @@
-// Which members of a store go into which bundle (bundle.h), and why. Pure.
+// Plans which members of a store go into which bundle (bundle.h), and why. Pure.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace cairn {
 
 struct BundleSizes {
   uint64_t least = 0;   // below it, full copies and weights share a bundle
-  uint64_t target = 0;  // as soon as so much waits, it becomes a bundle; 0: no bundles
+  uint64_t target = 0;  // members become a bundle as soon as they add up to this; 0: no bundles
   uint64_t most = 0;
 };
 
@@ -29,9 +29,9 @@ struct BundlePlan {
   uint64_t waiting_bytes = 0;
 };
 
-// Bundles proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
-// target size and above, and those in pieces, stay as they are. `all`: a bundle need not reach the target,
-// because no more members will come. `pass_over`: true for a file that is not to be touched now.
+// Bundles proven members only, by run, form and step, so that neighbours lie together on tape. Members of at
+// least the target size, and those in pieces, stay as they are. `all`: a bundle need not reach the target,
+// because no more members will come. `pass_over`: true for a file that must not be touched now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,
                        const std::function<bool(const std::string& file)>& pass_over);
 

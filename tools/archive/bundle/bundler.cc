@@ -1,8 +1,8 @@
 // One bundle at a time: copy the entries of its members, add the index, close, prove every member from the
-// disk, then parity, sidecar and name; only then what it replaces goes. After each bundle the store is
-// listed and planned again, so the next one starts from what is there. If a bundle fails, its members are
-// read where they lie: a damaged one becomes a problem of the run and its file is passed over; if all are
-// whole, the failure itself is reported.
+// disk, then write parity and sidecar and rename; only then the tars that it replaces are removed. After each
+// bundle the store is listed and planned again, so the next one starts from what is there. If a bundle fails,
+// its members are read where they lie: a damaged one becomes a problem of the run and its file is skipped; if
+// all are whole, the failure itself is reported.
 
 #include "tools/archive/bundle/bundler.h"
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kCopyBytes = 4 << 20;  // one read
 
-// Writes the entries of the draft's members behind each other. `bundle` gets their new records.
+// Writes the entries of the draft's members, one member after the other. `bundle` gets their new records.
 class BundleWriter {
  public:
   BundleWriter(const Store& store, TarWriter& tar, ProgressSum& progress)
@@ -73,7 +73,7 @@ class BundleWriter {
   std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
 };
 
-// Everything in `file` is what `bundle` says, read from the disk.
+// Checks from the disk that `file` is what `bundle` says.
 Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, ProgressSum& progress) {
   for (ArchiveRecord& member : bundle.members) {
     TarPlace place = store.Place(member);
@@ -87,7 +87,7 @@ Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, 
   return OkStatus();
 }
 
-// The bundle of `draft`, proven and with its sidecar; what it replaces is still there.
+// Makes the bundle of `draft`, proven and with its sidecar. The tars that it replaces are still there.
 Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double parity,
                           const ByteProgress& progress) {
   FileSystem& fs = store.fs();
@@ -105,13 +105,13 @@ Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double p
     if (parity > 0) {
       CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));
     }
-    // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
-    // would.
+    // The tar comes last: a sidecar without its tar does not claim members that are elsewhere; a tar without
+    // its sidecar would.
     CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, bundle));
     return fs.Rename(partial, path);
   };
   if (const Status status = write(); !status.ok()) {
-    if (fs.RemoveFile(partial).ok())  // else it has its name, whatever the error says, or never was
+    if (fs.RemoveFile(partial).ok())  // otherwise it was renamed, despite the error, or never made
       for (const std::string& beside : {store.Parity(draft.name), store.Sidecar(draft.name)})
         (void)fs.RemoveFile(beside);
     return status;
@@ -145,10 +145,10 @@ Status RemoveUnfinishedBundles(const Store& store) {
   return store.Sync();
 }
 
-// Decides between a tar and the copy of its member that `bundled` describes, by proof.
+// Decides by proof between a tar and the copy of the same member in a bundle, `bundled`.
 Status SettleTwice(const Store& store, const ArchiveMember& bundled, Troubles& troubles) {
   const std::string bundle = bundled.file();
-  if (IsStub(store.Path(bundle))) {  // proves nothing until it is back from tape
+  if (IsStub(store.Path(bundle))) {  // cannot be proven until it is back from tape
     troubles.files.insert(bundled.tar);
     return OkStatus();
   }
@@ -161,7 +161,7 @@ Status SettleTwice(const Store& store, const ArchiveMember& bundled, Troubles& t
   return OkStatus();
 }
 
-// Ends the work of a killed run, which leaves tars beside the bundle that holds their members.
+// Finishes the work of a killed run, which leaves tars and the bundle that holds the same members.
 Result<Troubles> FinishKilledRun(const Store& store) {
   Troubles troubles;
   CAIRN_RETURN_IF_ERROR(RemoveUnfinishedBundles(store));
@@ -191,7 +191,7 @@ std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
 
 // Makes a bundle and removes the tars that it replaces. Damaged members prevent that and become `troubles`.
 Status ReplaceByBundle(const Store& store, BundleDraft draft, const BundleJob& job, Troubles& troubles) {
-  // Never over what is there, least of all over what it is made of.
+  // Never overwrites a file, least of all one of its own sources.
   for (int attempt = 1;
        store.fs().Stat(store.Path(draft.name)).ok() || store.fs().Stat(store.Sidecar(draft.name)).ok();
        ++attempt)
@@ -216,7 +216,7 @@ Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob
   const auto pass_over = [&](const std::string& file) {
     return troubles.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
-  for (;;) {  // one after the other, so that each starts from what there is
+  for (;;) {  // each starts from what the store holds then
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
     if (plan.bundles.empty()) return std::move(troubles.problems);

@@ -25,7 +25,7 @@ int64_t LastLook(const LedgerMember& entry) {
   return std::max(stored, entry.scrub.unix_seconds);
 }
 
-// What lies in the member's file: itself, or all members of its bundle.
+// All members in the member's file: itself, or those of its bundle.
 Result<std::vector<ArchiveRecord>> RecordsBeside(const Store& store, const ArchiveRecord& record) {
   if (record.bundle.empty())
     return record.parity.name.empty() ? Result<std::vector<ArchiveRecord>>(NotFound("it has no parity"))
@@ -35,7 +35,7 @@ Result<std::vector<ArchiveRecord>> RecordsBeside(const Store& store, const Archi
   return std::move(bundle.members);
 }
 
-// All members of a bundle that was just read back.
+// Notes that all members of a bundle were just read back.
 Status NoteProven(const Store& store, const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(store, name));
   for (ArchiveRecord& member : bundle.members) member.verified_unix_seconds = std::time(nullptr);
@@ -64,7 +64,7 @@ Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
   return record.bundle.empty() ? OkStatus() : NoteProven(store, record.bundle);
 }
 
-// As the damaged member was stored.
+// The options with which the damaged member was stored.
 StoreOptions OptionsOf(const Store& store, const ArchiveRecord& record) {
   StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
   options.claims = record.claims;

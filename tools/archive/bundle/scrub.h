@@ -1,4 +1,4 @@
-// Reads members back on a budget, those first that were looked at longest ago, and repairs what is damaged.
+// Chooses members to check on a budget, those checked longest ago first, and repairs damaged ones.
 #pragma once
 
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace cairn {
 
-// The members to look at: oldest look first, until the budget is used up; at least one. `fraction` of the
-// store's bytes and `bytes`, whichever is less; 0: no limit. Pure.
+// The members to check: the one checked longest ago first, until the budget is used up; at least one. The
+// budget is the lesser of `fraction` of the store's bytes and `bytes`; 0: no limit. Pure.
 std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes);
 
-// Makes a damaged member whole: from its parity, else from its source if that is still the same step. The
-// replacement is proven first. Requires the lock. Says how. Errors: Corrupt if nothing helps.
+// Repairs a damaged member: from its parity, or else from its source if that is unchanged. The replacement is
+// proven first. Requires the lock. Returns how it was repaired. Errors: Corrupt if nothing helps.
 Result<std::string> RepairMember(const Store& store, const ArchiveMember& member);
 
-// Takes a member out of the bundle's sidecar: it is damaged there and stored elsewhere. A bundle without any
-// member goes. Requires the lock.
+// Removes a member from the bundle's sidecar: it is damaged there and stored elsewhere. A bundle without
+// members is removed. Requires the lock.
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Braces are expanded first, as a shell does. Each alternative is walked component by component: a plain one
-// is taken as it is, one with a wildcard is compared with what its directory lists.
+// Braces are expanded first, as a shell does. Each alternative is walked component by component: a plain
+// component is used as it is, one with a wildcard is compared with the names in its directory.
 #include "tools/archive/policy/directory_pattern.h"
 
 #include <fnmatch.h>
@@ -19,7 +19,7 @@ namespace stdfs = std::filesystem;
 
 constexpr std::string_view kSpecial = "*?[]{}\\";
 
-// The next of `chars` that no backslash stands before.
+// The next of `chars` without a backslash before it.
 size_t FindPlain(const std::string& text, std::string_view chars, size_t from) {
   for (size_t at = from; at < text.size(); ++at) {
     if (text[at] == '\\')

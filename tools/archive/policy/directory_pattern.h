@@ -1,8 +1,7 @@
-// The directories that a pattern of a policy means: *, ?, [...] and {a,b}, with \ before what stands for
-// itself.
+// The directories that match a pattern of a policy: *, ?, [...] and {a,b}, with \ before a character that
+// stands for itself.
 //
-// Not glob(), which passes over a directory that it may not look into: then a run would not be archived, and
-// nobody would be told.
+// Not glob(), which silently skips a directory that it may not read: a run there would never be archived.
 #pragma once
 
 #include <string>
@@ -12,14 +11,14 @@ namespace cairn {
 
 struct DirectoryMatches {
   std::vector<std::string> paths;     // sorted; each directory once, whatever names it has
-  std::vector<std::string> problems;  // one line each: what cannot be looked into
+  std::vector<std::string> problems;  // one line for each directory that cannot be read
 };
 DirectoryMatches MatchDirectories(const std::string& pattern);
 
-// Whether a pattern means this path, be it there or not.
+// True if a pattern matches this path, whether it exists or not.
 bool MeansPath(const std::string& pattern, const std::string& path);
 
-// The pattern that means this path alone.
+// The pattern that matches this path alone.
 std::string LiteralPattern(const std::string& path);
 
 }  // namespace cairn

@@ -95,7 +95,7 @@ struct Row {
   bool (*take)(const toml::node&, const Target&);  // false: refused
 };
 
-// The only list of keys there is.
+// The only list of keys.
 const std::vector<Row>& Rows() {
   using N = const toml::node&;
   using T = const Target&;
@@ -107,67 +107,69 @@ const std::vector<Row>& Rows() {
       {{"", "trees", "[\"tokenizer\"]", "other directories, stored as they are; globs"},
        [](N n, T t) { return Set(t.policy.trees, List<std::string>(n)); }},
       {{"", "tag", "\"weekly\"",
-        "the policy's name in the store, one for each policy: what it claims there, no other policy prunes; "
+        "the policy's name in the store, one for each policy: no other policy prunes what it claims; "
         "left out: the path of its file"},
        [](N n, T t) { return Set(t.policy.tag, Tag(n)); }},
-      {{"", "purge_days", "30", "scratch deletes what was not accessed for so long (default 30)"},
+      {{"", "purge_days", "30",
+        "scratch deletes files that were not accessed for this many days (default 30)"},
        [](N n, T t) { return Set(t.policy.purge_days, Count(n)); }},
-      {{"", "margin_days", "5", "and this much earlier it must be proven (default 5)"},
+      {{"", "margin_days", "5", "a copy must be proven this many days before the purge (default 5)"},
        [](N n, T t) { return Set(t.policy.margin_days, Days(n)); }},
       {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},
        [](N n, T t) { return Set(t.policy.bandwidth, Size(n)); }},
       {{"", "pack", "true", "store shards in fewer bytes (default false)"},
        [](N n, T t) { return Set(t.policy.pack, Bool(n)); }},
-      {{"", "parity", "\"3%\"", "blocks that repair so much damage; left out: none"},
+      {{"", "parity", "\"3%\"", "blocks that repair this much damage; left out: none"},
        [](N n, T t) { return Set(t.policy.parity, Percent(n)); }},
-      {{"", "bundle", "\"100GB\"", "put smaller members together once they make so much; left out: never"},
+      {{"", "bundle", "\"100GB\"", "put smaller members together once they add up to this; left out: never"},
        [](N n, T t) { return Set(t.policy.bundle, Size(n)); }},
       {{"", "bundle_min", "\"512MB\"", "below it, full copies and weights share a bundle (default 512MB)"},
        [](N n, T t) { return Set(t.policy.bundle_min, Size(n)); }},
       {{"", "bundle_max", "\"500GB\"",
-        "no file is larger: more goes into another (default 500GB with bundle, else no limit)"},
+        "no file is larger: the rest goes into another (default 500GB with bundle, else no limit)"},
        [](N n, T t) { return Set(t.policy.bundle_max, Size(n)); }},
-      {{"", "status", "\"archive.json\"", "what happened, for monitoring (default STORE/status.json)"},
+      {{"", "status", "\"archive.json\"", "the last run, for monitoring (default STORE/status.json)"},
        [](N n, T t) { return Set(t.policy.status, Text(n)); }},
       {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
        [](N n, T t) { return Set(t.policy.metrics, Text(n)); }},
       {{"", "on_failure", "\"mail -s cairn me < $CAIRN_STATUS\"",
-        "command that runs where anything failed; $CAIRN_FAILURE is the first line"},
+        "command that runs if anything failed; $CAIRN_FAILURE is the first line"},
        [](N n, T t) { return Set(t.policy.on_failure, Text(n)); }},
       {{"class", "keep", "\"full\" or \"weights-fp16\"", "in which form (default full)"},
        [](N n, T t) { return Set(t.keep.keep, StepForm(n)); }},
       {{"class", "every", "5000", "steps that it divides"},
        [](N n, T t) { return Set(t.keep.every, Count(n)); }},
-      {{"class", "last", "2", "the newest so many"}, [](N n, T t) { return Set(t.keep.last, Count(n)); }},
+      {{"class", "last", "2", "this many of the newest steps"},
+       [](N n, T t) { return Set(t.keep.last, Count(n)); }},
       {{"class", "tokens", "100000000000", "the first step at or after each multiple of consumed tokens"},
        [](N n, T t) { return Set(t.keep.tokens, Count(n)); }},
       {{"class", "steps", "[143000]", "by number"},
        [](N n, T t) { return Set(t.keep.steps, List<int64_t>(n)); }},
-      {{"class", "daily", "7", "the newest of each of the last so many days that have one"},
+      {{"class", "daily", "7", "the newest of each of the last days that have one, this many"},
        [](N n, T t) { return Set(t.keep.daily, Count(n)); }},
-      {{"class", "weekly", "4", "weeks alike"}, [](N n, T t) { return Set(t.keep.weekly, Count(n)); }},
-      {{"class", "monthly", "12", "months alike"}, [](N n, T t) { return Set(t.keep.monthly, Count(n)); }},
-      {{"quota", "bytes", "\"200TB\"",
-        "what the store's directory may take; a member beyond it is not stored"},
+      {{"class", "weekly", "4", "the same for weeks"}, [](N n, T t) { return Set(t.keep.weekly, Count(n)); }},
+      {{"class", "monthly", "12", "the same for months"},
+       [](N n, T t) { return Set(t.keep.monthly, Count(n)); }},
+      {{"quota", "bytes", "\"200TB\"", "limit of the store's directory; a member beyond it is not stored"},
        [](N n, T t) { return Set(t.policy.quota_bytes, Size(n)); }},
       {{"quota", "inodes", "100000", "files and directories in it"},
        [](N n, T t) { return Set(t.policy.quota_inodes, Size(n)); }},
       {{"delete", "source", "true",
-        "remove a step, once every form that is asked for was proven again; never the newest (default "
+        "remove a step once every form that a class keeps was proven again; never the newest (default "
         "false)"},
        [](N n, T t) { return Set(t.policy.delete_source, Bool(n)); }},
-      {{"delete", "weights_suffice", "true", "also where only its weights are asked for (default false)"},
+      {{"delete", "weights_suffice", "true", "also if classes keep only its weights (default false)"},
        [](N n, T t) { return Set(t.policy.weights_suffice, Bool(n)); }},
       {{"delete", "stored", "true",
-        "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
+        "archive run also prunes: members that no class keeps and nobody else claims (default false)"},
        [](N n, T t) { return Set(t.policy.delete_stored, Bool(n)); }},
       {{"verify", "sample", "\"2%\"",
-        "archive verify --policy: so much of the store a night, those first that were read back longest ago"},
+        "archive verify --policy: this share of the store a night, the members read back longest ago first"},
        [](N n, T t) { return Set(t.policy.verify_sample, Percent(n)); }},
       {{"verify", "per_night", "\"200GB\"", "the same as a size"},
        [](N n, T t) { return Set(t.policy.verify_per_night, Size(n)); }},
       {{"recall", "stat", "\"hsm_pos {path}\"",
-        "command that prints what sorts files into the order of the tape"},
+        "command that prints a file's place on tape, by which files are sorted"},
        [](N n, T t) { return Set(t.policy.recall_stat, Text(n)); }},
       {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
        [](N n, T t) { return Set(t.policy.recall, Text(n)); }},
@@ -229,7 +231,7 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& polic
   return OkStatus();
 }
 
-// A path of the policy as one that means the same in every working directory.
+// Makes a path of the policy independent of the working directory.
 Status Resolve(const std::string& origin, const std::string& directory, bool pattern, std::string& path) {
   const auto below = [&](const std::string& base, const std::string& rest) {
     return JoinPath(pattern ? LiteralPattern(base) : base, rest);

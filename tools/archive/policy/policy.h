@@ -1,4 +1,4 @@
-// What an archive keeps, as one TOML file says it.
+// The policy of an archive, one TOML file: what to keep, and how.
 //
 //   store = "/tape/me/store"
 //   runs = ["/scratch/me/runs/*"]        # a relative path begins at the policy's own directory
@@ -6,8 +6,8 @@
 //   keep = "full"
 //   every = 5000
 //
-// All keys, what they mean and what they are where they are left out: PolicyKeys(), which is also what the
-// parser takes; `cairn archive plan --help` prints it.
+// PolicyKeys() lists all keys with their meanings and defaults, and is the parser's own table; `cairn archive
+// plan --help` prints it.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct KeepClass {
   int64_t every = 0;
   int64_t last = 0;
   int64_t tokens = 0;
-  std::vector<int64_t> steps;
+  std::vector<int64_t> steps = {};
   int64_t daily = 0, weekly = 0, monthly = 0;
 };
 
@@ -51,7 +51,7 @@ struct Policy {
   uint64_t verify_per_night = 0;    // bytes; 0: no limit
   std::string recall_stat, recall;  // commands
 
-  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called
+  // Its claims on members of the store (claims.h): first the one that it makes, then the one that it made
   // before it had a tag.
   std::vector<std::string> labels() const;
   bool Claims(std::string_view claim) const;
@@ -60,7 +60,7 @@ struct Policy {
 struct PolicyKey {
   std::string_view table;  // empty: the file's own
   std::string_view name;
-  std::string_view value;  // an example, or what may stand there
+  std::string_view value;  // an example, or the choices
   std::string_view meaning;
 };
 const std::vector<PolicyKey>& PolicyKeys();

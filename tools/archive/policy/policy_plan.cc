@@ -1,8 +1,8 @@
-// For each step of each run and for each tree: what is asked for, whether the store has it by content, and
-// when the purge takes it. Then entries are sorted by that time and summed up at the bandwidth; one is late
-// if the sum up to it ends after its purge less the margin. Trouble with a run, a step or a tree becomes a
-// line of the plan and ends nothing, for the others are all the more urgent. Upper bounds for a quota come
-// from sizes before packing.
+// For each step of each run and for each tree, the plan notes which forms the classes keep, whether the store
+// has them by content, and when the purge takes the source. Entries are then sorted by that time and added up
+// at the bandwidth. An entry is late if the sum up to it ends after its purge less the margin. A run, step or
+// tree that cannot be read becomes a line of the plan; the others are still planned. Upper bounds for a quota
+// come from sizes before packing.
 
 #include "tools/archive/policy/policy_plan.h"
 
@@ -10,7 +10,6 @@
 #include <limits>
 #include <set>
 
-#include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/policy/prune.h"
 #include "tools/archive/policy/run_timeline.h"
 #include "tools/archive/policy/store_usage.h"
@@ -43,51 +42,43 @@ class Planner {
 
   void AddRuns() {
     PolicyRuns runs = LookAtRuns(fs_, policy_, members_);
-    Append(runs.failures, plan_.failures);
-    Append(runs.notes, plan_.notes);
+    plan_.failures = std::move(runs.failures);
+    plan_.notes = std::move(runs.notes);
     for (const ScratchRun& run : runs.runs) AddRun(run);
   }
 
   void AddTrees() {
-    for (const std::string& pattern : policy_.trees) {
-      const DirectoryMatches matches = MatchDirectories(pattern);
-      Append(matches.problems, plan_.failures);
-      PolicyRuns none;
-      if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members_, none);
-      Append(none.failures, plan_.failures);
-      Append(none.notes, plan_.notes);
-      for (const std::string& path : matches.paths)
-        if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
-    }
+    for (const std::string& path : MatchPatterns(policy_.trees, members_, plan_.failures, plan_.notes))
+      if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
   }
 
   Status AddTree(const std::string& directory) {
     NoteMount(directory);
-    const Result<std::vector<TreeFile>> files = ListTree(fs_, directory);
-    if (!files.ok()) return files.status();
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs_, directory));
     const ArchiveRecord record = NameTree(directory);
     CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
     PlanEntry entry{.run = record.name,
                     .id = stored ? stored->run : "",
                     .step = record.step,
-                    .title = {},
-                    .source = {.path = directory, .native = false},
-                    .why = {}};
+                    .source = {.path = directory, .native = false}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
     std::vector<uint64_t> entries;
-    for (const TreeFile& file : *files) {
+    for (const TreeFile& file : files) {
       if (file.kind != EntryKind::kFile) continue;
       entry.bytes += file.info.bytes;
       entries.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
     }
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
-    entry.store_full = !stored;
-    entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
-    if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
     entry.full_at_most = AtMost(entries);
-    if (!entry.store_full) entry.bytes = 0;
-    if (stored) entry.why += Claim(stored->manifest_digest, Form::kFiles);
+    entry.store_full = !stored;
+    if (stored) {
+      entry.why = "stored and verified already" + Claim(stored->manifest_digest, Form::kFiles);
+      entry.bytes = 0;
+    } else {
+      entry.why = "a tree that the policy names";
+      entry.inodes = entry.full_at_most.files;
+    }
     plan_.entries.push_back(std::move(entry));
     return OkStatus();
   }
@@ -107,11 +98,11 @@ class Planner {
  private:
   void NoteMount(const std::string& path) {
     const Result<AccessTimes> times = AccessTimesAt(path);
-    if (!times.ok() || Caveat(*times).empty()) return;
-    Append({fmt::format("{}: {}", path, Caveat(*times))}, plan_.caveats);
+    if (times.ok() && !Caveat(*times).empty())
+      plan_.caveats.push_back(fmt::format("{}: {}", path, Caveat(*times)));
   }
 
-  // A tar of entries of these sizes with its sidecar and parity.
+  // At most, for a tar of entries of these sizes with its sidecar and parity.
   StoreUsage AtMost(const std::vector<uint64_t>& entries) const {
     uint64_t tar = kTarEndBytes, sidecar = kSidecarBytes;
     for (const uint64_t bytes : entries) {
@@ -126,11 +117,6 @@ class Planner {
     return usage;
   }
 
-  static void Append(const std::vector<std::string>& lines, std::vector<std::string>& all) {
-    for (const std::string& line : lines)
-      if (std::ranges::find(all, line) == all.end()) all.push_back(line);
-  }
-
   void NameEntries() {
     MemberTitles titles(members_);
     for (const PlanEntry& e : plan_.entries) titles.Add(e.run, e.id, e.step, !e.source.native);
@@ -141,7 +127,7 @@ class Planner {
     }
   }
 
-  // Notes that the policy asks for a member that is stored; says who else does.
+  // Notes stored copies that this policy does not claim yet. Returns the text about other claims.
   std::string Claim(const std::string& digest, Form form) {
     std::string text;
     for (const ArchiveMember& m : members_) {
@@ -171,12 +157,7 @@ class Planner {
   }
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
-    PlanEntry entry{.run = run.name,
-                    .id = run.IdOf(step),
-                    .step = step.step,
-                    .title = {},
-                    .source = {.path = step.path},
-                    .why = {}};
+    PlanEntry entry{.run = run.name, .id = run.IdOf(step), .step = step.step, .source = {.path = step.path}};
     entry.purge_days = DaysUntilPurge(step.accessed, now_, static_cast<int>(policy_.purge_days));
     entry.keeps_full = wanted.full;
     if (!step.healthy) {
@@ -197,17 +178,17 @@ class Planner {
     plan_.entries.push_back(std::move(entry));
   }
 
-  // For the forms of a good step that are not stored.
+  // Plans the forms of a good step that are not stored.
   void Ask(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted, PlanEntry& entry) {
     entry.store_full = wanted.full && !HoldsContent(members_, step.digest, Form::kFull);
     entry.store_weights = wanted.weights && !HoldsContent(members_, step.digest, Form::kWeights);
     entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
     entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
-    if (entry.store_full) entry.inodes += CountTarPieces(step.entries, policy_.bundle_max);
-    if (entry.store_weights)
-      entry.inodes += policy_.bundle_max > 0 ? 1 + step.weight_bytes / policy_.bundle_max : 1;
     entry.full_at_most = AtMost(step.entries);
     entry.weights_at_most = AtMost({step.weight_at_most});
+    if (policy_.bundle_max > 0) entry.weights_at_most.files += step.weight_bytes / policy_.bundle_max;
+    if (entry.store_full) entry.inodes += entry.full_at_most.files;
+    if (entry.store_weights) entry.inodes += entry.weights_at_most.files;
     entry.weights_at_most.bytes += step.weight_at_most;  // stripped first, then put into a tar
     entry.weights_at_most.files += kStagedFiles;
     entry.why = entry.stores() ? "" : "stored and verified already: ";
@@ -224,7 +205,6 @@ class Planner {
     const std::string& name = entry.title;
     if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
     if (!entry.stores()) return;
-    entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
     plan_.bytes += entry.bytes;
     plan_.inodes += entry.inodes;
     plan_.nearest_purge_days = std::min(plan_.nearest_purge_days, entry.purge_days);

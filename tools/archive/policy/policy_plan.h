@@ -1,4 +1,4 @@
-// What a policy asks for now: what to store, why, and by when; and whether that can be met. Writes nothing.
+// The plan of a policy: what to store now, why, and by when, and whether that is possible. Writes nothing.
 #pragma once
 
 #include <set>
@@ -15,22 +15,22 @@
 namespace cairn {
 
 struct PlanEntry {
-  std::string run;  // its name
-  std::string id;   // its identity; empty if it cannot be read
+  std::string run;      // its name
+  std::string id = {};  // its identity; empty if it cannot be read
   int64_t step = 0;
-  std::string title;  // RUN@STEP, or RUN~ID@STEP (member_title.h)
+  std::string title = {};  // RUN@STEP, or RUN~ID@STEP (member_title.h)
   ArchiveSource source;
   bool store_full = false;  // of a tree: as it is
   bool store_weights = false;
   bool keeps_full = false;  // a class asks for all of it
   bool delete_source = false;
-  bool trouble = false;  // what is asked for cannot be had; `why` says so
-  std::string why;
+  bool trouble = false;  // a class keeps it and it cannot be read; `why` says so
+  std::string why = {};
   uint64_t bytes = 0;          // to store, about; before packing
   uint64_t weight_bytes = 0;   // of those, the weights
   uint64_t inodes = 0;         // to store
-  StoreUsage full_at_most;     // that storing either form takes of a quota
-  StoreUsage weights_at_most;  // with what lies there on the way
+  StoreUsage full_at_most;     // what the full form takes of a quota
+  StoreUsage weights_at_most;  // what the weights take, the files on the way included
   double purge_days = 0;       // until the purge takes the file that was accessed longest ago
   double finish_days = -1;     // until it is proven at the bandwidth, all before it included; -1: unknown
   bool late = false;           // after the purge less the margin
@@ -42,14 +42,14 @@ struct Plan {
   std::vector<PlanEntry> entries;  // what is to be stored first, the most urgent first
   uint64_t bytes = 0;
   uint64_t inodes = 0;
-  double bandwidth = 0;                // bytes a second that was reckoned with; 0: not known
+  double bandwidth = 0;                // bytes a second; 0: not known
   std::vector<std::string> failures;   // why the policy cannot be met
-  std::vector<std::string> notes;      // what is worth knowing
+  std::vector<std::string> notes;      // for people; not failures
   std::vector<std::string> caveats;    // of mounts
-  std::vector<std::string> unclaimed;  // tars that are asked for and stored, not by this policy so far
+  std::vector<std::string> unclaimed;  // stored tars that a class keeps and this policy does not claim yet
   bool ambiguous = false;              // several runs have one name
   BundlePlan bundling;                 // of what is stored already
-  double nearest_purge_days = 0;       // of what is not stored yet; infinite where all is
+  double nearest_purge_days = 0;       // of what waits; infinite if nothing does
 };
 
 // `measured`: bytes a second of the last run, 0 if there was none. A path of the policy that does not exist

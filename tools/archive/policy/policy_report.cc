@@ -42,7 +42,7 @@ std::string MetricsText(const RunReport& r, const std::string& store) {
         fmt::format("# HELP {0} {1}\n# TYPE {0} gauge\n{0}{{store=\"{2}\"}} {3}\n", name, help, label, shown);
   };
   const auto number = [](auto value) { return static_cast<double>(value); };
-  add("cairn_archive_success", "1 where the last run met its policy", r.ok() ? 1 : 0);
+  add("cairn_archive_success", "1 if the last run met its policy", r.ok() ? 1 : 0);
   add("cairn_archive_last_success_timestamp_seconds", "End of the last run that met its policy",
       number(r.last_success_unix_seconds));
   add("cairn_archive_last_run_timestamp_seconds", "End of the last run", number(r.finished_unix_seconds));
@@ -51,7 +51,7 @@ std::string MetricsText(const RunReport& r, const std::string& store) {
   add("cairn_archive_store_files", "Files that the store holds", number(r.store_files));
   add("cairn_archive_waiting_steps", "Steps that the policy asks for and that are not stored",
       number(r.waiting));
-  add("cairn_archive_nearest_purge_days", "Days until the purge takes one of those; +Inf where there is none",
+  add("cairn_archive_nearest_purge_days", "Days until the purge takes one of those; +Inf if there is none",
       r.nearest_purge_days);
   return text;
 }

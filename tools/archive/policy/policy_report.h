@@ -1,4 +1,4 @@
-// What a scheduled run leaves for those who watch it: a JSON status file, Prometheus metrics, a hook.
+// The report of a scheduled run, for monitoring: a JSON status file, Prometheus metrics, a hook.
 #pragma once
 
 #include <string>
@@ -16,8 +16,9 @@ struct RunReport {
   int64_t last_success_unix_seconds = 0;  // of this run, or of one before it
   uint64_t stored_bytes = 0;              // by this run
   uint64_t stored_members = 0;
-  double bytes_per_second = 0;    // of this run's sources, proof included; else of the last that stored
-  double nearest_purge_days = 0;  // of what is asked for and not stored yet; infinite where all is
+  double bytes_per_second =
+      0;  // of this run, proof included; of the last one that stored, if this one did not
+  double nearest_purge_days = 0;  // of what waits; infinite if nothing does
   uint64_t waiting = 0;           // steps that are asked for and not stored yet
   uint64_t store_bytes = 0;
   uint64_t store_files = 0;
@@ -28,7 +29,7 @@ struct RunReport {
 
 // Puts both files in their places whole (new name, sync, rename). Errors: those of the disk.
 Status WriteReport(FileSystem& fs, const Policy& policy, const RunReport& report);
-// The status file of the run before; what it does not tell is zero.
+// Reads the status file of the last run; a field that it does not have is zero.
 RunReport ReadLastReport(FileSystem& fs, const Policy& policy);
 
 // Prometheus' textfile format. `store` is the label.

@@ -1,7 +1,7 @@
-// A plan says what to store, the most urgent first. Each source that this process takes is stored in the
-// forms that classes ask for; its source goes last, and only if every form before it succeeded. Quotas are
-// checked before a form is written: at the same time as other processes if all of them together have room,
-// else one after the other.
+// A plan lists what to store, the most urgent first. Each source that this process takes is stored in the
+// forms that classes keep; the source is removed last, and only if every form succeeded. Quotas are checked
+// before a form is written. Processes write at the same time if all of them together have room, and otherwise
+// one after the other.
 //
 // The report is this process's until Conclude(), which replaces it by the sum of all processes.
 #include "tools/archive/policy/policy_run.h"

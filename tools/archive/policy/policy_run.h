@@ -1,5 +1,5 @@
-// Carries out a policy once: stores what it asks for, removes sources that are proven elsewhere, prunes,
-// bundles, and keeps the report for those who watch the job. Prints nothing; it reports events.
+// Carries out a policy once: stores what its classes keep, removes sources that are proven in the store,
+// prunes, bundles, and writes the report. Prints nothing; it reports events.
 //
 // Several processes of one launch may run a policy together (schedule/team.h). Each stores its share of the
 // sources; the last to leave prunes, bundles and writes the report of all.
@@ -17,10 +17,10 @@
 
 namespace cairn {
 
-// What a run reports while it works. Each may be empty.
+// The events of a run. Each may be empty.
 struct PolicyEvents {
-  std::function<void(const std::string& line)> note;     // worth knowing, and no failure
-  std::function<void(const std::string& line)> problem;  // a failure, as the report has it later
+  std::function<void(const std::string& line)> note;     // for people; not a failure
+  std::function<void(const std::string& line)> problem;  // a failure, which the report will contain
   std::function<ByteProgress(const PlanEntry&)> archiving;
   std::function<void()> archived;  // ends what `archiving` began
   std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored;
@@ -76,7 +76,7 @@ class PolicyRun {
   const std::string claim_;
   RunReport last_, report_;
   bool reported_ = false;
-  StoreUsage largest_;  // the most that any member may take
+  StoreUsage largest_;  // upper bound of any one member
   double seconds_ = 0;  // spent on what was stored
 };
 

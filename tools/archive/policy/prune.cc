@@ -1,6 +1,6 @@
-// For each member: who claims it, which of the policy's runs it is of, and whether a class asks for that step
-// there. What cannot be told keeps the member. Then files are looked at as a whole, for a bundle goes only
-// so.
+// For each member: who claims it, to which of the policy's runs it belongs, and whether a class keeps that
+// step. A member stays if any of that is unknown. Then each file is decided as a whole, because a bundle is
+// removed only as a whole.
 #include "tools/archive/policy/prune.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class Pruner {
 
  private:
   // The newest healthy copy of each run, by the order of commits and by time: records of older versions do
-  // not say that a training went back.
+  // not say whether a training went back.
   struct Newest {
     const ArchiveMember *by_commit = nullptr, *by_time = nullptr;
   };
@@ -92,7 +92,7 @@ class Pruner {
     return claims;
   }
 
-  // What comes before any class; empty: the classes decide.
+  // Why the member stays whatever the classes say; empty if they decide.
   std::string WhyNotTouched(const ArchiveMember& m) const {
     if (m.form == Form::kFiles) return "a tree; no class is about those";
     if (m.state != MemberState::kVerified) return fmt::format("{}; look at it first", Name(m.state));
@@ -107,7 +107,7 @@ class Pruner {
     return {};
   }
 
-  // By the run that it is of and its copies, and by those that have the same step on scratch.
+  // By its run and copies of that run, and by every run that has the same step on scratch.
   WantedForms WantedOf(const ArchiveMember& m) const {
     WantedForms all;
     const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {

@@ -1,8 +1,8 @@
-// Which members of a store a policy takes out of it; restic's forget.
+// The members that a policy removes from a store, like restic's forget.
 //
-// A member goes only if this policy alone claims it (claims.h), its run is one of the policy's on scratch,
-// by its identity, and no class asks for it there. What another policy, or a person, asked for stays; the
-// policy drops its own claim on it.
+// A member is removed only if this policy alone claims it (claims.h), its run, by identity, is one of the
+// policy's on scratch, and no class keeps it. A member that another policy or a person claims, too, stays;
+// the policy then drops its own claim.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace cairn {
 
 struct PruneEntry {
   std::string tar;
-  std::string file;  // in the store: the tar itself, or the bundle that it lies in, which goes as a whole
+  std::string file;  // in the store: the tar itself, or its bundle, which is removed as a whole
   std::string run;
   int64_t step = 0;
   uint64_t bytes = 0;
@@ -23,7 +23,7 @@ struct PruneEntry {
   std::string why;
   std::string title;        // RUN@STEP, or RUN~ID@STEP (member_title.h)
   std::string source;       // where it came from
-  bool drop_claim = false;  // it stays for others
+  bool drop_claim = false;  // it stays, because others claim it
 };
 
 // `adopted`: claims that count as the policy's own.
@@ -35,8 +35,8 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
 Result<std::vector<PruneEntry>> Prune(FileSystem& fs, const Policy& policy,
                                       const std::vector<std::string>& adopted = {});
 
-// Lines for a person: how many members are kept for a claim that no policy at hand can drop, being of a
-// policy's file that is gone or of a version that noted no claims, and how to take them over.
+// Lines for a person about members whose claim nobody can drop, because the policy's file is gone or an older
+// version noted no claims: how many there are, and how to take them over.
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy);
 
 }  // namespace cairn

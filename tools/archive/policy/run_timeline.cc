@@ -1,8 +1,8 @@
-// LookAtRuns looks at every directory once: steps, access times, manifests, identity. A timeline joins the
-// steps on scratch with the members that the store has of the same identity, so a step that was purged
-// still counts for the classes. WantedSteps selects from it. If a step on scratch cannot be read, it
-// selects twice, with that step and without it, and both results count: the step stays asked for, and no
-// other loses its place to it.
+// LookAtRuns reads every directory once: steps, access times, manifests, identity. A timeline joins the steps
+// on scratch with the members of the same identity in the store, so a step that was purged still counts for
+// the classes. WantedSteps selects from it. If a step on scratch cannot be read, it selects twice, with that
+// step and without it, and both results count: the step is still wanted, and no other step loses its place to
+// it.
 
 #include "tools/archive/policy/run_timeline.h"
 
@@ -33,8 +33,8 @@ void TakeManifest(const Manifest& manifest, ScratchStep& step) {
   step.entries = TarEntries(manifest);
 }
 
-// The manifest names the content, so it counts even if the rest of the step cannot be read. `facts` gets what
-// it says.
+// The manifest names the content, so it counts even if the rest of the step cannot be read. Its facts are
+// added to `facts`.
 ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std::vector<StepFacts>& facts) {
   ScratchStep step{.path = path, .step = number};
   step.accessed = std::numeric_limits<int64_t>::max();
@@ -70,8 +70,8 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std:
   return step;
 }
 
-// The identity that is the directory's own; a copy has none before its next save. Of a directory that nobody
-// has owned yet, by an older version or a reshape, it is that of its newest step.
+// Sets the identity that is the directory's own; a copy has none before its next save. A directory that
+// nobody owns yet, made by an older version or a reshape, has that of its newest step.
 Status Identify(FileSystem& fs, ScratchRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity identity, IdentifyRun(fs, run.path));
   if (identity.owns()) run.id = identity.run;
@@ -83,12 +83,11 @@ Status Identify(FileSystem& fs, ScratchRun& run) {
   return OkStatus();
 }
 
-// A run in which nothing was saved yet, rather than any directory.
-bool LooksLikeRun(FileSystem& fs, const std::string& path) {
-  const Result<std::vector<std::string>> names = fs.List(path);
-  return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
-           return name == kRunName || name == kLockName || ParseMarkedDirName(name);
-         });
+// True for a run in which nothing was saved yet.
+bool LooksLikeRun(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name == kRunName || name == kLockName || ParseMarkedDirName(name);
+  });
 }
 
 void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
@@ -100,11 +99,11 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     return;
   }
   if (numbers->empty()) {
-    if (!LooksLikeRun(fs, path))
+    if (!LooksLikeRun(*names))
       runs.failures.push_back(fmt::format("{}: matches `runs` but contains no step", path));
     return;
   }
-  ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .origin = {}, .steps = {}};
+  ScratchRun run{.path = path, .name = NameTree(path).name};
   std::vector<StepFacts> facts;
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));
@@ -120,8 +119,8 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   runs.runs.push_back(std::move(run));
 }
 
-// Whether a member was stored from a directory that the pattern means. Where it came from says only what to
-// call the pattern; nothing is stored, kept or removed by it.
+// True if a member was stored from a directory that the pattern matches. Only messages depend on this;
+// nothing is stored, kept or removed by it.
 bool CameFrom(const std::string& pattern, const ArchiveMember& member) {
   if (!member.record || member.record->source.empty()) return false;
   const std::string& source = member.record->source;
@@ -176,14 +175,19 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   return steps;
 }
 
-void Merge(const std::map<int64_t, WantedForms>& from, std::map<int64_t, WantedForms>& into) {
-  for (const auto& [step, forms] : from) into[step].Add(forms);
-}
-
-std::vector<TimelineStep> Values(const std::map<int64_t, TimelineStep>& steps) {
-  std::vector<TimelineStep> values;
-  for (const auto& [number, step] : steps) values.push_back(step);
-  return values;
+// Adds the line for a pattern without a match: a note if the store has something from there, else a failure.
+void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members,
+                 std::vector<std::string>& failures, std::vector<std::string>& notes) {
+  const size_t stored =
+      std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
+  if (stored > 0)
+    notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
+                                pattern, stored, stored == 1 ? "" : "s"));
+  else
+    failures.push_back(
+        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
+                    "there",
+                    pattern));
 }
 
 }  // namespace
@@ -202,38 +206,40 @@ int64_t ScratchRun::NewestHealthy() const {
   return -1;
 }
 
-void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members, PolicyRuns& runs) {
-  const size_t stored =
-      std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
-  if (stored > 0)
-    runs.notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
-                                     pattern, stored, stored == 1 ? "" : "s"));
-  else
-    runs.failures.push_back(
-        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
-                    "there",
-                    pattern));
+std::vector<std::string> MatchPatterns(const std::vector<std::string>& patterns,
+                                       const std::vector<ArchiveMember>& members,
+                                       std::vector<std::string>& failures, std::vector<std::string>& notes) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    const DirectoryMatches matches = MatchDirectories(pattern);
+    failures.insert(failures.end(), matches.problems.begin(), matches.problems.end());
+    if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members, failures, notes);
+    for (const std::string& path : matches.paths)
+      if (seen.insert(CanonicalPath(path)).second) paths.push_back(path);
+  }
+  return paths;
 }
 
 PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members) {
   PolicyRuns runs;
-  std::set<std::string> seen;
-  for (const std::string& pattern : policy.runs) {
-    const DirectoryMatches matches = MatchDirectories(pattern);
-    runs.failures.insert(runs.failures.end(), matches.problems.begin(), matches.problems.end());
-    if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members, runs);
-    for (const std::string& path : matches.paths)
-      if (seen.insert(CanonicalPath(path)).second) AddRun(fs, path, runs);
-  }
+  for (const std::string& path : MatchPatterns(policy.runs, members, runs.failures, runs.notes))
+    AddRun(fs, path, runs);
   MarkShared(runs);
   return runs;
 }
 
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all) {
+  std::map<int64_t, WantedForms> wanted;
+  const auto select = [&](const std::map<int64_t, TimelineStep>& steps) {
+    std::vector<TimelineStep> timeline;
+    for (const auto& [number, step] : steps) timeline.push_back(step);
+    for (const auto& [number, forms] : SelectSteps(timeline, classes)) wanted[number].Add(forms);
+  };
   std::map<int64_t, TimelineStep> steps = Timeline(run, members, false);
-  std::map<int64_t, WantedForms> wanted = SelectSteps(Values(steps), classes);
-  // A step that cannot be read takes nobody's place.
+  select(steps);
+  // A step that cannot be read does not take the place of another.
   bool unreadable = false;
   for (const ScratchStep& step : run.steps)
     if (!step.trouble.empty() && !HoldsStep(members, run, step, Form::kFull) &&
@@ -241,8 +247,8 @@ std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vec
       steps[step.step].healthy = false;
       unreadable = true;
     }
-  if (unreadable) Merge(SelectSteps(Values(steps), classes), wanted);
-  if (all) Merge(SelectSteps(Values(Timeline(run, members, true)), classes), wanted);
+  if (unreadable) select(steps);
+  if (all) select(Timeline(run, members, true));
   return wanted;
 }
 

@@ -1,9 +1,9 @@
-// The runs of a policy: each directory on scratch that it means, with its steps there and those of the same
-// run that the store still has.
+// The runs of a policy: each directory on scratch that it names, with its steps there and those of the same
+// run in the store.
 //
-// A run is its identity (run_identity.h), never its name: two directories of one name are two runs, a run
-// that was removed and started again under its old name is another one, and a copied directory that nobody
-// has written into yet is not a run of its own. Content alone decides whether a step is stored.
+// A run is known by its identity (run_identity.h), never by its name: two directories of one name are two
+// runs, a run that was removed and started again under its old name is a new run, and a copied directory that
+// nobody has written to yet is not a run of its own. Content alone decides whether a step is stored.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// What is known of one step on scratch.
+// One step on scratch.
 struct ScratchStep {
   std::string path;
   int64_t step = 0;
@@ -39,13 +39,13 @@ struct ScratchStep {
 // A run directory.
 struct ScratchRun {
   std::string path;
-  std::string name;     // that it has in the store
-  std::string id;       // the identity that is this directory's own; empty if it has none
-  std::string origin;   // of a copy that nobody has written into: the identity that it was copied with
-  bool shared = false;  // other directories of the policy have the same: copies by older versions
-  std::vector<ScratchStep> steps;  // superseded ones first, then ascending; not empty
+  std::string name;         // that it has in the store
+  std::string id = {};      // the identity that is this directory's own; empty if it has none
+  std::string origin = {};  // of a copy that nobody has written to: the identity that it was copied with
+  bool shared = false;      // other directories of the policy have the same: copies by older versions
+  std::vector<ScratchStep> steps = {};  // superseded ones first, then ascending; not empty
 
-  // The identity of what lies or lay under this number; empty if that cannot be told.
+  // The identity of the run that saved this step; empty if it is unknown.
   std::string IdOf(const ScratchStep& step) const;
   int64_t NewestHealthy() const;  // that can be read; -1: none
 };
@@ -56,24 +56,27 @@ struct PolicyRuns {
   std::vector<std::string> notes;
 };
 
-// The line for a pattern without a match: a note where the store has something from there, else a failure.
-void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members, PolicyRuns& runs);
+// The directories that match the patterns, each once. A pattern without a match becomes a note if the store
+// has something from there, and a failure otherwise.
+std::vector<std::string> MatchPatterns(const std::vector<std::string>& patterns,
+                                       const std::vector<ArchiveMember>& members,
+                                       std::vector<std::string>& failures, std::vector<std::string>& notes);
 
 PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members);
 
-// What `classes` ask for of each step of the run, on scratch and in the store.
+// The forms that `classes` keep of each step of the run, on scratch and in the store.
 //
-// Only members count that were proven and are of the directory's own identity, or of a copy's origin
-// and not beyond the copy's newest step. Superseded steps do not count, nor do those beyond the newest step
-// on scratch that are older than it: the training went back and left them behind, and records of older
-// versions do not say so. `all` lets all of these count too: what prune must not take.
+// Members count only if they were proven and have the directory's own identity, or the identity of a copy's
+// origin and no later step than the copy. Superseded steps do not count. Neither do steps beyond the newest
+// step on scratch that are older than it: the training went back and left them behind, and records of older
+// versions do not say so. With `all` these count, too: prune must not remove them.
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all);
 
 // Whether the store holds a proven copy of this content.
 bool HoldsContent(const std::vector<ArchiveMember>& members, const std::string& manifest_digest, Form form);
-// The same of a step on scratch. Of one without its manifest there is no content to compare: then of this
-// very run's step of that number.
+// The same for a step on scratch. A step without its manifest has no content to compare; then the step of
+// that number of the same run counts.
 bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run, const ScratchStep& step,
                Form form);
 

@@ -1,5 +1,5 @@
-// Every text has its own quoting, because every reader has its own: Slurm of #SBATCH lines and of file names
-// with %, bash, systemd of command lines and of bare values, cron of % and sh of the rest.
+// Every text has its own quoting, because every reader has its own: Slurm for #SBATCH lines and for file
+// names with %, bash, systemd for command lines and for bare values, cron for % and sh for the rest.
 #include "tools/archive/schedule/schedule.h"
 
 #include <algorithm>
@@ -26,13 +26,13 @@ constexpr int kHoursOfWeek = 24 * 7;
 
 std::string IdOf(const std::string& policy) { return ToHex(DigestOf(policy)).substr(0, 8); }
 
-// A minute of the hour, another for every policy, so that those of one store or site do not start at once.
+// A minute of the hour that depends on the policy, so that the policies of one site do not start at once.
 int MinuteOf(const std::string& policy) { return std::stoi(IdOf(policy).substr(0, 4), nullptr, 16) % 60; }
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-// As a value of an #SBATCH line: "...", and a double quote as '"'. sbatch has no other way: it drops a
-// backslash and the space after it ends the value.
+// As a value of an #SBATCH line: "...", with a double quote as '"'. sbatch knows no other way: it drops a
+// backslash, and a space after it ends the value.
 std::string SbatchWord(const std::string& text) {
   if (ShellWord(text) == text) return text;
   std::string word = "\"";
@@ -73,7 +73,7 @@ std::string UnitString(const std::string& text) {
   return word + '"';
 }
 
-// An argument of ExecStart; of the program itself systemd does not expand $.
+// An argument of ExecStart, in which systemd expands $ (not in the program's path).
 std::string UnitArgument(const std::string& text) { return UnitString(Doubled(text, '$')); }
 
 std::string RunLine(const ScheduleOptions& o) {
@@ -217,7 +217,7 @@ std::string CrontabLine(const ScheduleOptions& o) {
                            : o.every_hours == 24         ? "3 * * *"
                                                          : fmt::format("*/{} * * *", o.every_hours);
   std::string command = o.search_path.empty() ? "" : fmt::format("PATH={} ", ShellWord(o.search_path));
-  // What is printed here cron mails: only that a run has failed.
+  // Cron mails this output: only that a run has failed.
   command += fmt::format("{} >> {} 2>&1 || echo {}", RunLine(o), ShellWord(o.log),
                          ShellWord(fmt::format("{} failed: see {}", ChainName(o), o.log)));
   for (size_t at = 0; (at = command.find('%', at)) != command.npos; at += 2) command.insert(at, 1, '\\');

@@ -1,10 +1,10 @@
-// Texts that make a scheduler run a policy by itself: a Slurm job that submits its successor, a systemd
-// timer, a line of the crontab. Pure; schedule_install.h puts them in their places.
+// Texts that make a scheduler run a policy: a Slurm job that submits its successor, a systemd timer, a line
+// of the crontab. Pure; schedule_install.h installs them.
 //
-// What runs one policy is its *chain*. It is known by the policy's canonical path, so that two policies never
-// share one, and its name says so: cairn-archive-LABEL-ID, ID being 8 digits of that path's digest. LABEL
-// (the policy's tag, else its file's name) is for people: a policy whose tag has changed is still the same
-// chain.
+// The jobs, units or lines that run one policy are its *chain*. A chain is known by the policy's canonical
+// path, so two policies never share one. Its name is cairn-archive-LABEL-ID, where ID is 8 digits of that
+// path's digest. LABEL (the policy's tag, or its file's name) is for people: if the tag changes, the chain
+// stays the same.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +23,28 @@ struct ScheduleOptions {
   std::string policy;  // absolute path of the policy file
   std::string tag;     // of the policy; may be empty
   int every_hours = 24;
-  std::string log;                 // absolute path; what a run prints is appended to it
+  std::string log;                 // absolute path; the output of a run is appended to it
   std::string search_path;         // PATH of the policy's commands, under systemd and cron; empty: theirs
-  std::string script;              // where the Slurm script lies: it submits itself from there
+  std::string script;              // path of the Slurm script, which submits itself from there
   std::string partition, account;  // of Slurm; empty: the site's default
   std::string time_limit = "08:00:00";
 };
 
 std::string ChainName(const ScheduleOptions& options);
-// True if `name` (of a job, a unit, ...) is that of the policy's chain, whatever its label.
+// True if `name` (of a job, a unit, ...) belongs to the policy's chain, whatever its label.
 bool IsOfChain(std::string_view name, const std::string& policy);
 
-// What this scheduler cannot say: an interval, or a path whose characters it would change.
-// Errors: InvalidArgument that names the option and what to do.
+// Refuses an interval that this scheduler cannot express, and a path whose characters it would change.
+// Errors: InvalidArgument that names the option and the remedy.
 Status CheckSchedule(const ScheduleOptions& options, Scheduler scheduler);
 
-// Each takes options that CheckSchedule has passed.
+// Each requires options that CheckSchedule has accepted.
 std::string SlurmScript(const ScheduleOptions& options);
 std::string SystemdService(const ScheduleOptions& options);
 std::string SystemdTimer(const ScheduleOptions& options);
 std::string CrontabLine(const ScheduleOptions& options);
 
-// True if the text is a script or unit that this file has made, of any policy.
+// True if the text is a script or unit made by this file, for any policy.
 bool IsScheduleText(std::string_view text);
 // The crontab without the lines of the policy's chain; every other byte as it was.
 std::string CrontabWithout(std::string_view crontab, const std::string& policy);

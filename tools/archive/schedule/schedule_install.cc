@@ -26,7 +26,7 @@ ScheduleStep Step(const std::string& would, const std::string& done, const std::
   return {would + " " + what, done + " " + what, std::move(act)};
 }
 
-// A step that has nothing to add.
+// A step without a result to show.
 ScheduleStep PlainStep(const std::string& would, const std::string& done, const std::string& what,
                        std::function<Status()> act) {
   return Step(would, done, what, [act = std::move(act)]() -> Result<std::string> {
@@ -66,7 +66,7 @@ ScheduleStep RemoveStep(const std::string& path) {
   return PlainStep("remove", "removed", path, [path] { return FileSystem::Posix().RemoveFile(path); });
 }
 
-// A log in no directory loses every message, Slurm's own too.
+// If the log's directory does not exist, every message is lost, even Slurm's own.
 Status CheckLog(const ScheduleOptions& o) {
   const std::string folder = std::filesystem::path(o.log).parent_path().string();
   const Result<FileInfo> info = FileSystem::Posix().Stat(folder);
@@ -76,7 +76,7 @@ Status CheckLog(const ScheduleOptions& o) {
 
 // ---- Slurm
 
-// What would change the answers of squeue and the options of the script.
+// Variables that would change the output of squeue and the options of the script.
 constexpr const char* kSlurmVariables[] = {
     "SQUEUE_STATES",     "SQUEUE_NAMES",     "SQUEUE_PARTITION", "SQUEUE_ACCOUNT",  "SQUEUE_QOS",
     "SQUEUE_USERS",      "SQUEUE_SORT",      "SBATCH_JOB_NAME",  "SBATCH_WAIT",     "SBATCH_TIMELIMIT",
@@ -113,22 +113,22 @@ Result<std::vector<Job>> JobsOfChain(const std::string& policy) {
   return jobs;
 }
 
-// Those that wait are cancelled, those that run are noted.
+// Waiting jobs are cancelled, running jobs are noted.
 Status EndWaitingJobs(const std::string& policy, SchedulePlan& plan) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> jobs, JobsOfChain(policy));
   for (const Job& job : jobs) {
     if (job.has_begun())
       plan.notes.push_back(
-          fmt::format("job {} has begun and is left to end; 'scancel {}' ends it", job.id, job.id));
+          fmt::format("job {} has started and will finish; 'scancel {}' ends it", job.id, job.id));
     else
-      plan.steps.push_back(CommandStep("cancel", "cancelled", fmt::format("job {}, which waits", job.id),
-                                       {"scancel", job.id}));
+      plan.steps.push_back(
+          CommandStep("cancel", "cancelled", fmt::format("waiting job {}", job.id), {"scancel", job.id}));
   }
   return OkStatus();
 }
 
-// The old chain goes last, and its script comes back where sbatch refuses the new one: a mistake in an option
-// must not end a chain that works.
+// If sbatch refuses the new script, the old one is restored: a mistake in an option must not end a chain that
+// works.
 Result<std::string> Submit(const std::string& script, const std::optional<std::string>& before) {
   const Result<std::string> out = SlurmOutput({"sbatch", "--parsable", "--dependency=singleton", script});
   if (out.ok()) return "job " + out->substr(0, out->find_first_of(";\n"));
@@ -153,7 +153,7 @@ Result<SchedulePlan> InstallSlurm(const ScheduleOptions& o) {
   return plan;
 }
 
-// The script goes first: a run that ends meanwhile submits no successor without it.
+// The script is removed first: without it a run that ends meanwhile submits no successor.
 Result<SchedulePlan> UninstallSlurm(const ScheduleOptions& o) {
   SchedulePlan plan;
   CAIRN_ASSIGN_OR_RETURN(const bool script, IsThereAndOurs(o.script));
@@ -178,7 +178,7 @@ std::vector<std::string> Systemctl(const std::vector<std::string>& words) {
   return all;
 }
 
-// Names of the chain's files, also under an older label.
+// Names of the chain's files, including those with an older label.
 Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const std::string& policy) {
   FileSystem& fs = FileSystem::Posix();
   std::vector<std::string> units;
@@ -194,7 +194,7 @@ Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const s
   return units;
 }
 
-// Without the user's manager there is nothing to enable a timer in.
+// A timer needs the user's manager.
 Status CheckManager() {
   const Result<ChildOutcome> outcome = RunChild({"systemctl", "--user", "show-environment"});
   if (!outcome.ok()) return outcome.status();
@@ -217,7 +217,7 @@ Status RemoveUnits(const std::string& folder, const std::vector<std::string>& un
   return OkStatus();
 }
 
-// Without it the user's timers stop when the last session ends.
+// Without lingering the user's timers stop when the last session ends.
 ScheduleStep LingerStep() {
   return Step(
       "enable", "checked", "lingering (timers of a user who has not logged in)", []() -> Result<std::string> {
@@ -258,13 +258,13 @@ Result<SchedulePlan> UninstallSystemd(const ScheduleOptions& o) {
   if (units.empty()) return plan;
   CAIRN_RETURN_IF_ERROR(CheckManager());
   CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, units, plan));
-  plan.notes.push_back("a run that has begun is left to end, and lingering is left as it is");
+  plan.notes.push_back("a run that has started will finish, and lingering stays as it is");
   return plan;
 }
 
 // ---- cron
 
-// Any failure but "there is none" stops: what is not read would be lost by the write that follows.
+// Any failure except "no crontab" is an error: the write that follows would lose lines that were not read.
 Result<std::string> ReadCrontab() {
   Result<ChildOutcome> outcome = RunChild({"crontab", "-l"});
   if (!outcome.ok()) return outcome.status();
@@ -280,7 +280,7 @@ Status WriteCrontab(const std::string& text) {
       .status();
 }
 
-// The step reads again: somebody may have edited the crontab since it was planned.
+// The step reads the crontab again: somebody may have edited it since the plan.
 ScheduleStep CrontabStep(const std::string& would, const std::string& done, const std::string& what,
                          const std::string& policy, const std::string& line) {
   return PlainStep(would, done, what, [policy, line]() -> Status {

@@ -1,8 +1,8 @@
-// Every agreement is a flock, which the kernel drops when a process dies. Who gets the store's lock alone
-// prepares the store and writes the launch's name into .team; others share the lock if .team has their
-// launch. To take a source is to lock its claim, and its result is written into the claim before the lock
-// goes: a claim that is free and has no result is work to do. Who gets the store's lock alone again is the
-// last, and moves all results into .team.
+// Every agreement is a flock, which the kernel drops when a process dies. A process that gets the store's
+// lock alone prepares the store and writes the launch's name into .team; others share the lock if .team names
+// their launch. A process takes a source by locking its claim, and writes the result into the claim before it
+// unlocks it: a claim that is free and has no result is work to do. The process that gets the store's lock
+// alone again is the last, and moves all results into .team.
 
 #include "tools/archive/schedule/team.h"
 
@@ -24,11 +24,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks among the claims; say nothing
+constexpr std::string_view kAloneName = "alone",
+                           kRoomName = "room";  // locks among the claims, without content
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr auto kJoinDeadline = std::chrono::minutes(2);      // of a peer that prepares the store
-constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // of a peer that has not said so yet
+constexpr auto kJoinDeadline = std::chrono::minutes(2);      // for a peer that prepares the store
+constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // for a peer that has not written .team yet
 
 int64_t Now() { return std::time(nullptr); }
 
@@ -53,12 +54,12 @@ std::optional<ShareResult> ShareFromJson(const json& j) {
   try {
     return ShareResult{j.at("stored_bytes"), j.at("stored_members"), j.at("started"), j.at("finished"),
                        j.at("failures")};
-  } catch (const json::exception&) {  // of a process that was killed while it wrote
+  } catch (const json::exception&) {  // written by a process that was killed meanwhile
     return std::nullopt;
   }
 }
 
-// {"launch": ..., "done": {claim: result}}; nothing where it is another launch's.
+// {"launch": ..., "done": {claim: result}}; nullopt if it belongs to another launch.
 std::optional<json> TeamOf(const Store& store, const std::string& launch) {
   const auto text = ReadSmallFile(store.fs(), store.Path(kTeamName), kMaxTeamBytes);
   json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
@@ -81,7 +82,7 @@ Status RemoveClaims(const Store& store) {
   return store.fs().Stat(claims).ok() ? RemoveTree(store.fs(), claims) : OkStatus();
 }
 
-// What the processes of `launch` said in the claims, added to what is known of it.
+// The known results of `launch`, with those that its processes wrote into their claims.
 Result<json> Gather(const Store& store, const std::string& launch) {
   FileSystem& fs = store.fs();
   json team = ReadTeam(store, launch);
@@ -96,7 +97,7 @@ Result<json> Gather(const Store& store, const std::string& launch) {
   return team;
 }
 
-// What the launch did, from before nobody held the lock for a while; or all again.
+// Continues with the earlier results of the same launch; another launch starts from nothing.
 Status StartTeam(const Store& store, const RankTeam& team) {
   if (team.alone() || !TeamOf(store, team.launch)) {
     CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
@@ -126,12 +127,12 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
     const char* job = get_env("SLURM_ARRAY_JOB_ID");
     team.rank += index * team.size;
     team.size *= *count;
-    // Not the name of the ranks' own step: each task has another one.
+    // Not the name of the ranks' own step, which differs for each task.
     team.launch = job == nullptr ? "" : fmt::format("SLURM_ARRAY_JOB_ID={}", job);
   }
   if (!team.alone() && team.launch.empty())
     return InvalidArgument(
-        "the launcher does not name its job, so that this launch cannot be distinguished from another; run "
+        "the launcher does not name its job, so this launch cannot be distinguished from another; run "
         "one "
         "process, or "
         "use a Slurm array");
@@ -178,7 +179,7 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
     return true;
   }
   const std::string claim = ToHex(DigestOf(key));
-  const json team = ReadTeam(store_, team_.launch);  // before this process came
+  const json team = ReadTeam(store_, team_.launch);  // from before this process joined
   if (team["done"].contains(claim)) return false;
   CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(claim));
   CAIRN_ASSIGN_OR_RETURN(const bool locked, lock.TryLock(FileLock::How::kExclusive));

@@ -1,13 +1,13 @@
 // The processes of one launch that share an archive run: ranks of mpirun or srun, tasks of a Slurm array, or
 // both.
 //
-// They hold the store's lock together; a run of another launch is refused. Each takes the next source that
-// nobody of the launch has taken, its own share first, so that a slow or killed process delays nobody: what
-// it left is taken by another. A taken source is a locked file in STORE/.claims, whose text, once it is done,
-// says how it went. Tasks of an array need not run at the same time.
+// They share the store's lock; a run of another launch is refused. Each takes the next source that no process
+// of the launch has taken, its own share first. A slow or killed process therefore delays nobody: others take
+// its sources. A taken source is a locked file in STORE/.claims, which finally contains the result. Tasks of
+// an array need not run at the same time.
 //
-// Only who holds the lock alone, the first to come and the last to leave, cleans the store, writes the ledger
-// (SQLite's WAL must not be shared between hosts), prunes and reports.
+// Only a process that holds the lock alone, the first to join or the last to leave, cleans the store, writes
+// the ledger (SQLite's WAL must not be shared between hosts), prunes and reports.
 #pragma once
 
 #include <functional>
@@ -21,24 +21,24 @@
 
 namespace cairn {
 
-// From SLURM_ARRAY_* and RankTeam's variables. Errors: InvalidArgument for an array that is not a plain
-// range, or a launcher that does not name its job.
+// The team of this process, from SLURM_ARRAY_* and RankTeam's variables. Errors: InvalidArgument for an array
+// that is not a plain range, or a launcher that does not name its job.
 Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env);
 
-// How one source went.
+// The result of one source.
 struct ShareResult {
   uint64_t stored_bytes = 0;  // of the source
   uint64_t stored_members = 0;
   int64_t started_unix_seconds = 0;
   int64_t finished_unix_seconds = 0;
-  std::vector<std::string> failures;
+  std::vector<std::string> failures = {};
 };
 
 class TeamStore {
  public:
-  // Takes the store's lock together with the others; `prepare` runs first where nobody else holds it. A team
-  // of one holds it alone. Errors: AlreadyExists if another launch, or a verb that works alone, holds it;
-  // those of `prepare`.
+  // Takes the store's lock together with the others; the first process runs `prepare`. A team of one holds
+  // the lock alone. Errors: AlreadyExists if another launch, or a verb that works alone, holds it; those of
+  // `prepare`.
   static Result<TeamStore> Join(const Store& store, const RankTeam& team,
                                 const std::function<Status()>& prepare);
 
@@ -52,15 +52,15 @@ class TeamStore {
   // Does `work`, which changes a file that all share, while no other process of the launch does such work.
   Status Alone(const std::function<Status()>& work);
 
-  // Does `work`, which takes room in the store: at the same time as others of the launch where `all_fit` says
-  // that what all of them may take at once has room, else once no other does any.
+  // Does `work`, which takes room in the store: at the same time as others of the launch if `all_fit` says
+  // that there is room for all of them, otherwise while no other does.
   Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
   size_t size() const { return static_cast<size_t>(team_.size); }
 
-  // True if all others have left: then this process holds the lock alone until the end.
+  // True if all others have left; then this process holds the lock alone until the end.
   Result<bool> IsLast();
-  // The results of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still
-  // to come.
+  // The results of all processes, by source. Requires IsLast(). Keeps them in one file for tasks that start
+  // later.
   Result<std::vector<ShareResult>> Collect();
 
  private:
@@ -68,7 +68,7 @@ class TeamStore {
       : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {
     MarkBusy(lock_);
   }
-  // The file that says who has taken `key`, or a lock of this name, open.
+  // Opens the claim, or the lock, of this name.
   Result<FileLock> OpenClaim(std::string_view name) const;
 
   const Store store_;

@@ -1,7 +1,7 @@
-// Archive opens the source, looks for its content in the store, and stores it only if it is not there. A
-// copy that is there is proven again only if the source is to go: a deletion takes a proof that this
-// process made, not one on record. So the step that stays is looked for first. Weights are stripped into a
-// staging directory inside the store, which goes in any case, and are stored from there like any other step.
+// Archive opens the source, looks for its content in the store, and stores it only if it is not there. A copy
+// that is there is proven again only if the source will be removed: a deletion needs a proof of this process,
+// not one on record. Therefore the step that stays is looked for first. Weights are stripped into a staging
+// directory inside the store, which is always removed again, and are stored from there like any other step.
 
 #include "tools/archive/store/archiver.h"
 
@@ -32,7 +32,7 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
     if (request.weights)
       return InvalidArgument("{}: weights are taken from native steps only; convert it first", path);
     CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
-    opened.record = NameTree(path);  // the rest is told by its bytes
+    opened.record = NameTree(path);  // the rest depends on its bytes
     return opened;
   }
   CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
@@ -49,6 +49,12 @@ Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveReque
   if (!store.IsThere()) return std::optional<ArchiveRecord>();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
   return FindTree(store.fs(), members, request.source.path, request.source.links);
+}
+
+// Whether the store has the source: the stored record, or the known part of the new one.
+Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request, const Opened& opened) {
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
 }
 
 Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request, const Opened& opened,
@@ -70,7 +76,7 @@ void NoteProven(const Store& store, const ArchiveRecord& record) {
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options) {
   FileSystem& fs = store.fs();
-  const PartialDir staging =  // gone again in any case
+  const PartialDir staging =  // always removed again
       PartialDir::Adopt(fs, store.Path(fmt::format("{}{}", kStagingPrefix, NewNonce())));
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
@@ -99,19 +105,16 @@ Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request
 
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  return ArchiveOutcome{
-      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
+  return LookUp(store, request, opened);
 }
 
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  ArchiveOutcome outcome{
-      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
-  if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
+  CAIRN_ASSIGN_OR_RETURN(ArchiveOutcome outcome, LookUp(store, request, opened));
+  const bool there = !outcome.stored;
+  if (there && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(outcome.record)));
   std::optional<HealthySuccessor> stays;
   if (request.delete_source && request.successor && opened.step && !request.delete_newest) {
     Result<HealthySuccessor> found = request.successor(request.source.path);
@@ -120,14 +123,13 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
     outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;
   }
   const bool deletes = request.delete_source && outcome.kept.ok();
-  if (!stored || deletes) {
-    // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
-    // that.
-    for (const std::string& file : stored ? FilesOf(store.Place(*stored)) : std::vector<std::string>())
+  if (!there || deletes) {
+    // An old copy is proven again before its source is removed. A copy on tape is not read for that.
+    for (const std::string& file : there ? FilesOf(store.Place(outcome.record)) : std::vector<std::string>())
       if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           stored ? ProveMember(store, *stored, progress)
-                                  : StoreOpened(store, request, opened, options, progress));
+                           there ? ProveMember(store, outcome.record, progress)
+                                 : StoreOpened(store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(store, copy.record());
     if (deletes) {

@@ -1,5 +1,5 @@
-// Puts one source into a store in one form, whatever it takes: nothing where it is there already, a strip on
-// the way, a proof before its source goes.
+// Stores one source in one form, unless the store has it already. Weights are stripped first. A source is
+// removed only after a proof.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,11 @@ struct ArchiveRequest {
   bool weights = false;        // of a native step its fp16 weights alone
   bool delete_source = false;  // once what was asked for is proven
   bool delete_newest = false;  // also if that is the newest healthy step of its run
-  // Called with the tar of what is stored already, before its source goes: who asks for it now (claims.h).
+  // Called with the tar of a copy that is stored already, before its source is removed: adds the claim
+  // (claims.h).
   std::function<Status(const std::string& tar)> stored = {};
-  // The good step that stays when this one goes (HealthySuccessor::For). Without it no step goes, unless
-  // `delete_newest` says so.
+  // Finds the good step that stays when this one is removed (HealthySuccessor::For). Without it no step is
+  // removed, unless `delete_newest` is set.
   std::function<Result<HealthySuccessor>(const std::string& step)> successor = {};
 };
 
@@ -28,14 +29,14 @@ struct ArchiveOutcome {
   ArchiveRecord record;
   bool stored = false;  // false: it was there already
   bool deleted = false;
-  std::string removed;  // the directory that was deleted, absolute and without links
-  Status kept;          // why the source was not deleted although it was to be
-  bool newest = false;  // `kept`: it is the newest healthy step of its run
+  std::string removed = {};  // the directory that was deleted, absolute and without links
+  Status kept = {};          // why the source was not deleted although that was requested
+  bool newest = false;       // `kept`: it is the newest healthy step of its run
   double seconds = 0;
 };
 
-// What Archive() would find and make; writes nothing. `outcome.record` is the stored one, or what is known of
-// the coming one.
+// What Archive() would do; writes nothing. `outcome.record` is the stored record, or the known part of the
+// new one.
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request);
 
 // Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt if weights do not fit fp16;

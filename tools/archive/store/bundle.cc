@@ -34,7 +34,8 @@ json WithoutDigest(const Bundle& bundle) {
   return root;
 }
 
-// Every offset lies in the member, the member in the bundle, and no two members share bytes or a directory.
+// Checks that every file lies in its member, every member in the bundle, and that no two members share bytes
+// or a directory.
 Status CheckPlaces(const Bundle& bundle) {
   std::set<std::string> directories;
   uint64_t end = 0;

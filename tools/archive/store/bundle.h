@@ -1,4 +1,5 @@
-// A bundle: one tar that holds several members of a store, for tapes want few large files and inodes are few.
+// A bundle: one tar that holds several members of a store, because tapes need few large files and inodes are
+// limited.
 //
 //   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar       the entries of each member, byte for byte as in its
 //   own
@@ -33,10 +34,10 @@ struct Bundle {
   bool operator==(const Bundle&) const = default;
 };
 
-// A name for a bundle of these members, given where they lie now: another one than that of a bundle that it
-// replaces. `attempt`: where something of that name is there.
+// A name for a bundle of these members. It depends on the files that hold them now, so it differs from that
+// of a bundle that it replaces. `attempt`: for another name if this one is taken.
 std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt = 0);
-// What such a name tells; nothing for any other.
+// The parts of such a name; nullopt for any other.
 struct BundleNameParts {
   std::string run;
   int64_t first_step = 0, last_step = 0;
@@ -49,7 +50,7 @@ std::string EncodeBundle(const Bundle& bundle);
 // Decodes a bundle of this name. Errors: Corrupt, NotSupported (version). The caller adds the path.
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name);
 
-// The names of all bundles of a store, those included of which only the sidecar is left.
+// The names of all bundles of a store, including those of which only the sidecar is left.
 Result<std::vector<std::string>> ListBundles(const Store& store);
 // The sidecar. Errors: NotFound, Corrupt naming it.
 Result<Bundle> ReadBundle(const Store& store, const std::string& name);

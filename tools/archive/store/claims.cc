@@ -26,7 +26,7 @@ bool Set(ArchiveRecord& record, Claims claims) {
   return true;
 }
 
-// A member may have a tar of its own and lie in a bundle besides, for as long as a killed run is not settled.
+// A member may be in a tar of its own and in a bundle, until the work of a killed run is finished.
 Status ChangeRecords(const Store& store, const Change& change) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   for (const std::string& tar : tars) {

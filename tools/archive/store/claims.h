@@ -1,10 +1,9 @@
-// Who asked for a member of a store: the claims in its sidecar.
+// Claims: who asked for a member of a store, as its sidecar lists them.
 //
-// Several policies and people put their copies into one store, and each member lies there once. A claim is
-// the label of somebody who asked for it: a policy's `tag`, "policy:" and the path of its file if it has
-// none, or "by hand". A policy that no longer asks for a member drops its own claim; only a member without
-// any other is removed. A member that nobody is known to have asked for, as stores of older versions have
-// them, counts as claimed by "unknown", which no policy is.
+// Several policies and people use one store, and each member lies there once. A claim is the label of one of
+// them: a policy's `tag`, or "policy:" and the path of its file if it has no tag, or "by hand". A policy that
+// no longer keeps a member drops its own claim; a member is removed only if nobody else claims it. Members of
+// older versions, whose claims are not known, count as claimed by "unknown", which is not a policy.
 #pragma once
 
 #include <string>
@@ -21,17 +20,16 @@ inline constexpr std::string_view kPolicyClaim = "policy:";  // and the path of 
 
 // Never empty.
 std::vector<std::string> ClaimsOf(const ArchiveRecord& record);
-// "weekly, hand": what "claimed by" goes before.
+// "weekly, hand", for messages after "claimed by".
 std::string ClaimsText(const std::vector<std::string>& claims);
 
-// Adds to the claims of what is to be stored those of a copy that is there already, a damaged one, say, which
-// it replaces.
+// Adds to `record` the claims of a copy that it replaces, such as a damaged one.
 void InheritClaims(const Store& store, ArchiveRecord& record);
 
-// In the sidecars of members, by the names of their tars, and of the bundles that they lie in. Call while no
-// other process writes sidecars into the store. A name that is not there is passed over.
+// Changes the sidecars of members, by the names of their tars, and of their bundles. No other process may
+// write sidecars of the store meanwhile. Unknown names are ignored.
 Status AddClaim(const Store& store, const std::vector<std::string>& tars, const std::string& claim);
-// The last claim of a member is never dropped: that member is removed instead, by whoever holds it.
+// The last claim of a member is never dropped: whoever holds it removes the member instead.
 Status DropClaims(const Store& store, const std::vector<std::string>& tars,
                   const std::vector<std::string>& claims);
 // Every claim `from` becomes `to`. Returns the number of members.

@@ -1,4 +1,4 @@
-// Removes a source that was archived. It takes a proof, not a promise.
+// Removes an archived source. It requires a proof.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace cairn {
 
 // Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also if it is the newest healthy
-// step of its run. Otherwise a step goes only if `stays`, the proof of a good step that stays beside it,
+// step of its run. Otherwise a step is removed only if `stays`, the proof that another good step stays,
 // holds. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument if the store lies within the
 // source.
 Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy,

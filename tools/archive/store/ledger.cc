@@ -1,8 +1,8 @@
-// Each row has a stamp: sizes and times of the files that it was made from. Sync compares stamps, reads
-// only the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one
-// transaction that excludes other writers, so a row that another process adds meanwhile is not taken for
-// gone. What a scrub found stays with a row only while record, claims aside, and tar are the same. A database
-// that cannot be read is set aside and made again once; without any, the lists come from the sidecars.
+// Each row has a stamp: sizes and times of the files that it was made from. Sync compares stamps, reads only
+// the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one transaction
+// that excludes other writers, so a row that another process adds meanwhile is not deleted. The result of a
+// check stays with a row only while the record (except its claims) and the tar are the same. A database that
+// cannot be read is renamed and made again, once; without a database the lists come from the sidecars.
 
 #include "tools/archive/store/ledger.h"
 
@@ -73,8 +73,8 @@ class Query {
   int bound_ = 0;
 };
 
-// What a row stands for: sizes and times of tar, pieces and sidecar, as they were; of a bundle's member those
-// of the bundle, behind its name.
+// The stamp of a row: sizes and times of tar, pieces and sidecar; for a bundle's member those of the bundle,
+// after its name.
 std::string StampOf(const Store& store, const std::string& tar, const std::vector<size_t>& pieces = {}) {
   std::string stamp;
   std::vector<std::string> paths{store.Path(tar), store.Sidecar(tar)};
@@ -86,7 +86,7 @@ std::string StampOf(const Store& store, const std::string& tar, const std::vecto
   return stamp;
 }
 
-// A stamp of which the sidecar's part, the second, is left out.
+// The stamp without the sidecar's part, which is the second.
 std::string WithoutSidecar(const std::string& stamp) {
   const size_t first = stamp.find(';');
   const size_t second = first == stamp.npos ? first : stamp.find(';', first + 1);
@@ -138,15 +138,15 @@ Result<Ledger> Ledger::Open(const Store& store) {
     if (!first || sqlite3_errcode(db) == SQLITE_READONLY || sqlite3_errcode(db) == SQLITE_BUSY ||
         sqlite3_errcode(db) == SQLITE_CANTOPEN)
       break;
-    std::error_code error;  // it is a cache: aside with it
+    std::error_code error;  // it is a cache, so it may be replaced
     std::filesystem::rename(path, path + ".damaged", error);
     for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path + suffix, error);
   }
   return trouble;
 }
 
-// What a look at the bytes said holds for as long as those are the same, by the record and by the stamp less
-// the sidecar's part: a claim in the sidecar changes nothing.
+// The result of a check holds while the bytes are the same, by the record and by the stamp without the
+// sidecar's part: a new claim in the sidecar changes nothing.
 Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp) {
   Query query(db_.get(), "SELECT stamp, record FROM members WHERE tar=?");
   const bool known = query.Bind(m.tar).Step();
@@ -175,7 +175,7 @@ Status Ledger::Put(const ArchiveMember& m, const std::string& stamp) {
 }
 
 Status Ledger::Sync(bool all) {
-  // First, so that what another process learns meanwhile is not taken for gone.
+  // First, so that rows of another process are not deleted.
   CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
   const Status status = Follow(all);
   if (status.ok()) return Execute("COMMIT");
@@ -192,7 +192,7 @@ Status Ledger::Follow(bool all) {
     while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
     CAIRN_RETURN_IF_ERROR(stamps.status());
   }
-  // Those of their own first; what a bundle has of them besides does not count (store.h).
+  // Members with tars of their own first; a copy of them in a bundle does not count (store.h).
   std::set<std::string> own;
   for (const std::string& tar : tars) {
     const std::string stamp = StampOf(store_, tar, pieces[tar]);
@@ -211,7 +211,7 @@ Status Ledger::Follow(bool all) {
   return OkStatus();
 }
 
-// Takes out of `known`, tar -> stamp, what bundles hold.
+// Removes from `known`, tar -> stamp, the members that bundles hold.
 Status Ledger::FollowBundles(bool all, const std::set<std::string>& own,
                              std::map<std::string, std::string>& known) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(store_));
@@ -221,7 +221,7 @@ Status Ledger::FollowBundles(bool all, const std::set<std::string>& own,
   for (const auto& [tar, stamp] : known) ++rows[stamp];
   for (const auto& [name, stamp] : stamps)
     std::erase_if(known, [&](const auto& row) { return row.second == stamp; });
-  const bool gone = !known.empty();  // its tar is; a bundle may have it
+  const bool gone = !known.empty();  // its own tar is gone; a bundle may hold it
   for (const auto& [name, stamp] : stamps) {
     if (!all && !gone && rows[stamp] > 0) continue;
     for (const ArchiveMember& member : DescribeBundle(store_, name)) {
@@ -245,8 +245,7 @@ Result<std::vector<LedgerMember>> Ledger::Members() {
                     .tar = query.Text(0),
                     .bytes = static_cast<uint64_t>(query.Integer(4)),
                     .state = static_cast<MemberState>(query.Integer(5)),
-                    .trouble = query.Text(6),
-                    .record = {}};
+                    .trouble = query.Text(6)};
     if (Result<ArchiveRecord> record = DecodeRecord(query.Text(7)); record.ok())
       m.record = std::move(record).value();
     members.push_back({std::move(m), {query.Integer(8), query.Text(9)}});
@@ -297,7 +296,7 @@ Result<std::vector<ArchiveMember>> ListSound(const Store& store) {
   if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return members;
   Result<Ledger> ledger = Ledger::Open(store);
   if (!ledger.ok()) return members;
-  (void)ledger->Sync();  // forgets what was seen of a member that was stored again since
+  (void)ledger->Sync();  // forgets results of members that were stored again since
   CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> known, ledger->Members());
   std::map<std::string_view, int64_t> damaged;  // tar -> when that was seen
   for (const LedgerMember& entry : known)

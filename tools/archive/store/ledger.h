@@ -80,7 +80,7 @@ std::string StateText(FileSystem& fs, const LedgerMember& member);
 
 // ListStore without the members that a later check found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
-// The first proven one of those that fits; nothing if there is none, or no store.
+// The first proven one of those that fits; nullopt if there is none, or no store.
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
                                                const std::function<bool(const ArchiveRecord&)>& fits);
 

@@ -9,7 +9,7 @@ std::string GroupOf(const std::string& run, int64_t step, bool tree) {
   return tree ? fmt::format("{}@{}", run, step) : run;
 }
 
-// Digits that tell `ids` apart. They are sorted, so that the nearest ones are neighbours.
+// How many digits distinguish `ids`. They are sorted, so the most similar ones are neighbours.
 size_t DigitsFor(const std::set<std::string>& ids) {
   size_t digits = kMinIdDigits;
   const std::string* before = nullptr;

@@ -1,7 +1,7 @@
-// What people call the members of a list: RUN@STEP, or RUN~ID@STEP where several runs of one name are in it.
+// The titles of members in a list: RUN@STEP, or RUN~ID@STEP if several runs of the list have one name.
 //
-// ID is the begin of the run's identity, as short as tells them apart; selectors take it back (FindMember).
-// Trees are told apart step by step: each has an identity of its own.
+// ID is the beginning of the run's identity, as short as distinguishes them; selectors accept it
+// (FindMember). Trees are distinguished step by step: each has an identity of its own.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class MemberTitles {
   MemberTitles() = default;
   explicit MemberTitles(const std::vector<ArchiveMember>& members);
 
-  // `id`: empty if it is not known; such a member takes nobody's name.
+  // `id`: empty if it is not known; such a member does not make a name ambiguous.
   void Add(const std::string& run, const std::string& id, int64_t step, bool tree);
   void Add(const ArchiveMember& member);
   std::string Of(const std::string& run, const std::string& id, int64_t step, bool tree) const;
   std::string Of(const ArchiveMember& member) const;
-  // Whether the titles of any two runs need their identities.
+  // True if any two runs have one name.
   bool ambiguous() const;
 
  private:

@@ -1,7 +1,7 @@
-// Steps and trees come back the same way: compare the tar's headers with the record, check the room, write
-// into a partial directory beside the destination, read everything back, rename. The measure is the step's
-// own digests, or of a tree the SHA-256 of each file. A tree's root is closed to others while it is
-// rebuilt. Modes and times of directories come last, the deepest first, because each file that is made
+// Steps and trees are restored the same way: compare the tar's headers with the record, check the free space,
+// write into a partial directory beside the destination, read everything back, rename. A step is compared
+// with its own digests, a tree with the SHA-256 of each file. A tree's root is closed to other users
+// meanwhile. Modes and times of directories come last, the deepest first, because each file that is made
 // changes the time of its directory.
 
 #include "tools/archive/store/restore.h"
@@ -118,7 +118,7 @@ class TreeRestorer {
     return record_.tree ? SetFacts(to, EntryKind::kFile, file.facts) : OkStatus();
   }
 
-  // A page of zeros becomes a hole; the last one is written, so that the file gets its size.
+  // A page of zeros becomes a hole, except the last one, which gives the file its size.
   static Status WriteWithHoles(StreamWriter& out, uint64_t file_bytes, std::span<const std::byte> bytes) {
     static constexpr std::array<std::byte, kPageBytes> kZeros{};
     while (!bytes.empty()) {
@@ -161,8 +161,8 @@ class TreeRestorer {
     return OkStatus();
   }
 
-  // Owner, mode, time, in this order: chown clears bits of the mode. Only a file that has its owner and group
-  // lends their rights (set-user-ID and set-group-ID).
+  // Owner, mode, time, in this order: chown clears bits of the mode. Set-user-ID and set-group-ID are
+  // restored only if the file has its owner and group.
   Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
     constexpr uint32_t kLentRights = 06000;
     if (options_.same_owner &&

@@ -1,4 +1,4 @@
-// Gets a step back from a store: the same files, the same bytes.
+// Restores a step or a tree from a store: the same files, the same bytes.
 #pragma once
 
 #include <unistd.h>
@@ -11,22 +11,22 @@
 
 namespace cairn {
 
-// Where a user's destination is: "a/b/" and "./a/b" are "a/b".
+// A user's destination as a path: "a/b/" and "./a/b" are "a/b".
 std::filesystem::path DestinationPath(const std::string& destination);
 
 // A member seen as a directory, read in place; by its sidecar if it has one. Errors: Corrupt.
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member);
 
 struct RestoreOptions {
-  // For a tree: whether its entries get their owners and groups back, by number; only root can.
+  // For a tree: restores owners and groups, by number; only root can.
   bool same_owner = ::geteuid() == 0;
 };
 
-// Extracts a member as the step directory `destination`, or as that tree. Nothing but what its record tells
-// of is created, in a directory beside it that takes the name only once every byte was verified, on its way
-// and again on the disk. A tree gets its modes, times, links and empty directories back; files that are zeros
-// over whole pages have holes there. Errors: AlreadyExists; Corrupt (a tar that is not an archived step,
-// damaged, or another than its record tells of); NoSpace, IoError. Any of them leaves nothing behind.
+// Extracts a member as the step directory or tree `destination`. Only the entries of its record are created,
+// in a temporary directory that is renamed once every byte was verified, on its way and again on the disk. A
+// tree gets its modes, times, links and empty directories back; whole pages of zeros become holes. Errors:
+// AlreadyExists; Corrupt (the tar is not an archived step, is damaged, or contradicts its record); NoSpace,
+// IoError. After an error nothing is left.
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
                   const RestoreOptions& options = {});
 

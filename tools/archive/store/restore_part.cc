@@ -76,7 +76,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   PlaceContainers(target);
   const size_t tensors = target.tensors.size();
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, ParentDir(destination)));
-  // A directory of one file, out of which the file is taken.
+  // A directory with one file, which is moved out of it.
   CAIRN_ASSIGN_OR_RETURN(const PartialDir partial, PartialDir::MakeFor(fs, destination));
   const std::string directory = JoinPath(partial.path(), "weights");
   Transfer transfer(step, FilesTarget{.files = std::move(target), .reader = "safetensors"});

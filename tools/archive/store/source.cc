@@ -1,8 +1,8 @@
-// An argument is tried in this order: a step, if it has a manifest; an iteration of Megatron-Core that
+// An argument is interpreted in this order: a step, if it has a manifest; an iteration of Megatron-Core that
 // cairn.megatron saved, as one tree with the step in it; the committed steps of a run directory; the
 // directories in it that carry another system's step number; else the directory itself, as one tree. A
-// directory that looks like a run of Cairn without a committed step is an error: a save that was not
-// finished must not be archived as mere files.
+// directory that looks like a run of Cairn without a committed step is an error: a save that was not finished
+// must not be archived as mere files.
 
 #include "tools/archive/store/source.h"
 
@@ -24,7 +24,7 @@ namespace stdfs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 180;  // a file name has 255; steps, digits and suffixes follow
 
-// Fit for a file name and for RUN@STEP. Names need not differ: the content tells members apart.
+// Valid as a file name and in RUN@STEP. Names may be equal: the content distinguishes members.
 std::string PlainName(std::string name) {
   name.resize(std::min(name.size(), kMaxNameBytes));
   for (char& c : name)

@@ -1,4 +1,4 @@
-// What an archive takes its copies from: native steps, other systems' checkpoints, or any directory.
+// The sources of an archive: native steps, other systems' checkpoints, or any directory.
 #pragma once
 
 #include <string>
@@ -19,22 +19,22 @@ struct ArchiveSource {
   Links links = Links::kRefuse;  // of a tree
 };
 
-// The path of the step that RUN@STEP names; of any other argument itself. Errors: NotFound with the steps
-// that there are, for a step that is not there.
+// The path of the step that RUN@STEP names; any other argument is returned itself. Errors: NotFound, listing
+// the steps of the run, for a step that does not exist.
 Result<std::string> StepPath(FileSystem& fs, const std::string& argument);
 
-// What the arguments mean: a step itself (RUN@STEP, too), all committed steps of a run directory; of other
-// systems the directories that carry a step's number (global_step2, iter_0000100, checkpoint-500), or the
+// The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; for
+// other systems the directories with a step's number (global_step2, iter_0000100, checkpoint-500); or the
 // directory as it is. Errors: NotFound naming the argument.
 Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
 
 // The record that `step` would get, without the size of the tar and the digests of the files.
 ArchiveRecord DescribeSource(const StepReader& step);
 
-// The name, step and place in the store that a tree of this path gets; nothing of its content.
+// The name, step and place in the store that a tree of this path gets; nothing about its content.
 ArchiveRecord NameTree(const std::string& directory);
 
-// Errors: Corrupt if the manifest in `step_dir` is another than the one of this digest (hex).
+// Errors: Corrupt if the manifest in `step_dir` does not have this digest (hex).
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// The state of a member follows from its sidecar and from the sizes of its files, so listing a store opens
-// no tar: it may lie on tape. Members with tars of their own are described first, then those in bundles. Of
-// a member that is in both places, its own tar counts unless only the bundle's copy is proven. A selector
-// is read against the members that are there, because a run's name may look like an identity.
+// The state of a member follows from its sidecar and from the sizes of its files. Listing a store therefore
+// opens no tar, which may lie on tape. Members with tars of their own are described first, then those in
+// bundles. If a member is in both places, its own tar counts unless only the bundle's copy is proven. A
+// selector is compared with the members in the store, because a run's name may look like an identity.
 
 #include "tools/archive/store/store.h"
 
@@ -40,7 +40,7 @@ Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
   return record;
 }
 
-// What the size of the tar that a member lies in says of its state, given the one that the sidecar has.
+// Sets the state of a member by the size of its tar, which must be the one in the sidecar.
 void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes) {
   member.state = MemberState::kDamaged;
   if (!there.ok())
@@ -61,7 +61,7 @@ ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
   return member;
 }
 
-// If a member is there twice, its own tar counts, provided that it was proven.
+// If a member is there twice, its own tar counts if it was proven.
 void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
@@ -74,7 +74,7 @@ void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundl
   }
 }
 
-// RUN@STEP, RUN~ID@STEP or ID@STEP, taken apart; no step: any.
+// RUN@STEP, RUN~ID@STEP or ID@STEP, split; no step: any.
 struct Selector {
   std::string text;
   std::string run;  // empty: any
@@ -89,7 +89,7 @@ struct Selector {
 };
 
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
-  Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
+  Selector selector{.text = text, .run = text, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
     selector.step = ParseStepNumber(std::string_view(text).substr(at + 1));
     if (!selector.step)
@@ -105,7 +105,7 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
   return selector;
 }
 
-// With where they came from, where names alone do not tell them apart.
+// With their sources if names alone do not distinguish them.
 std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
   std::string names;
   for (const ArchiveMember& m : members) {
@@ -117,8 +117,8 @@ std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTit
   return names;
 }
 
-// Runs by identity, whatever they were called; those whose identity nobody knows, and trees, which have one
-// each, by name.
+// Counts runs by identity, whatever their names; runs of unknown identity, and trees, each of which has its
+// own, by name.
 size_t CountRuns(const std::vector<ArchiveMember>& members) {
   const auto known = [](const ArchiveMember& m) { return m.record && m.form != Form::kFiles; };
   std::set<std::string> ids, names, others;
@@ -160,8 +160,7 @@ Result<std::vector<std::string>> ListTars(const Store& store) {
 
 ArchiveMember DescribeTar(const MemberRef& ref) {
   const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
-  ArchiveMember member{
-      .run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar, .trouble = {}, .record = {}};
+  ArchiveMember member{.run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar};
   Result<ArchiveRecord> record = ReadSidecar(ref);
   const Result<TarPlace> place = ref.Place(record.ok() ? &*record : nullptr);
   const Result<uint64_t> bytes =
@@ -181,7 +180,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
   Result<Bundle> bundle = ReadBundle(store, name);
   if (!bundle.ok()) {
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
-    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
+    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name};
     if (there.ok()) whole.bytes = *there;
     whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
     return {WithoutRecord(std::move(whole), bundle.status())};
@@ -192,9 +191,7 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
                          .step = record.step,
                          .form = record.form,
                          .tar = TarName(record),
-                         .bytes = there.ok() ? record.tar_bytes : 0,
-                         .trouble = {},
-                         .record = {}};
+                         .bytes = there.ok() ? record.tar_bytes : 0};
     member.record = std::move(record);
     Judge(member, there, bundle->tar_bytes);
     if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
@@ -288,8 +285,8 @@ Status StoreIsBusy(const Store& store) {
                        store.directory());
 }
 
-// Nobody can ask who holds a flock without trying to take it, so holders share a byte-range lock besides,
-// which fcntl() tells of. NFS makes such a lock of the flock itself.
+// A flock cannot be queried without trying to take it, so holders also share a byte-range lock, which fcntl()
+// can query. NFS implements the flock itself as such a lock.
 void MarkBusy(const FileLock& lock) {
   struct statfs where;
   struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};

@@ -1,7 +1,6 @@
 // A store: a directory of archived steps (record.h), a README.txt for people, and a lock.
 //
-// Store and MemberRef say where things lie, and are passed instead of paths: nothing else puts the path of
-// a store and a name together.
+// Store and MemberRef are passed instead of paths: nothing else joins the path of a store and a name.
 #pragma once
 
 #include <optional>
@@ -30,16 +29,16 @@ class Store {
 
   // The path of a tar, a bundle, a piece of a tar, or one of the names above.
   std::string Path(std::string_view name) const { return JoinPath(directory_, name); }
-  // The paths of what lies beside a tar or a bundle of this name.
+  // The paths of the sidecar and of the parity of a tar or a bundle of this name.
   std::string Sidecar(std::string_view tar) const { return Path(tar) + ".json"; }
   std::string Parity(std::string_view tar) const { return Path(tar) + std::string(kParitySuffix); }
-  // Where a member's entries lie: in a tar of its own, or in its bundle.
+  // The place of a member's entries: a tar of its own, or its bundle.
   TarPlace Place(const ArchiveRecord& member) const;
 
   bool IsThere() const { return fs_->Stat(directory_).ok(); }
   // All names in it, sorted.
   Result<std::vector<std::string>> List() const { return fs_->List(directory_); }
-  // What was renamed in it or removed from it is durable then.
+  // Makes renames and removals in the store durable.
   Status Sync() const { return fs_->SyncDir(directory_); }
 
  private:
@@ -47,7 +46,7 @@ class Store {
   std::string directory_;
 };
 
-// A member of a store by its name: that of its own tar, which its entries in a bundle keep.
+// A member of a store by its name: the name of its own tar, which it keeps in a bundle.
 struct MemberRef {
   Store store;
   std::string tar;
@@ -55,7 +54,7 @@ struct MemberRef {
   // Its own tar, and that one's sidecar.
   std::string path() const { return store.Path(tar); }
   std::string sidecar() const { return store.Sidecar(tar); }
-  // Where its bytes lie: by its record, or of one without by the names of its tar's files. Errors: FindTar's.
+  // The place of its bytes: by its record, or without one by the names of its tar's files. Errors: FindTar's.
   Result<TarPlace> Place(const ArchiveRecord* record) const;
 };
 
@@ -70,46 +69,45 @@ struct ArchiveMember {
   std::string run;  // RUN of RUN@STEP
   int64_t step = 0;
   Form form = Form::kFull;
-  std::string tar;  // its name: that of its file in the store, or that it had before it went into a bundle
+  std::string tar;  // its name: its file in the store, or the file that it had before it was bundled
   uint64_t bytes = 0;
   MemberState state = MemberState::kStored;
-  std::string trouble;                  // what is damaged
-  std::optional<ArchiveRecord> record;  // if the sidecar can be read
+  std::string trouble = {};                  // the damage
+  std::optional<ArchiveRecord> record = {};  // if the sidecar can be read
 
   // The order of its commit among those of its run; without a readable record, by the number alone.
   BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }
-  // The file in the store that it lies in.
+  // The file in the store that holds it.
   const std::string& file() const { return record && !record->bundle.empty() ? record->bundle : tar; }
 };
 
 // All members, by run, then step. Reads no tar, so that nothing is recalled from tape. A bundle without a
-// readable sidecar stands for the members that nobody knows of.
-// Errors: NotFound if the store is not a directory.
+// readable sidecar is listed in place of its members, which are unknown. Errors: NotFound if the store is not
+// a directory.
 Result<std::vector<ArchiveMember>> ListStore(const Store& store);
 
-// The names of all tars of one member, those included of which only the sidecar is left.
+// The names of all tars of one member, including those of which only the sidecar is left.
 Result<std::vector<std::string>> ListTars(const Store& store);
-// A member, by the sidecar of its own tar or that of the bundle that it lies in.
+// A member, by the sidecar of its own tar or of its bundle.
 ArchiveMember DescribeMember(const MemberRef& member);
 
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
-// newest step of a store that holds one run. For RUN also RUN~ID or ID, where ID is the begin of the run's
-// identity, for there may be several of one name. Of several forms of a step the fullest. Errors: NotFound;
-// InvalidArgument listing the members where several fit.
+// newest step of a store that holds one run. RUN may also be RUN~ID or ID, where ID is the beginning of the
+// run's identity, because several runs may have one name. Of several forms of a step it is the fullest.
+// Errors: NotFound; InvalidArgument listing the members if several fit.
 Result<ArchiveMember> FindMember(const Store& store, const std::string& selector);
 
-// "STORE:SELECTOR"; only STORE, with an empty selector, where `argument` has no colon or is a path that
-// exists.
+// Splits "STORE:SELECTOR". The selector is empty if `argument` has no colon or is a path that exists.
 struct MemberName {
   Store store;
   std::string selector;
 };
 MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
 
-// The members of a bundle, whether they have tars of their own besides or not; of one without a readable
-// sidecar itself.
+// The members of a bundle, whether they also have tars of their own or not; a bundle without a readable
+// sidecar is listed itself.
 std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string& name);
-// What the sidecar of a member's own tar says. Errors: NotFound, Corrupt naming it.
+// A member by the sidecar of its own tar alone.
 ArchiveMember DescribeTar(const MemberRef& member);
 
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
@@ -121,12 +119,13 @@ Status WriteRecord(const Store& store, const ArchiveRecord& record);
 // Writes README.txt and unpack.py if they are missing or of another version.
 Status WriteStoreReadme(const Store& store);
 
-// Held while something is written into the store. Errors: StoreIsBusy where another process does.
+// The lock of a process that writes to the store. Errors: StoreIsBusy if another process has it.
 Result<FileLock> LockStore(const Store& store);
-Status StoreIsBusy(const Store& store);  // AlreadyExists, and what to do
-// Says to IsBusy() that the store's lock is held, for as long as it is.
+Status StoreIsBusy(const Store& store);  // AlreadyExists, with the remedy
+// Shows to IsBusy() that the store's lock is held, as long as it is.
 void MarkBusy(const FileLock& lock);
-// Whether somebody writes into the store. Takes no lock, not for a moment: it would refuse a writer.
+// True if a process writes to the store. Takes no lock, not even for a moment, because that would refuse a
+// writer.
 bool IsBusy(const Store& store);
 
 }  // namespace cairn

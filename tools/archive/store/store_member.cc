@@ -241,7 +241,7 @@ class MemberWriter {
   }
 
   Status WriteFile(const SourceFile& source, const Seen& seen) {
-    ArchivedFile file{.name = source.name, .bytes = source.bytes, .sha256 = {}};
+    ArchivedFile file{.name = source.name, .bytes = source.bytes};
     file.packed = !source.segments.empty() && source.bytes >= kMinPackedBytes;
     if (source.facts) file.facts = *source.facts;
     TarWriter::Header header{

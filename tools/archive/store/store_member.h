@@ -1,11 +1,11 @@
-// Puts one step into a store, and proves it; only a proof allows the source to go (delete.h).
+// Stores one step or tree and proves it; only a proof allows its source to be removed (delete.h).
 //
-// Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
-// the store's entries; of one in pieces (tar_pieces.h) all files are closed before the first is renamed, and
-// that is durable before the others are; then the tar is read back past the page cache and every byte of it
-// compared with the digests that the step was committed with; then its parity and its sidecar; then, only if
-// asked for, the source steps aside and is removed. A run that is killed anywhere leaves the source, or a
-// proven copy of it, or both.
+// Order of durability: the tar under a temporary name (written, synced, closed), the rename, the store's
+// directory. If the tar is in pieces (tar_pieces.h), all are closed before the first is renamed, and that
+// rename is durable before the next. Then the tar is read back past the page cache, and every byte compared
+// with the digests that the step was committed with; then its parity and its sidecar are written; then, if
+// asked for, the source is removed. A run that is killed anywhere leaves the source, or a proven copy of it,
+// or both.
 #pragma once
 
 #include <optional>
@@ -17,9 +17,9 @@
 namespace cairn {
 
 struct StoreOptions {
-  bool pack = false;  // files in fewer bytes (packed_file.h)
-  double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
-  uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
+  bool pack = false;           // files in fewer bytes (packed_file.h)
+  double parity = 0;           // the part of the tar that parity repairs; 0: no parity (tar_parity.h)
+  uint64_t max_tar_bytes = 0;  // of a file; a larger tar is written in pieces (tar_pieces.h); 0: no limit
   std::vector<std::string> claims = {};  // who asks for it (claims.h)
 };
 
@@ -34,7 +34,7 @@ class ProvenCopy {
   ArchiveRecord record_;
 };
 
-// Sizes of the tar's entries, at most, and what it takes.
+// Sizes of the tar's entries, and of the whole tar, at most.
 std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
@@ -43,14 +43,13 @@ Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const Archiv
 
 // Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
 // Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
-// store).
-// `record`: for weights that were taken from another step; nullopt: DescribeSource(step).
+// store). `record`: of weights that were stripped from another step; nullopt: DescribeSource(step).
 Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
                              const StoreOptions& options = {},
                              std::optional<ArchiveRecord> record = std::nullopt);
-// The same for any tree of files. Those of a sealed tree are compared with its seal (tools/seal) while they
-// are read. Of others nobody made digests when they were written: what is proven is that the store holds what
-// was read, and that nothing changed from before it was read to after. Errors: those of ListTree too.
+// The same for any tree of files. The files of a sealed tree are compared with its seal (tools/seal) while
+// they are read. Other trees have no digests from when they were written; the proof is that the store holds
+// what was read, and that nothing changed meanwhile. Errors: also those of ListTree.
 Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
                              const StoreOptions& options = {}, Links links = Links::kRefuse);
 

@@ -1,5 +1,5 @@
-// Listing walks with lstat; identity is a SHA-256 over one line an entry; comparison goes entry by entry, so
-// that a message can name the first that differs.
+// Listing uses lstat; the identity is a SHA-256 over one line for each entry; comparison goes entry by entry,
+// so that a message can name the first difference.
 #include "tools/archive/store/tree.h"
 
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr size_t kMaxTreeEntries = 1 << 20;
-constexpr size_t kMaxDepth = 2048;  // a path of so many levels is as long as one may be
+constexpr size_t kMaxDepth = 2048;  // a deeper path would be too long
 constexpr size_t kTreeDigestDigits = 32;
 
 struct Identity {
@@ -32,8 +32,8 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-// Whether a link in directory `below` of the tree at `root` (canonical) leads out of it: by what it says, or
-// by where it ends.
+// True if a link in directory `below` of the tree at `root` (canonical) leads out of it, by its text or by
+// the file that it leads to.
 bool LeadsOut(const std::string& root, const std::string& below, const std::string& target) {
   if (target.starts_with('/')) return true;
   int depth = 0;
@@ -43,7 +43,7 @@ bool LeadsOut(const std::string& root, const std::string& below, const std::stri
   }
   std::error_code error;
   const stdfs::path end = stdfs::weakly_canonical(stdfs::path(root) / below / target, error);
-  if (error) return false;  // a link to itself, say: it leads nowhere
+  if (error) return false;  // such as a link to itself: it leads nowhere
   return end != root && !(end.string() + "/").starts_with(root == "/" ? root : root + "/");
 }
 
@@ -124,7 +124,7 @@ class Lister {
     return S_ISDIR(st.st_mode) ? Enter(name, {st.st_dev, st.st_ino}, followed) : OkStatus();
   }
 
-  // What becomes of a link; `st` turns into that of what it leads to where it is followed.
+  // Decides about a link; if it is followed, `st` becomes that of its target.
   Status Judge(const std::string& path, TreeFile& file, struct stat& st) {
     if (!file.leaves || links_ == Links::kKeep) return OkStatus();
     if (links_ == Links::kRefuse)
@@ -152,12 +152,12 @@ class Lister {
   const std::string& root_;
   const std::string canonical_;
   const Links links_;
-  std::vector<Identity> above_;  // directories from the root to where the walk is
+  std::vector<Identity> above_;  // directories from the root to the current one
   std::vector<TreeFile> files_;
 };
 
-// The files that this process has read. A file that changed so lately that a write could leave all its times
-// as they are is read every time.
+// SHA-256 of files that this process has read. A file that changed so recently that another write might not
+// change its times is read every time.
 class KnownHashes {
  public:
   static KnownHashes& Instance() {
@@ -184,7 +184,7 @@ class KnownHashes {
   std::map<std::string, std::pair<TreeFile, std::string>> hashes_;
 };
 
-// "file", its permission bits, its size and SHA-256: all that is its content, in one word a field.
+// The content of an entry: "file", its permission bits, size and SHA-256.
 std::string ContentOf(const ArchivedFile& file) {
   return fmt::format("file {:04o} {} {}", file.facts.mode, file.bytes, file.sha256);
 }
@@ -260,8 +260,7 @@ ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeF
   if (const auto root = RootOf(directory); root.ok()) record.tree->entries.push_back(*root);
   for (const TreeFile& file : files) {
     if (file.kind == EntryKind::kFile)
-      record.files.push_back(
-          {.name = file.name, .bytes = file.info.bytes, .sha256 = {}, .facts = file.facts});
+      record.files.push_back({.name = file.name, .bytes = file.info.bytes, .facts = file.facts});
     else
       record.tree->entries.push_back({file.name, file.kind, file.target, file.facts});
   }

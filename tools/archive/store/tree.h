@@ -1,14 +1,13 @@
-// A tree of files as an archive sees it: what is in it, which tree it is, and whether it is still the one
-// that a record describes.
+// Trees of files: listing, identity, and comparison with a record.
 //
-// A tree is known by its canonical path and its content: of every entry below it the name, the kind and the
-// permission bits, of a file the SHA-256 of its bytes, of a link its target. Sizes and times are never taken
-// for content. Owners and times are stored and come back, but do not make another tree.
+// A tree is known by its canonical path and its content: the name, kind and permission bits of every entry,
+// the SHA-256 of every file, and the target of every link. Sizes and times never stand for content. Owners
+// and times are stored and restored, but are not part of the identity.
 //
-// A link is stored as a link and never followed. One that leads out of the tree (its target is absolute, goes
-// above the tree's own directory, or ends elsewhere) is an error unless the caller says what to do with it: a
-// restored tree must not miss in silence what it seemed to hold. Files of several names (hard links) are
-// stored once for each name.
+// A link is stored as a link and not followed. A link that leads out of the tree (its target is absolute,
+// above the tree's own directory, or elsewhere) is an error unless the caller says how to store it: a
+// restored tree must not silently lack files that it seemed to contain. A file with several names (hard
+// links) is stored once for each name.
 #pragma once
 
 #include <optional>
@@ -21,14 +20,14 @@
 
 namespace cairn {
 
-// What becomes of links that lead out of the tree.
+// How to store links that lead out of the tree.
 enum class Links {
   kRefuse,
-  kKeep,    // stored as links; what they lead to is not
-  kFollow,  // what they lead to is stored in their place
+  kKeep,    // as links, without their targets
+  kFollow,  // their targets in their place
 };
 
-// An entry below a tree, with what tells whether it changed.
+// An entry of a tree, with the facts that show whether it changed.
 struct TreeFile {
   std::string name;    // path below the tree
   FileInfo info = {};  // of a file; of others without size and times
@@ -43,9 +42,9 @@ struct TreeFile {
   bool operator==(const TreeFile& other) const;
 };
 
-// All entries below `directory`, sorted by name. Errors: NotFound if there is none; NotSupported for what
-// is not a file, directory or link, for links that leave the tree under kRefuse, for directories that contain
-// themselves, and for more files or longer paths than an archive takes.
+// All entries below `directory`, sorted by name. Errors: NotFound if it is empty; NotSupported for special
+// files, for links that leave the tree under kRefuse, for directories that contain themselves, and for more
+// files or longer paths than an archive supports.
 Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory,
                                        Links links = Links::kRefuse);
 
@@ -59,15 +58,15 @@ Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory,
 // The digest of a tree's path and content: 32 hex digits. Requires the files' SHA-256.
 std::string TreeDigest(const ArchiveRecord& record);
 
-// Errors: Corrupt naming the first entry in which the content of `tree` is another than that of `stored`.
+// Errors: Corrupt naming the first entry in which the content of `tree` differs from `stored`.
 Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored);
 
-// Reads the whole tree now and compares it with the record: nothing is missing, nothing else is inside,
-// every file has its SHA-256, and nothing changed while it was read. Errors: Corrupt naming the entry.
+// Reads the whole tree and compares it with the record: no entry is missing or added, every file has its
+// SHA-256, and nothing changed while it was read. Errors: Corrupt naming the entry.
 Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRecord& record);
 
-// The member of a store that holds this tree as it is now, compared by SHA-256; nothing if there is none.
-// The tree is read only if the names and sizes of a member of the same path agree.
+// The member of a store that holds this tree as it is now, compared by SHA-256; nullopt if there is none. The
+// tree is read only if the names and sizes of a member of the same path agree.
 Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
                                               const std::string& directory, Links links);
 

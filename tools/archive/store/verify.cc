@@ -1,7 +1,7 @@
-// A member is read in place through TarFileSystem, past the page cache: a step against its own digests, a
-// tree against the SHA-256 of each file in the record. Then the record is compared with the tar's headers,
-// entry by entry, and with the list of sums, for no digest of the step covers those. Problems are collected
-// instead of ending the check.
+// A member is read in place through TarFileSystem, past the page cache. A step is compared with its own
+// digests, a tree with the SHA-256 of each file in the record. Then the record is compared with the tar's
+// headers, entry by entry, and with the list of sums, which no digest of the step covers. Problems are
+// collected instead of ending the check.
 
 #include "tools/archive/store/verify.h"
 
@@ -37,7 +37,7 @@ Status CheckOthers(const TarIndex& index, const ArchiveRecord& record) {
   return OkStatus();
 }
 
-// In which of the tar's pieces what is damaged lies.
+// Adds to each problem the piece of the tar in which it lies.
 void NamePieces(VerifyReport& report, const TarPlace& place, const ArchiveRecord& record) {
   if (place.pieces.empty()) return;
   const std::string prefix = JoinPath(place.root, "");
@@ -48,7 +48,7 @@ void NamePieces(VerifyReport& report, const TarPlace& place, const ArchiveRecord
   }
 }
 
-// For a tree: every file against its SHA-256.
+// Compares every file of a tree with its SHA-256.
 VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const ArchiveRecord& record,
                         const ByteProgress& progress) {
   VerifyReport report;

@@ -1,4 +1,4 @@
-// Proof that an archived step is whole: its tar read back from the disk, every byte against the step's own
+// Verifies an archived member: reads its tar back from the disk and compares every byte with the step's own
 // digests.
 #pragma once
 

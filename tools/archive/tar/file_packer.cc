@@ -1,8 +1,8 @@
 // A file is cut into segments of one element type, and segments into chunks. The thread that reads the file
-// fills a chunk, submits it to the pool, and emits finished chunks oldest first. So frames come in the
-// order of the file, and about two chunks a thread are in memory. A master's chunk is tried as low halves
-// beside its bf16 weights; if those cannot be read, or too many elements differ, the chunk is packed whole.
-// If packing does not pay, it becomes a raw frame, so PackedBytesAtMost is a true bound.
+// fills a chunk, submits it to the pool, and emits finished chunks oldest first. Frames therefore come in the
+// order of the file, and about two chunks for each thread are in memory. A master's chunk is first tried as
+// low halves, completed by its bf16 weights; if those cannot be read, or too many elements differ, the chunk
+// is packed whole. A chunk that does not shrink becomes a raw frame, so PackedBytesAtMost is a true bound.
 
 #include "tools/archive/tar/file_packer.h"
 
@@ -11,11 +11,11 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSmallBytes = 64 << 10;    // stretches below are put together
-constexpr uint64_t kMergedBytes = 256 << 10;  // up to this: whoever wants one of them reads them all
+constexpr uint64_t kSmallBytes = 64 << 10;    // parts below are merged
+constexpr uint64_t kMergedBytes = 256 << 10;  // up to this: a reader of one of them reads them all
 constexpr size_t kSniffBytes = 64 << 10;
 
-// Where a master's weights lie: the one piece of the weight with the same box that holds the whole range.
+// Finds a master's weights: the piece of the weight with the same box that holds the whole range.
 void FindWeights(const StepCatalog& catalog, const Piece& piece, PackSegment& segment) {
   const TensorEntry& tensor = catalog.tensors[piece.tensor];
   if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32) return;

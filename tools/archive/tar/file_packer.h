@@ -1,4 +1,4 @@
-// Packs one file (packed_file.h) while it is read, with several threads.
+// Packs one file (packed_file.h) with several threads while it is read.
 #pragma once
 
 #include <condition_variable>
@@ -14,18 +14,18 @@
 
 namespace cairn {
 
-// A stretch of a file of one element type.
+// A part of a file with one element type.
 struct PackSegment {
   uint64_t begin = 0;
   uint64_t end = 0;
   uint8_t element_bytes = 1;
-  std::string weight_file;     // of an fp32 master: where its bf16 weights lie; empty: elsewhere, or nowhere
+  std::string weight_file;     // of an fp32 master: the file with its bf16 weights; empty: none
   uint64_t weight_offset = 0;  // of those of the element at `begin`
 };
 
-// The stretches of a step's file, by its catalog: all of it, in order. Small ones are put together.
+// The parts of a step's file, by its catalog: all of it, in order. Small ones are merged.
 std::vector<PackSegment> SegmentsOf(const StepCatalog& catalog, const ManifestFile& file);
-// For a file that nobody described.
+// For a file of unknown content.
 std::vector<PackSegment> UnknownSegments(uint64_t bytes);
 
 // Threads that encode chunks, for one file after the other.
@@ -40,7 +40,7 @@ class PackPool {
   struct Job {
     std::vector<std::byte> input;
     uint8_t element_bytes = 1;
-    bool sniff = false;                                           // nobody knows the element type
+    bool sniff = false;                                           // the element type is unknown
     std::function<Status(std::span<std::byte> weights)> weights;  // reads the bf16 weights; empty: none
     uint32_t weight_name = 0;
     uint64_t weight_offset = 0;
@@ -95,7 +95,7 @@ class FilePacker {
   PackedTable table_;
 };
 
-// The most that a packed file of so many bytes takes.
+// The largest size of the packed file.
 uint64_t PackedBytesAtMost(const std::vector<PackSegment>& segments);
 
 }  // namespace cairn

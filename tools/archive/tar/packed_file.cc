@@ -1,8 +1,8 @@
-// First the table behind the frames. It is found from the end of the file, by way of zstd's seek table, and
-// it is not believed: its sizes must add up to the file and to the stored frames. Then PackedFile, which
-// reads at any offset: it finds the frame, decodes all of it, and keeps the last few, so that small reads
-// in order decode each frame once. Who wants a frame that is being decoded waits for it; different frames
-// are decoded at the same time.
+// First the table after the frames. It is found from the end of the file, by zstd's seek table, and is not
+// trusted: its sizes must add up to the file and to the stored frames. Then PackedFile, which reads at any
+// offset: it finds the frame, decodes all of it, and keeps the last few, so that small sequential reads
+// decode each frame once. A reader of a frame that is being decoded waits for it; different frames are
+// decoded at the same time.
 
 #include "tools/archive/tar/packed_file.h"
 
@@ -23,14 +23,14 @@ constexpr uint32_t kSeekFooterMagic = 0x8F92EAB1;
 constexpr uint64_t kSkippableHeaderBytes = 8;
 constexpr uint64_t kSeekEntryBytes = 8;
 constexpr uint64_t kSeekFooterBytes = 9;
-constexpr uint64_t kFrameRecordBytes = 10;  // of the shortest one in the table
+constexpr uint64_t kFrameRecordBytes = 10;  // of the shortest record in the table
 constexpr uint64_t kLowRecordBytes = 16;    // more with low halves
 constexpr uint64_t kExceptionBytes = 6;
 constexpr uint64_t kMaxTableBytes = 1 << 30;
 constexpr size_t kMaxIdleDecoders = 4;  // decoders that are kept for the next reader
 constexpr size_t kMaxRecent = 6;        // frames that are kept, or on their way
 constexpr uint64_t kZstdBlockBytes = 128 << 10;
-// A frame whose planes do not pay: its blocks as they are.
+// A frame that does not shrink is stored as raw blocks.
 constexpr uint64_t kRawFrameOverhead = 9 + 3 * (kMaxCodecChunkBytes / kZstdBlockBytes + 1);
 
 std::string Skippable(uint32_t magic, std::string content) {
@@ -65,7 +65,7 @@ std::string EncodeTable(const PackedTable& table) {
   return std::move(out).Take();
 }
 
-// One frame's record; nothing where it makes no sense.
+// One frame's record; nullopt if it is invalid.
 std::optional<PackedFrame> DecodeFrame(ByteReader& in, PackedTable& table) {
   PackedFrame frame{.bytes = in.Get<uint32_t>(), .stored_bytes = in.Get<uint32_t>()};
   frame.element_bytes = in.Get<uint8_t>();
@@ -206,7 +206,7 @@ std::unique_ptr<PackedFile::Scratch> PackedFile::TakeScratch() {
   return scratch;
 }
 
-// Requires the mutex. The new one takes the memory of one that nobody looks at any more.
+// Requires the mutex. The new one reuses the memory of one that nobody reads any more.
 std::shared_ptr<PackedFile::Decoded> PackedFile::StartFrame(size_t frame) {
   auto decoded = std::make_shared<Decoded>();
   decoded->frame = frame;
@@ -239,7 +239,7 @@ Result<std::shared_ptr<const PackedFile::Decoded>> PackedFile::FrameAt(size_t fr
     const std::lock_guard lock(mutex_);
     decoded->status = status;
     decoded->ready = true;
-    if (!status.ok()) std::erase(recent_, decoded);  // the disk may give it the next time
+    if (!status.ok()) std::erase(recent_, decoded);  // a later read may succeed
     if (idle_.size() < kMaxIdleDecoders) idle_.push_back(std::move(scratch));
   }
   ready_.notify_all();

@@ -1,4 +1,4 @@
-// A file of the archive in fewer bytes: chunks of it as independent zstd frames, and a table of them behind.
+// Packed files of the archive: chunks as independent zstd frames, followed by a table of them.
 //
 // The frames hold what the codec made of the chunks (ckpt/codec/plane_codec.h): the bytes of every element
 // sorted into planes, so that exponents lie beside exponents; or the chunk as it is; or, of an fp32 master
@@ -51,7 +51,7 @@ struct PackedTable {
   bool operator==(const PackedTable&) const = default;
 };
 
-// Both skippable frames: what goes behind the last frame.
+// Both skippable frames, which follow the last frame.
 std::string EncodePackedTail(const PackedTable& table);
 // Room for them, with this many frames at most.
 uint64_t PackedTailBytesAtMost(uint64_t frames, uint64_t exceptions, uint64_t name_bytes);
@@ -70,12 +70,11 @@ Result<PackedTable> ReadPackedTable(const FileRange& range);
 using SiblingReader =
     std::function<Status(const std::string& name, uint64_t offset, std::span<std::byte> out)>;
 
-// The file as it was. Reads the frames that a range needs, each at once, and keeps the last few: readers of
-// neighbouring ranges share the frame between them, and wait for whoever decodes it. Safe from several
-// threads.
+// The unpacked file. Decodes whole frames and keeps the last few: readers of neighbouring ranges share the
+// frame between them, and wait for the one that decodes it. Safe from several threads.
 class PackedFile final : public ReadOnlyFile {
  public:
-  // `weights`: false refuses low halves, so that a sibling never asks for its siblings.
+  // Without `siblings` it refuses low halves, so that a sibling never asks for its own siblings.
   static Result<std::unique_ptr<PackedFile>> Open(std::string path, FileRange range, SiblingReader siblings);
 
   Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override;
@@ -110,10 +109,10 @@ class PackedFile final : public ReadOnlyFile {
   std::mutex mutex_;
   std::condition_variable ready_;
   std::vector<std::unique_ptr<Scratch>> idle_;
-  std::deque<std::shared_ptr<Decoded>> recent_;  // the one that was asked for last at the end
+  std::deque<std::shared_ptr<Decoded>> recent_;  // the most recently used one last
 };
 
-// A zstd frame of these bytes as they are. Requires at most kMaxCodecChunkBytes.
+// Appends a zstd frame of these bytes, uncompressed. Requires at most kMaxCodecChunkBytes.
 void AppendRawFrame(std::span<const std::byte> bytes, std::vector<std::byte>& out);
 
 }  // namespace cairn

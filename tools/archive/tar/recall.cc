@@ -1,7 +1,7 @@
-// A stub is recognised by its blocks alone, without the software of the tape. Stubs are sorted by what the
-// stat command prints, digits as numbers, and asked for in batches: in the order of the tape, with few
-// commands. The exit status of a recall command is not enough. What still looks like a stub afterwards was
-// not recalled.
+// A stub is recognised by its blocks alone, without the tape's software. Stubs are sorted by the output of
+// the stat command, digits as numbers, and recalled in batches: in the order of the tape, with few commands.
+// The exit status of a recall command is not enough: a file that still looks like a stub afterwards was not
+// recalled.
 
 #include "tools/archive/tar/recall.h"
 

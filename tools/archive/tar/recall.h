@@ -1,4 +1,4 @@
-// Members that a hierarchical store has moved to tape: recognised, and asked back in one go, in the order of
+// Recognises files that a hierarchical store has moved to tape, and recalls them together, in the order of
 // the tape.
 #pragma once
 
@@ -11,30 +11,31 @@
 namespace cairn {
 
 struct RecallCommands {
-  std::string stat;    // "hsm_pos {path}": prints where the file lies; sorted by that, numbers as numbers
-  std::string recall;  // "dmget {paths}"; empty: what is on tape stays there, and is not read
+  std::string stat;    // "hsm_pos {path}": prints the file's place on tape; sorted by it, numbers as numbers
+  std::string recall;  // "dmget {paths}"; empty: files on tape stay there and are not read
 };
 
-// Far fewer blocks on the disk than bytes in the file, and not a small file: it lies on tape. A file that was
-// cut to a hole by a crash looks the same; only a recall that does not bring it back tells them apart. Pure.
+// True if a file that is not small has far fewer blocks on the disk than bytes: it lies on tape. A file that
+// a crash left as a hole looks the same; only a recall that does not bring it back shows the difference.
+// Pure.
 bool LooksLikeStub(const FileFacts& facts);
 bool IsStub(const std::string& path);  // false if there is no such file
 
 // "FILE: on tape, needs recall …"
 Status NeedsRecall(const std::string& path);
 
-// The files that are stubs, in the order of the tape; as given if there is no stat command.
-// Errors: IoError where the command fails.
+// The files that are stubs, in the order of the tape; as given if there is no stat command. Errors: IoError
+// if the command fails.
 Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
                                                   const RecallCommands& commands);
 
-// Asks for all stubs among `paths`, in batches. Returns those that are stubs still; without a recall command
-// that is all of them, and none is touched. Errors: IoError where a command fails.
+// Recalls all stubs among `paths`, in batches. Returns those that are still stubs; without a recall command
+// these are all of them, and none is touched. Errors: IoError if a command fails.
 Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths,
                                            const RecallCommands& commands);
 
-// The same where all are needed. Returns how many there were. Errors: IoError too where one is a stub still;
-// NeedsRecall's if there is no command.
+// The same if all are needed. Returns the number of stubs. Errors: also IoError if one is still a stub;
+// NeedsRecall's without a command.
 Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
-// First a record as JSON and back, a pair of functions for each part. A record is written in the lowest
-// version that holds it, so that older programs refuse only what they would misread or lose. Decoding is
-// strict: names must be plain paths, files must lie in the tar's pieces, and the record encoded again must
-// be the text that was read. Then names: of tars, and escaped to UTF-8. Then the list for sha256sum, which
-// has what headers do not say of a lost sidecar.
+// First a record as JSON and back, two functions for each part. A record is written in the lowest version
+// that can hold it, so that older programs refuse only records that they would misread or shorten. Decoding
+// is strict: names must be plain paths, files must lie in the tar's pieces, and the record encoded again must
+// be the text that was read. Then names: of tars, and escaped to UTF-8. Then the list for sha256sum, from
+// which digests are rebuilt if the sidecar is lost.
 
 #include "tools/archive/tar/record.h"
 
@@ -26,10 +26,10 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRecordVersion = 2;
-constexpr int kPiecesVersion = 3;   // of a tar in pieces, which older programs would take for a damaged one
+constexpr int kPiecesVersion = 3;   // of a tar in pieces, which would look damaged to older programs
 constexpr int kTreeVersion = 4;     // of a tree with modes, links and directories, and with escaped names
 constexpr int kClaimsVersion = 5;   // with claims or a health, which older programs would lose
-constexpr int kBranchVersion = 6;   // with branches, without which the newest step is another one
+constexpr int kBranchVersion = 6;   // with branches, which decide which step is the newest
 constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
@@ -43,7 +43,7 @@ int VersionOf(const ArchiveRecord& r) {
 
 std::string NameText(const std::string& name, bool tree) { return tree ? EscapeName(name) : name; }
 
-// UnescapeName for where json's functions throw too.
+// UnescapeName for code in which json's functions throw, too.
 struct BadName : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -88,7 +88,7 @@ json ToJson(const ArchivedTree& tree) {
 }
 
 ArchivedTree TreeFromJson(const json& root) {
-  ArchivedTree tree{.followed_links = root.at("links") == "followed", .entries = {}};
+  ArchivedTree tree{.followed_links = root.at("links") == "followed"};
   for (const json& e : root.at("entries")) {
     ArchivedEntry entry{.name = NameOf(e.at("name"), true), .facts = FactsFromJson(e)};
     if (e.contains("link")) {
@@ -182,7 +182,7 @@ ArchiveRecord FromJson(const json& root) {
   return r;
 }
 
-// Every name once, and nothing below a file or link.
+// Checks that every name is there once, and nothing lies below a file or link.
 Status CheckEntries(const ArchiveRecord& record) {
   std::map<std::string_view, EntryKind> kinds;
   for (const ArchivedFile& file : record.files)
@@ -203,7 +203,7 @@ Status CheckEntries(const ArchiveRecord& record) {
   return OkStatus();
 }
 
-// Names become paths.
+// Checks names, because they become paths.
 Status CheckNames(const ArchiveRecord& record) {
   const bool tree = record.form == Form::kFiles;
   for (const ArchivedFile& file : record.files)
@@ -220,7 +220,7 @@ Status CheckNames(const ArchiveRecord& record) {
   return OkStatus();
 }
 
-// Together they are the tar, and every file lies in one of them.
+// Checks that the pieces add up to the tar, and that every file lies in one of them.
 Status CheckPieces(const ArchiveRecord& record) {
   if (record.pieces.empty()) return OkStatus();
   uint64_t left = record.tar_bytes;
@@ -268,10 +268,8 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
           .directory = JoinPath(name, StepDirName(manifest.step)),
           .tokens = IntField(manifest.state, "consumed_tokens"),
           .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
-          .source = {},
           .healthy = Healthy(manifest),
-          .branches = manifest.branches,
-          .files = {}};
+          .branches = manifest.branches};
 }
 
 std::string TarName(const ArchiveRecord& record) {
@@ -410,7 +408,8 @@ std::string SignedSidecarText(json root) {
 std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText(WithoutDigest(record)); }
 
 Result<ArchiveRecord> DecodeRecord(std::string_view text) {
-  const Result<json> parsed = ParseStrictJson(text);  // copying and printing recurse: nothing that nests deep
+  const Result<json> parsed =
+      ParseStrictJson(text);  // copying and printing recurse, so deep nesting is refused
   if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-archive")
     return Corrupt("not the sidecar of an archived member; it was damaged or cut short");
   const json& root = *parsed;

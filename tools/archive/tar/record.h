@@ -11,7 +11,7 @@
 //   all
 //                                               their records (bundle.h)
 //
-// The eight digits are the first of the content's digest, so that a name stands for one content. The entry
+// The eight digits are the first of the content's digest, so a name stands for one content. The sidecar
 // carries its own digest, like a manifest; any changed byte is caught.
 #pragma once
 
@@ -28,22 +28,21 @@
 namespace cairn {
 
 inline constexpr std::string_view kTarSuffix = ".tar";
-inline constexpr size_t kTarDigestDigits =
-    8;  // before the suffix: of the manifest's digest, or of a bundle's names
+inline constexpr size_t kTarDigestDigits = 8;  // before the suffix
 inline constexpr std::string_view kRecordSuffix = ".tar.json";
 inline constexpr std::string_view kParitySuffix = ".parity";  // behind the tar's name
 inline constexpr uint64_t kMaxRecordBytes = 512 << 20;
 
 enum class Form {
   kFull,     // a native step, every file of it
-  kWeights,  // a native step that was stripped to its weights on the way
+  kWeights,  // a native step stripped to its weights
   kFiles,    // a tree of files, whatever they are
 };
 std::string_view Name(Form form);  // "full", "weights-fp16", "files"
 
 enum class EntryKind { kFile, kDirectory, kLink };
 
-// What an entry of a tree has besides its content.
+// The metadata of an entry of a tree.
 struct EntryFacts {
   uint32_t mode = 0644;  // permission bits, 07777 at most
   uint32_t user = 0, group = 0;
@@ -55,9 +54,9 @@ struct EntryFacts {
 struct ArchivedFile {
   std::string name;  // within the step; of a tree, a path like "rank0/optim.pt"
   uint64_t bytes = 0;
-  std::string sha256;         // of the file as it was and will be again; 64 hex digits
-  uint64_t offset = 0;        // in the tar, of what is stored
-  uint64_t stored_bytes = 0;  // differs from `bytes` where the file is packed (packed_file.h)
+  std::string sha256 = {};    // of the unpacked file; 64 hex digits
+  uint64_t offset = 0;        // in the tar, of the stored bytes
+  uint64_t stored_bytes = 0;  // differs from `bytes` if the file is packed (packed_file.h)
   bool packed = false;
   EntryFacts facts = {};  // of a tree's (ArchivedTree)
   bool operator==(const ArchivedFile&) const = default;
@@ -67,19 +66,19 @@ struct ArchivedFile {
 struct ArchivedEntry {
   std::string name;  // a path like that of a file; empty: the tree's own directory
   EntryKind kind = EntryKind::kDirectory;
-  std::string target = {};  // of a link, as it says it
+  std::string target = {};  // of a link
   EntryFacts facts = {};
   bool operator==(const ArchivedEntry&) const = default;
 };
 
-// What a tree has besides its files' bytes.
+// Directories and links of a tree.
 struct ArchivedTree {
-  bool followed_links = false;  // links that lead out of it were stored as what they lead to
+  bool followed_links = false;  // links that lead out of it were stored as their targets
   std::vector<ArchivedEntry> entries = {};
   bool operator==(const ArchivedTree&) const = default;
 };
 
-// "shard-00000.h5", or "shard-00000.h5.planes.zst" where it is packed: the name in the tar.
+// The name in the tar: "shard-00000.h5", or "shard-00000.h5.planes.zst" if it is packed.
 std::string StoredName(const ArchivedFile& file);
 inline constexpr std::string_view kPackedSuffix = ".planes.zst";
 
@@ -94,36 +93,37 @@ struct ArchiveRecord {
   std::string name;  // of the run: its directory's name when it was archived
   std::string run;   // identity of the training run, as in the manifest
   int64_t step = 0;
-  std::string directory;  // of the entries in the tar: "RUN/step-00000040", of a tree "RUN/global_step40"
-  int64_t tokens = 0;     // consumed so far
+  std::string directory;           // of the entries: "RUN/step-00000040", of a tree "RUN/global_step40"
+  int64_t tokens = 0;              // consumed so far
   int64_t saved_unix_seconds = 0;  // when the source was written
   Form form = Form::kFull;
   std::string manifest_digest;        // 32 hex digits; names the content. Of a tree: TreeDigest (tree.h)
-  std::string derived_from;           // of weights: the manifest digest of the step that they were taken from
-  std::string source;                 // the step's directory, absolute; of a tree, a part of what it is
+  std::string derived_from = {};      // of weights: the manifest digest of their step
+  std::string source = {};            // its directory, absolute; a part of a tree's identity
   uint64_t tar_bytes = 0;             // in a bundle: of its entries there
   std::vector<uint64_t> pieces = {};  // bytes of each file of the tar (tar_pieces.h); empty: it is one
-  std::string bundle;                 // the tar that it lies in with others; empty: one of its own
-  uint64_t bundle_offset = 0;  // of its first header there; the files' offsets count from the tar's begin too
+  std::string bundle = {};            // that holds it; empty: it has a tar of its own
+  uint64_t bundle_offset =
+      0;  // of its first header there; the files' offsets also count from the beginning of the tar
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
-  ArchivedParity parity;
-  bool healthy = true;  // as the step's own manifest says (health.h); unknown counts as healthy
-  std::vector<int64_t> branches = {};  // as the step's own manifest says (ckpt/run/branch.h)
-  // Who asked for it (claims.h), sorted; empty in stores of older versions: nobody knows.
+  ArchivedParity parity = {};
+  bool healthy = true;                 // by the step's manifest (health.h); unknown counts as healthy
+  std::vector<int64_t> branches = {};  // by the step's manifest (ckpt/run/branch.h)
+  // Who asked for it (claims.h), sorted; empty if unknown, in stores of older versions.
   std::vector<std::string> claims = {};
-  std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest
-  // For a tree. Absent of one that a program before version 4 stored: its digest is of names, sizes and
+  std::vector<ArchivedFile> files = {};  // manifest.json first, then as in the manifest
+  // For a tree. Missing if a program before version 4 stored it: then its digest covers names, sizes and
   // times.
   std::optional<ArchivedTree> tree = {};
   bool operator==(const ArchiveRecord&) const = default;
 };
 
-// Identity and name of a step that comes from run directory `name`; no files yet.
+// The record of a step from run directory `name`, without files.
 ArchiveRecord RecordOf(const Manifest& manifest, std::string name);
 
 // "RUN-step-00000040.9f8e7d6c.tar", with ".fp16" or ".files" before the digits for the other forms
 std::string TarName(const ArchiveRecord& record);
-// The file in the store that it lies in: its own tar, or its bundle.
+// The file in the store that holds it: its own tar, or its bundle.
 std::string FileOf(const ArchiveRecord& record);
 // The manifest digest of the step that is stored, or whose weights are.
 const std::string& ContentOf(const ArchiveRecord& record);
@@ -138,24 +138,24 @@ struct TarNameParts {
   bool operator==(const TarNameParts&) const = default;
 };
 std::optional<TarNameParts> ParseTarName(std::string_view name);
-// Digits alone, as in such names.
+// A number of digits alone.
 std::optional<int64_t> ParseStepNumber(std::string_view digits);
 
-// Names may have any bytes, text must be UTF-8: "\\" for a backslash, "\xff" for a byte that is not a part of
-// valid UTF-8, the rest as it is. So stand names, link targets and paths of trees in sidecars of version 4,
-// and the path of a step in those of version 7.
+// Names may have any bytes, but text must be UTF-8: "\\" stands for a backslash, "\xff" for a byte that is
+// not part of valid UTF-8. Sidecars of version 4 write names, link targets and paths of trees like this,
+// those of version 7 also the path of a step.
 std::string EscapeName(std::string_view name);
-// The name that EscapeName() made this of. Errors: Corrupt.
+// The inverse of EscapeName(). Errors: Corrupt.
 Result<std::string> UnescapeName(std::string_view text);
 
-// The entry of the tar that Sha256Sums() goes into: kSha256SumsName, or the first of that name with ".cairn"
-// behind it that the member has no entry of.
+// The name of the entry with Sha256Sums(): kSha256SumsName, with as many ".cairn" appended as make it unique
+// in the member.
 std::string SumsName(const ArchiveRecord& record);
-// What `sha256sum -c` takes: names with a backslash or line break are escaped as sha256sum does. Of a tree a
-// comment comes first, with the path that it had and what became of links.
+// The list for `sha256sum -c`; names with a backslash or line break are escaped as sha256sum does. For a tree
+// a comment comes first, with its path and how links were stored.
 std::string Sha256Sums(const ArchiveRecord& record);
-// Enters into the record what Sha256Sums() told: every file's SHA-256, a tree's path. Errors: Corrupt naming
-// a file that is missing there.
+// The inverse: enters every file's SHA-256, and a tree's path, into the record. Errors: Corrupt naming a file
+// that is missing in the list.
 Status TakeSha256Sums(std::string_view text, ArchiveRecord& record);
 
 // The text of a sidecar: JSON that carries its own digest, so that any changed byte is caught.

@@ -1,8 +1,8 @@
 // The constructor makes two maps of an index: path to entry, and directory to names. Links are followed
-// there, once, and only to files of the tar. A packed file's size comes from its table, or from the
-// sidecar, and then nothing of the tar is read before somebody asks for it. A packed master needs weights
-// out of another entry. That entry is opened without siblings of its own, so a damaged table cannot make
-// the reading go in circles.
+// there, once, and only to files of the tar. A packed file's size comes from its table, or from the sidecar;
+// with a sidecar nothing of the tar is read until somebody asks for it. A packed master needs weights from
+// another entry. That entry is opened without siblings of its own, so a damaged table cannot cause endless
+// recursion.
 
 #include "tools/archive/tar/tar_file_system.h"
 
@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// A stretch of the tar.
+// A part of the tar.
 class TarMemberFile final : public ReadOnlyFile {
  public:
   TarMemberFile(std::string path, FileRange range) : path_(std::move(path)), range_(std::move(range)) {}
@@ -125,7 +125,7 @@ Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const ArchivedFile& entry
   const std::string path = JoinPath(tar_path_, entry.name);
   FileRange range{tar_, entry.offset, entry.stored_bytes};
   if (!entry.packed) return std::unique_ptr<File>(std::make_unique<TarMemberFile>(path, std::move(range)));
-  SiblingReader reader;  // none: what completes halves is whole itself
+  SiblingReader reader;  // none: weights that complete halves are whole themselves
   if (siblings)
     reader = [this](const std::string& name, uint64_t offset, std::span<std::byte> out) {
       return ReadSibling(name, offset, out);

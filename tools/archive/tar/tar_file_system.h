@@ -1,7 +1,8 @@
 // An archived step seen as a directory: TAR/manifest.json, TAR/shard-00000.h5 and so on, read in place.
 //
-// So whatever reads checkpoints reads archived ones too: StepReader opens one, VerifyHash proves one, without
-// a byte extracted. Packed files (packed_file.h) are seen as they were, links to files of the tar as those.
+// Code that reads checkpoints can therefore read archived ones: StepReader opens one, VerifyHash proves one,
+// and no byte is extracted. Packed files (packed_file.h) appear unpacked, and links to files of the tar as
+// those files.
 #pragma once
 
 #include <map>
@@ -36,14 +37,14 @@ class TarFileSystem final : public ReadOnlyFileSystem {
 
  private:
   TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar);
-  // For a file or directory of the tar, "" of the tar itself; nothing for a path elsewhere.
+  // The name of a file or directory of the tar, "" for the tar itself; nullopt for a path elsewhere.
   std::optional<std::string> NameOf(std::string path) const;
   Result<const ArchivedFile*> Entry(const std::string& path) const;
   Result<std::unique_ptr<File>> OpenEntry(const ArchivedFile& entry, bool siblings);
   Status ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out);
-  // Makes a path's last name a name of its directory, and so on upwards.
+  // Adds a path to its directory, and that one to its own, up to the root.
   void Show(const std::string& path);
-  // What a link leads to, where that is a file of the tar.
+  // The file of the tar that a link leads to; null if there is none.
   const ArchivedFile* FileBehind(std::string name, const std::map<std::string, std::string>& links) const;
 
   const std::string tar_path_;
@@ -52,7 +53,7 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   std::map<std::string, const ArchivedFile*, std::less<>> by_name_;
   std::map<std::string, std::set<std::string>, std::less<>> directories_;  // "" and below -> names
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<File>> siblings_;  // that low halves were completed from
+  std::map<std::string, std::shared_ptr<File>> siblings_;  // whose weights complete low halves
 };
 
 }  // namespace cairn

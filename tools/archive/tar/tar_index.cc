@@ -1,7 +1,7 @@
-// libarchive reads the headers and skips the data. Each entry is judged as it comes: kind, path, directory,
-// size. Any other shape ends the reading, because names become paths later. An entry's data ends, in whole
-// blocks, where the next header starts. So its offset is counted back from there, however long its own
-// headers are, and a tar that was cut short shows at the same place.
+// libarchive reads the headers and skips the data. Each entry is checked as it comes: kind, path, directory,
+// size. Any other shape is an error, because names become paths later. An entry's data ends, in whole blocks,
+// where the next header starts. Its offset is therefore counted back from there, however long its own headers
+// are; a truncated tar is noticed at the same place.
 
 #include "tools/archive/tar/tar_index.h"
 
@@ -22,7 +22,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kReadBytes = 64 << 10;   // around a header
-constexpr size_t kMaxTarEntries = 1 << 20;  // no topology has more ranks
+constexpr size_t kMaxTarEntries = 1 << 20;  // more than any topology has ranks
 
 struct FreeReader {
   void operator()(archive* a) const { archive_read_free(a); }
@@ -31,7 +31,7 @@ struct FreeReader {
 // Feeds libarchive from a File.
 struct Source {
   std::unique_ptr<File> file;
-  uint64_t begin = 0;  // of the stretch
+  uint64_t begin = 0;  // of the part
   uint64_t bytes = 0;  // of it
   uint64_t at = 0;     // in it
   std::vector<std::byte> window = std::vector<std::byte>(kReadBytes);
@@ -60,8 +60,8 @@ la_int64_t Skip(archive*, void* context, la_int64_t request) {
 
 using HeaderTaker = std::function<Status(archive_entry*, uint64_t header_offset)>;
 
-// Hands on every header of a stretch of `file`; returns where the next one would be. Offsets count from its
-// begin. `shown` is what messages call it.
+// Passes on every header of a part of `file`; returns the offset of the next one. Offsets count from the
+// beginning of the part. `shown` is its name in messages.
 Result<uint64_t> ReadHeaders(FileSystem& fs, const std::string& shown, const std::string& file,
                              uint64_t begin, uint64_t bytes, const HeaderTaker& take) {
   Source source{.begin = begin, .bytes = bytes};
@@ -83,7 +83,7 @@ Result<uint64_t> ReadHeaders(FileSystem& fs, const std::string& shown, const std
   return archive_read_header_position(reader.get());
 }
 
-// "RUN/step-00000040/shard-00000.h5" -> directory and name; nothing for any other shape. Of a tree the name
+// "RUN/step-00000040/shard-00000.h5" -> directory and name; nullopt for any other shape. In a tree the name
 // is a path and the second part any name; "RUN/NAME/" is the tree's own directory and has the name "".
 std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_view path, bool tree,
                                                                   bool directory) {
@@ -105,8 +105,8 @@ class Indexer {
  public:
   explicit Indexer(Form form) : tree_(form == Form::kFiles) {}
 
-  // The entries of a stretch of `file`, which messages call `shown`; their offsets count from `base` bytes
-  // before the stretch.
+  // Adds the entries of a part of `file`, called `shown` in messages; their offsets count from `base` bytes
+  // before the part.
   Status AddFrom(FileSystem& fs, const std::string& shown, const std::string& file, uint64_t begin,
                  uint64_t bytes, uint64_t base) {
     path_ = shown;
@@ -148,14 +148,14 @@ class Indexer {
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return bad("has no size");
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
-    last_ = {.name = name, .bytes = bytes, .sha256 = {}, .offset = header_offset, .stored_bytes = bytes};
+    last_ = {.name = name, .bytes = bytes, .offset = header_offset, .stored_bytes = bytes};
     last_.facts = FactsOf(entry);
     placed_ = false;
     return *kind == EntryKind::kFile ? AddFile(split->second, bad)
                                      : AddOther(*kind, split->second, archive_entry_symlink(entry), bad);
   }
 
-  // Nothing where it is neither a file nor, in a tree, a directory or symbolic link.
+  // nullopt unless it is a file or, in a tree, a directory or symbolic link.
   std::optional<EntryKind> KindOf(archive_entry* entry) const {
     if (archive_entry_hardlink(entry) != nullptr) return std::nullopt;
     const auto type = archive_entry_filetype(entry);
@@ -195,7 +195,7 @@ class Indexer {
     return OkStatus();
   }
 
-  // An entry's data ends, filled up to whole blocks, where the next header starts.
+  // An entry's data ends, in whole blocks, where the next header starts.
   Status PlaceLast(uint64_t next_header) {
     if (std::exchange(placed_, true)) return OkStatus();
     const bool file = std::exchange(is_file_, true);
@@ -210,7 +210,7 @@ class Indexer {
   const bool tree_;
   std::string path_;
   uint64_t tar_bytes_ = 0;  // where the file ends
-  ArchivedFile last_;       // by its name in the tar and its header's offset
+  ArchivedFile last_;       // with its name in the tar and its header's offset
   bool is_file_ = true;     // that one
   bool placed_ = true;      // its data has its offset
   uint64_t end_ = 0;

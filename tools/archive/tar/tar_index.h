@@ -1,9 +1,9 @@
 // The entries of an archived step's tar, read from its headers alone. Nothing in them is trusted.
 //
-// A member of an archive is a plain pax tar of RUN/step-N/FILE entries, regular files all; of a tree (a tar's
-// name tells, record.h) RUN/NAME/PATH, directories and symbolic links too. Whatever else a tar can say
-// (absolute paths, "..", hard links, devices, duplicates, sparse files, entries below a link) is refused
-// here, before a byte is extracted.
+// A member of an archive is a plain pax tar of regular files RUN/step-N/FILE; the tar of a tree, known by its
+// name (record.h), has RUN/NAME/PATH, and also directories and symbolic links. Everything else that a tar can
+// contain (absolute paths, "..", hard links, devices, duplicates, sparse files, entries below a link) is
+// refused here, before a byte is extracted.
 #pragma once
 
 #include <string>
@@ -25,26 +25,26 @@ struct TarIndex {
   std::string directory;                   // "RUN/step-00000040", common to all entries
   std::vector<ArchivedFile> files;         // without SHA-256; `bytes` of packed ones are 0
   std::vector<ArchivedEntry> others = {};  // directories and links of a tree
-  uint64_t end = 0;                        // behind the last entry, filled up to a whole block
+  uint64_t end = 0;                        // of the last entry, in whole blocks
 };
 
-// Where a member's entries lie: in all of a tar, in the pieces of one, or in a stretch of a bundle.
+// The place of a member's entries: a whole tar, the pieces of one, or a part of a bundle.
 struct TarPlace {
-  std::string root;  // what messages call it, and the directory that it is seen as
+  std::string root;  // its name in messages, and the directory that a view of it shows
   std::string file;
   Form form = Form::kFull;
   uint64_t begin = 0;
-  uint64_t bytes = UINT64_MAX;        // as far as the file goes
+  uint64_t bytes = UINT64_MAX;        // up to the end of the file
   std::vector<uint64_t> pieces = {};  // bytes of each (tar_pieces.h), `file` being the first; empty: one file
 };
-// A tar that holds one member, under any path; its name tells the form.
+// The place of a tar that holds one member, under any path; the form follows from its name.
 TarPlace PlaceOfTar(const std::string& path);
 
 // "a/b/c": no "..", nothing empty, not absolute, and not too long.
 bool IsPlainPath(std::string_view path);
 
-// Reads the headers there, skipping the data. Offsets count from the begin of the first file. Errors: Corrupt
-// naming the piece, or the entry and what is wrong with it.
+// Reads the headers there and skips the data. Offsets count from the beginning of the first file. Errors:
+// Corrupt naming the piece, or the entry and its fault.
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place);
 // The last entry of a tar, whatever its name. Errors: Corrupt.
 Result<ArchivedFile> ReadLastEntry(FileSystem& fs, const std::string& path);

@@ -1,8 +1,8 @@
 // Writing and repairing go group by group, so memory is that of one group whatever the size of the tar.
 // Layout derives every place from the tar's size and the shape of a stripe. In a group, neighbouring blocks
-// belong to different stripes, so a burst of damage takes few blocks of each. Repairing takes a read error
-// for damage: the block's digest fails either way. It reads parity only for groups with damage, and parity
-// blocks have digests too.
+// belong to different stripes, so a burst of damage hits few blocks of each. A read error counts as damage:
+// the block's digest fails either way. Parity is read only for groups with damage, and parity blocks have
+// digests, too.
 
 #include "tools/archive/tar/tar_parity.h"
 
@@ -26,7 +26,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kFixedBytes = 8 + 4 * 3 + 8 * 3;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
 
-// What follows from the tar's size and the stripe's shape.
+// Sizes that follow from the tar's size and the stripe's shape.
 struct Layout {
   StripeShape shape;
   uint64_t tar_bytes = 0;
@@ -53,7 +53,7 @@ struct Layout {
 
 using Block = std::vector<std::byte>;
 
-// The blocks of one group, those of the tar and their parity; which of them are good.
+// The blocks of one group, data and parity, and which of them are good.
 struct Group {
   explicit Group(const Layout& layout)
       : data(layout.group_blocks(), Block(kParityBlockBytes)),
@@ -96,7 +96,7 @@ std::string EncodeHeader(const Header& header) {
   return text;
 }
 
-// The facts of an open parity file.
+// Reads and checks the header of an open parity file.
 Result<Header> ReadHeader(FileSystem& fs, File& file) {
   const auto corrupt = [&](std::string_view what) { return Corrupt("{}: {}", file.path(), what); };
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(file.path()));
@@ -136,8 +136,8 @@ Result<Header> ReadHeader(FileSystem& fs, File& file) {
   return header;
 }
 
-// The tar's blocks of a group; those beyond its end are zeros. It reads past a block that cannot be read, and
-// returns the first error at the end.
+// Reads the tar's blocks of a group; those beyond its end are zeros. Continues after a block that cannot be
+// read, and returns the first error.
 Status ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
   Status first;
   for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
@@ -260,7 +260,7 @@ class Repairer {
   Status RepairGroup(uint64_t number) {
     const Layout& layout = header_.layout;
     const uint64_t stripes = layout.stripes(number);
-    // A block that cannot be read is repaired as a damaged one is: its digest is not that of the header.
+    // A block that cannot be read is repaired like a damaged one: its digest differs from the header's.
     (void)ReadGroup(tar_, tar_bytes_, layout, number, group_);
     group_.data_good.assign(layout.group_blocks(), true);
     bool whole = true;
@@ -326,7 +326,7 @@ Result<double> ReadParityShare(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
   CAIRN_ASSIGN_OR_RETURN(const Header header, ReadHeader(fs, *file));
   const StripeShape& shape = header.layout.shape;
-  return (shape.parity - 0.5) / shape.data;  // more than a block less has, and safe from rounding
+  return (shape.parity - 0.5) / shape.data;  // more than one block fewer has, and safe from rounding
 }
 
 Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
@@ -334,7 +334,7 @@ Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace
   CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
   CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(fs, *parity));
   const uint64_t bytes = header.layout.tar_bytes;
-  uint64_t there = bytes;  // of pieces: what cannot be read of them is repaired too
+  uint64_t there = bytes;  // of pieces: unreadable parts are repaired, too
   if (place.pieces.empty()) {
     CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
   } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {

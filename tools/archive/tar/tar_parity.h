@@ -1,9 +1,9 @@
 // Blocks beside a tar that repair it: Reed-Solomon (ckpt/codec/erasure.h, ISA-L) over blocks of its bytes,
 // whatever they mean, with a digest of each block that tells which ones are damaged.
 //
-// The tar is cut into blocks of 64 KiB, and those into groups of 32 stripes. A stripe takes every 32nd block
-// of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired, wherever it
-// lies; the memory is that of a group, 64 MiB.
+// The tar is cut into blocks of 64 KiB, and the blocks into groups of 32 stripes. A stripe takes every 32nd
+// block of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired,
+// wherever it lies; the memory is that of a group, 64 MiB.
 //
 // STORE/TAR.parity, little-endian:
 //   u8[8] "CAIRNTPR" (before: "CAIRNPAR"), u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a
@@ -27,7 +27,7 @@ namespace cairn {
 inline constexpr uint64_t kParityBlockBytes = 64 << 10;
 inline constexpr uint64_t kStripesOfGroup = 32;
 
-// That can be had, of the data.
+// The most parity, as a fraction of the data.
 inline constexpr double kMaxTarParity = 0.5;
 
 // Blocks of a stripe for parity of at least `fraction` of the data. Errors: InvalidArgument beyond
@@ -38,23 +38,21 @@ struct StripeShape {
 };
 Result<StripeShape> ShapeFor(double fraction);
 
-// What the parity file of a tar takes; 0 without parity. Errors: ShapeFor's.
+// The size of a tar's parity file; 0 without parity. Errors: ShapeFor's.
 Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction);
 
-// Writes the parity of the tar at `path`, synced, under a name that counts. Returns what the sidecar says of
-// it. `source`: where the tar lies, until it gets its name. Errors: those of the disk, of reading the tar
-// too; nothing is left then.
+// Writes and syncs the parity file of the tar at `path`. Returns its entry in the sidecar. `source`: where
+// the tar lies until it is renamed. Errors: those of the disk, also of reading the tar; nothing is left then.
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, double fraction,
                                       const TarPlace& source);
 
-// The share that makes parity of the same shape as the file at `path`, by its header. Errors: Corrupt if
-// that is damaged.
+// The share that gives parity of the same shape as the file at `path`, by its header. Errors: Corrupt if that
+// is damaged.
 Result<double> ReadParityShare(FileSystem& fs, const std::string& path);
 
-// Writes the files of the tar at `place` again as those of `target`, damaged blocks computed from the others;
-// a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt if too
-// much of a stripe is lost, or the parity itself is; what was written is removed then. Returns how many
-// blocks were computed.
+// Writes the files of the tar at `place` again as those of `target`, with damaged blocks computed from the
+// others; truncated, lengthened and missing pieces are restored. Returns how many blocks were computed.
+// Errors: Corrupt if too much of a stripe, or the parity itself, is lost; the new files are removed then.
 Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
-// PiecesFile makes one file of all pieces: offsets count through them, and a piece is opened when a byte of
-// it is read. What reads tars therefore knows nothing of pieces. Without a sidecar the pieces are found by
-// their names; a gap in their numbers is an error, but names cannot say whether the last ones are there.
-// TarFilesWriter is the way back: it cuts a stream of bytes at the sizes that the pieces had.
+// PiecesFile presents all pieces as one file; a piece is opened when a byte of it is read. Code that reads
+// tars therefore does not know of pieces. Without a sidecar the pieces are found by their names; a gap in
+// their numbers is an error, but names cannot show whether the last ones are missing. TarFilesWriter is the
+// inverse: it cuts a stream of bytes at the sizes that the pieces had.
 
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxPieces = 1 << 20;  // as many as entries
 
-// Pieces, one behind the other.
+// Pieces as one file.
 class PiecesFile final : public ReadOnlyFile {
  public:
   PiecesFile(FileSystem& fs, const TarPlace& place, bool past_cache)

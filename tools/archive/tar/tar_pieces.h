@@ -1,10 +1,10 @@
-// A tar that is too large for one file of the store lies in pieces: X.tar, X.tar.2, X.tar.3 and so on.
+// Tars in pieces: a tar that is too large for one file of the store lies in X.tar, X.tar.2, X.tar.3 and so
+// on.
 //
-// It is cut between entries, so that no piece but one of a single entry exceeds the limit, and every piece
-// has the end of a tar: any tar program lists and extracts it alone (this is not a multi-volume archive of
-// tar -M). One behind the other they are the member's tar, as `cat X.tar X.tar.2 | tar -xi` reads it. Offsets
-// count from the begin of the first, as if they were one file; the sidecar says how many bytes each has
-// (record.h).
+// It is cut between entries, so only a piece of a single entry can exceed the limit. Every piece has the end
+// of a tar: any tar program lists and extracts it alone (this is not a multi-volume archive of tar -M).
+// Concatenated, the pieces are the member's tar, as `cat X.tar X.tar.2 | tar -xi` reads it. Offsets count
+// from the beginning of the first, as in one file; the sidecar has the bytes of each (record.h).
 #pragma once
 
 #include <map>
@@ -19,22 +19,22 @@
 
 namespace cairn {
 
-// "X.tar", 3 -> "X.tar.3"; 1: itself. The mark of a file that is being written stays at the end.
+// "X.tar", 3 -> "X.tar.3"; 1: itself. The suffix of a file that is being written stays at the end.
 std::string TarPieceName(std::string_view tar, size_t number);
-// What the name of any piece but the first tells; nothing for any other name.
+// The parts of the name of any piece but the first; nullopt for any other name.
 struct TarPieceParts {
   std::string tar;
   size_t number = 0;
 };
 std::optional<TarPieceParts> ParseTarPieceName(std::string_view name);
 
-// For each tar in a directory: the numbers of the pieces that are there besides the first, ascending.
+// For each tar in a directory: the numbers of its pieces, without the first, ascending.
 Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,
                                                                  const std::string& directory);
 
 // Paths of a tar's files.
 std::vector<std::string> FilesOf(const TarPlace& place);
-// Those of them in which any of these files of a member lies.
+// Those that contain any of these files of a member.
 std::vector<std::string> FilesWith(const TarPlace& place, const ArchiveRecord& record,
                                    const std::vector<std::string>& names);
 // A tar without a sidecar, with the pieces that are there. Errors: Corrupt naming one that is missing.
@@ -42,11 +42,11 @@ Result<TarPlace> FindTar(FileSystem& fs, const std::string& path);
 
 // Bytes of all files. Errors: Corrupt naming a piece that is missing or has another size than it should.
 Result<uint64_t> StatTar(FileSystem& fs, const TarPlace& place);
-// All files as one. Pieces are opened once they are read, so that nothing is recalled from tape that nobody
-// asked for; `fs` must live as long. `past_cache`: past_cache_file.h.
+// All files as one. A piece is opened when it is read, so that nothing else is recalled from tape; `fs` must
+// outlive the result. `past_cache`: past_cache_file.h.
 Result<std::shared_ptr<File>> OpenTar(FileSystem& fs, const TarPlace& place, bool past_cache);
 
-// Writes the files of a tar, front to back, where the size of each is known.
+// Writes the files of a tar of known sizes, front to back.
 class TarFilesWriter {
  public:
   TarFilesWriter(FileSystem& fs, WriteRing& ring, TarPlace place, uint64_t bytes);

@@ -29,11 +29,11 @@ struct FreeWriter {
   void operator()(archive* writer) const { archive_write_free(writer); }
 };
 
-// For a file whose entries have so many.
+// The size of a file with so many bytes of entries.
 uint64_t PieceBytes(uint64_t entries) { return PageUp(entries + kEndBytes); }
 
-// What a header is written into. Then the rest is refused: closing would continue with all of the entry's
-// bytes, and archive_write_fail() before it leaks what archive_write_open() took.
+// Receives a header and then refuses the rest: closing would continue with all of the entry's bytes, and
+// archive_write_fail() before it leaks memory of archive_write_open().
 struct HeaderSink {
   std::string text;
   bool whole = false;
@@ -50,8 +50,8 @@ bool IsAscii(const std::string& text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// Names that are not ASCII are told to be bytes, in whatever encoding: libarchive would translate them from
-// that of a locale, which we have none of.
+// Names that are not ASCII are declared as bytes of any encoding: libarchive would translate them from the
+// locale's encoding, and no locale is set.
 void SetFormat(archive* writer, const TarWriter::Header& header, bool extended) {
   extended || header.of_tree ? archive_write_set_format_pax(writer)
                              : archive_write_set_format_pax_restricted(writer);
@@ -60,8 +60,8 @@ void SetFormat(archive* writer, const TarWriter::Header& header, bool extended) 
   archive_write_set_bytes_per_block(writer, 0);  // handed over at once
 }
 
-// `extended`: with a pax header whether the size needs one or not, by way of a time below the second, or of
-// the time of access where the other counts.
+// `extended`: forces a pax header even if the size needs none, by a time below the second, or by an access
+// time if that time matters.
 void SetFacts(archive_entry* entry, const TarWriter::Header& header, bool extended) {
   const EntryFacts& facts = header.facts;
   archive_entry_set_perm(entry, static_cast<mode_t>(facts.mode));
@@ -96,7 +96,7 @@ Result<std::string> HeaderOf(const TarWriter::Header& header, uint64_t bytes, bo
   return std::move(sink.text);
 }
 
-// For a step's file nothing but its time counts.
+// A step's file needs only its time.
 TarWriter::Header PlainHeader(const std::string& name, int64_t modified_unix_seconds) {
   return {.name = name, .facts = {.modified_unix_seconds = modified_unix_seconds}};
 }

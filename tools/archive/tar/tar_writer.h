@@ -1,11 +1,10 @@
 // Writes a pax tar of files, directories and links, front to back, in bounded memory.
 //
-// libarchive makes the headers; the data goes past it, because libarchive must know an entry's size before
-// its first byte and a packed file's is known after its last (packed_file.h). Such an entry gets a header for
-// the largest size it can have, and the true one is put in its place, equally long, before the file is
-// synced. The file is padded with zeros to whole pages, as a tar may be, so that it can be written and read
-// back past the page cache. Where that makes it larger than it may be, it goes on in a next piece
-// (tar_pieces.h).
+// libarchive makes the headers only: it must know an entry's size before its first byte, and a packed file's
+// size is known after its last (packed_file.h). Such an entry gets a header for the largest size that it can
+// have, and the true header, equally long, replaces it before the file is synced. The file is padded with
+// zeros to whole pages, as a tar may be, so that it can be written and read back past the page cache. If the
+// file would become too large, it continues in the next piece (tar_pieces.h).
 #pragma once
 
 #include <memory>
@@ -24,25 +23,25 @@ class TarWriter {
   static Result<std::unique_ptr<TarWriter>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
                                                    uint64_t most = 0);
 
-  // What an entry is besides its bytes.
+  // The metadata of an entry.
   struct Header {
     std::string name;
     EntryKind kind = EntryKind::kFile;
     std::string target = {};  // of a link
     EntryFacts facts = {};
-    bool of_tree = false;  // its owner and the fraction of its time are told
+    bool of_tree = false;  // its owner and the fraction of its time are written
   };
 
   // Starts an entry; the one before it must be whole. Errors: InvalidArgument if bytes of it are missing.
   Status Begin(Header header, uint64_t bytes);
   Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
-  // The same for an entry of at most `bytes`, which ends with what comes next.
+  // The same for an entry of at most `bytes`; the next call but Write() ends it.
   Status BeginUpTo(Header header, uint64_t bytes);
   // The next bytes of the entry. Errors: those of the disk; InvalidArgument if they are too many.
   Status Write(std::span<const std::byte> bytes);
-  // Whole entries of another tar, as they are there.
+  // Appends whole entries of another tar, unchanged.
   Status Append(std::span<const std::byte> blocks);
-  // End marker, padding, true headers, sync and close. Returns the bytes of the whole tar.
+  // Writes end marker, padding and true headers, syncs and closes. Returns the bytes of the whole tar.
   Result<uint64_t> Finish();
 
   // Where the next byte goes: after Begin(), of the entry's data.

@@ -1,4 +1,4 @@
-// `cairn archive`: steps into a store as tar files, with proof; and back.
+// `cairn archive`: stores steps as tar files, proves them, and restores them.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
-// The verb plans under the store's lock, asks for all files of the plan from tape at once, and then makes
-// bundles by a plan of its own for each (bundler.h), from what has come back.
+// The verb plans under the store's lock, recalls all files of the plan from tape at once, and then makes the
+// bundles, with a new plan before each (bundler.h).
 
 #include <cstdio>
 #include <memory>
@@ -23,7 +23,7 @@ struct BundleOptions {
   bool json = false;
 };
 
-// All that waits, or says what it would do.
+// Bundles everything that waits, or prints the plan.
 Result<int> RunBundle(const BundleOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));

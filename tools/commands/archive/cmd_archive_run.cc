@@ -1,6 +1,6 @@
-// Arguments become sources, and each source is archived by the process of the launch that takes it
-// (team.h). A source that fails is a problem and ends nothing. A process that others outlast exits 0,
-// because mpirun would end the others; the last one's exit status covers all of them.
+// Arguments become sources, and each source is archived by the process of the launch that takes it (team.h).
+// The run continues after a source that fails. A process that ends before others exits with 0, because mpirun
+// would end the others; the exit status of the last one covers all of them.
 
 #include <cstdio>
 #include <cstdlib>
@@ -52,11 +52,12 @@ class Runner {
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = StoreSource(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-    // The newest healthy step of a run directory stays as a matter of course; one that was named is refused.
+    // The newest healthy step of a run directory stays without a message; to name that step itself is an
+    // error.
     const Status failure = !outcome.ok()                      ? outcome.status()
                            : outcome->newest && source.of_run ? OkStatus()
                                                               : outcome->kept;
-    ShareResult share{.stored_members = outcome.ok() && outcome->stored, .failures = {}};
+    ShareResult share{.stored_members = outcome.ok() && outcome->stored};
     if (failure.ok()) return share;
     PrintProblem(failure.message());
     code_ = std::max<int>(code_, ArchiveExitCode(failure));
@@ -98,14 +99,14 @@ class Runner {
                           [&](uint64_t done) { progress.Update(done); });
   }
 
-  // What a reader of the member will miss, or would not expect.
+  // Reports links that lead out of the tree.
   static void NoteLinks(const ArchiveSource& source, const std::vector<TreeFile>& files) {
     const auto leaving = std::ranges::count_if(files, &TreeFile::leaves);
     if (leaving > 0)
       PrintProblem(fmt::format("note: {}: {} links lead out of the tree; {}", source.path, leaving,
                                source.links == Links::kKeep
-                                   ? "they are stored as links, what they lead to is not"
-                                   : "what they lead to is stored in their place"));
+                                   ? "they are stored as links, without their targets"
+                                   : "their targets are stored in their place"));
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
@@ -126,7 +127,7 @@ class Runner {
     return outcome;
   }
 
-  // As far as is seen without reading a step.
+  // Decides without reading the step.
   bool StaysAsNewest(const ArchiveSource& source) const {
     if (!source.native) return false;
     const std::filesystem::path step = CanonicalPath(source.path);
@@ -195,7 +196,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   }
   CAIRN_ASSIGN_OR_RETURN(const bool last, shared.IsLast());
   int code = runner.Finish();
-  if (!last) return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+  if (!last) return kExitDone;  // mpirun ends all others if one fails; the last one reports every failure
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, shared.Collect());
   for (const ShareResult& share : shares)
     if (!share.failures.empty()) code = std::max<int>(code, kExitCheckFailed);

@@ -1,7 +1,6 @@
-// Arguments become absolute paths. All but an uninstall read the policy first, since a schedule of a broken
-// one helps nobody; an uninstall must work when the policy is what is broken. Then the text is printed, or
-// a plan (schedule_install.h) is shown or done, step by step, so that a failure half-way shows what was
-// done before it.
+// Arguments become absolute paths. The policy is read first, because a schedule of a broken policy is
+// useless; only an uninstall must work without it. Then the text is printed, or a plan (schedule_install.h)
+// is shown or done, step by step, so that a failure half-way shows which steps were done.
 
 #include <unistd.h>
 
@@ -46,7 +45,7 @@ Result<ScheduleOptions> Complete(const ScheduleArguments& arguments) {
   o.log = o.log.empty() ? o.policy + ".log" : Absolute(o.log);
   if (const char* path = std::getenv("PATH")) o.search_path = path;
   if (arguments.uninstall) return o;
-  // A schedule of a broken policy, or of no program, helps nobody.
+  // A schedule of a broken policy, or without a program, is useless.
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(arguments.policy));
   o.tag = policy.tag;
   if (::access(o.cairn.c_str(), X_OK) != 0)
@@ -62,7 +61,7 @@ void PrintTexts(const ScheduleOptions& o, Scheduler scheduler) {
   if (scheduler == Scheduler::kCron) fmt::print("{}", CrontabLine(o));
 }
 
-// What is done is said as it is done: a failure half-way names what was before it.
+// Each step is printed as it is done, so that a failure half-way shows the steps before it.
 Status Do(const SchedulePlan& plan, const ScheduleArguments& arguments, ordered_json& facts) {
   for (const ScheduleStep& step : plan.steps) {
     std::string added;

@@ -21,7 +21,6 @@ ArchiveMember Member(int64_t step, uint64_t bytes, const std::string& bundle = "
           .tar = TarName(record),
           .bytes = bytes,
           .state = MemberState::kVerified,
-          .trouble = {},
           .record = record};
 }
 

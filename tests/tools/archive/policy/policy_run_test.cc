@@ -21,7 +21,7 @@ class PolicyRunTest : public testing::Test {
     policy_.store = dir_ / "store";
     policy_.status = dir_ / "status.json";
     policy_.runs = {dir_ / "gpt"};
-    policy_.classes = {{.last = 5, .steps = {}}};
+    policy_.classes = {{.last = 5}};
     for (const int64_t step : {10, 20}) Make(step);
   }
 
@@ -97,7 +97,7 @@ TEST_F(PolicyRunTest, ASourceThatFailsEndsNothing) {
 
 TEST_F(PolicyRunTest, PrunesWhatNoClassAsksForAnyMore) {
   Run();
-  policy_.classes = {{.last = 1, .steps = {}}};
+  policy_.classes = {{.last = 1}};
   policy_.delete_stored = true;
   const RunReport report = Run();
   EXPECT_EQ(report.failures, Lines{});

@@ -28,7 +28,7 @@ class PruneTest : public testing::Test {
  protected:
   PruneTest() {
     EXPECT_TRUE(MakeDirs(fs, store_.directory()).ok());
-    policy_ = Of("weekly", {dir_ / "e*/gpt"}, {.last = 1, .steps = {}});
+    policy_ = Of("weekly", {dir_ / "e*/gpt"}, {.last = 1});
   }
 
   Policy Of(const std::string& tag, std::vector<std::string> runs, KeepClass keep) const {
@@ -197,7 +197,7 @@ TEST_F(PruneTest, AnEmptiedStepIsStoredWhereTheStoreHasThisVeryRunsStep) {
 
 TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
   Make("e1/gpt", 2, 'a');
-  Policy daily = Of("daily", {dir_ / "e1/gpt"}, {.last = 1, .steps = {}});
+  Policy daily = Of("daily", {dir_ / "e1/gpt"}, {.last = 1});
   Run(policy_);
   Run(daily);
   EXPECT_EQ(Stored(), (Members{"a:2:daily, weekly"}));
@@ -216,7 +216,7 @@ TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
 
 TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
-  Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2, .steps = {}}));
+  Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2}));
   const uint64_t large = uint64_t{1} << 40;
   ASSERT_TRUE(MakeBundles(store_, {.sizes = {large, large, large}, .all = true}).ok());
   Run(policy_);
@@ -289,7 +289,7 @@ TEST_F(PruneTest, ARunThatWasArchivedAndRemovedIsANote) {
 
 TEST_F(PruneTest, ClassesThatCanNeverAskForAnythingAreAFailure) {
   Make("e1/gpt", 10, 'a');
-  policy_.classes = {{.every = 20, .steps = {}}};
+  policy_.classes = {{.every = 20}};
   EXPECT_TRUE(MakePlan(fs, policy_, 0, 0)->failures.empty());  // not yet
   Make("e1/gpt", 30, 'a');
   EXPECT_EQ(MakePlan(fs, policy_, 0, 0)->failures.size(), 1u);

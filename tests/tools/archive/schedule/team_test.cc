@@ -65,7 +65,7 @@ class TeamStoreTest : public testing::Test {
   }
   ShareResult Work() {
     ++worked_;
-    return {.stored_bytes = 5, .stored_members = 1, .failures = {}};
+    return {.stored_bytes = 5, .stored_members = 1};
   }
 
   FileSystem& fs_ = FileSystem::Posix();
