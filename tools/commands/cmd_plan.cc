@@ -1,6 +1,6 @@
-// Complete the options, take a calibration, search, and print the best plans with what they cost. Job
-// scripts come before the output, and all their paths are checked before the first one is written, so that
-// no old script stands among new ones.
+// Complete the options, take a calibration, search, and print the best plans with their costs. Job scripts
+// come before the output, and all their paths are checked before the first one is written: old scripts never
+// mix with new ones.
 
 #include <memory>
 
@@ -16,7 +16,7 @@
 namespace cairn {
 namespace {
 
-Result<Calibration> CalibrationOf(const PlanOptions& options) {
+Result<Calibration> CalibrationOf(const PlanFlags& options) {
   const PlanRequest& request = options.request;
   if (options.calibrate.empty()) return BuiltInCalibration(request.cluster, request.program);
   CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
@@ -25,8 +25,7 @@ Result<Calibration> CalibrationOf(const PlanOptions& options) {
 }
 
 // The path of each script. Nothing is written if one of them exists.
-Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
-                                              const std::vector<PlanFacts>& plans) {
+Result<std::vector<std::string>> WriteScripts(const PlanFlags& options, const std::vector<PlanFacts>& plans) {
   FileSystem& fs = FileSystem::Posix();
   std::vector<std::string> paths;
   for (const PlanFacts& plan : plans) {
@@ -45,7 +44,7 @@ Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
   return paths;
 }
 
-Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
+Result<int> RunPlan(CLI::App& app, PlanFlags& options) {
   CAIRN_RETURN_IF_ERROR(CompletePlanOptions(app, options));
   CAIRN_ASSIGN_OR_RETURN(const Calibration calibration, CalibrationOf(options));
   CAIRN_ASSIGN_OR_RETURN(const SearchResult result, Search(options.request, calibration, options.top));
@@ -72,14 +71,14 @@ Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
       fmt::print("{} {}\n", options.dry_run ? "would write" : "wrote", script);
   }
   if (!plans.empty()) return kExitDone;
-  PrintProblem("no plan is left; the table above says how many each rule excluded");
+  PrintProblem("no plan is left; the table above shows how many each rule excluded");
   return kExitCheckFailed;
 }
 
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, Verb& verb) {
-  const auto options = std::make_shared<PlanOptions>();
+  const auto options = std::make_shared<PlanFlags>();
   CLI::App* plan = app.add_subcommand(
       "plan", "find the fastest ways to cut a model over a cluster, and predict their time and memory");
   DeclarePlanOptions(*plan, *options);

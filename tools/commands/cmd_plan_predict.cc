@@ -1,6 +1,6 @@
-// Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the
-// predictions go back to the rows' places, so the table keeps its order. How rows were read goes to stderr,
-// for stdout is a table that programs read.
+// Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the predictions
+// go back to the rows' places: the table keeps its order. Notes go to stderr, because programs read the table
+// on stdout.
 
 #include <algorithm>
 #include <cstdio>
@@ -76,13 +76,13 @@ void PrintNotes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
 }
 
-// The rows of the table that ran on the cluster of this name, and where they stand in it.
+// The rows of the table that ran on one cluster, and their places in it.
 struct Part {
   CsvTable table;
   std::vector<size_t> rows;
 };
 
-// By cluster: the one that was asked for, else what the rows say themselves.
+// By cluster: the requested one, else the one in the row.
 std::map<std::string, Part> Split(const CsvTable& table, const std::string& cluster) {
   std::map<std::string, Part> parts;
   for (size_t i = 0; i < table.rows.size(); ++i) {
@@ -109,7 +109,7 @@ Result<Cluster> ClusterOf(const PredictOptions& options, const std::string& name
 struct Known {
   Calibration calibration;
   std::vector<RunRow> rows;  // that it was fitted on
-  std::string from;          // where these are; empty: no run of the cluster was measured
+  std::string from;          // their table; empty if no run of the cluster was measured
 };
 
 void PrintFit(const std::string& name, const Known& known, Program framework) {

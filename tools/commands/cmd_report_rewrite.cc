@@ -1,6 +1,6 @@
-// rewrite computes the whole new text in memory and replaces the file by a rename. match tells scripts from
-// logs by name or by `#!`, and prints shell lines instead of renaming. Names are quoted for the shell and
-// comments stay on one line, so that no file name becomes a command.
+// rewrite computes the whole new text in memory and replaces the file by a rename. match distinguishes
+// scripts from logs by name or by `#!`, and prints shell lines instead of renaming. Names are quoted for the
+// shell and comments stay on one line: no file name becomes a command.
 
 #include <memory>
 
@@ -108,8 +108,8 @@ Result<int> RunMatch(const MatchArguments& arguments) {
     }
   }
   if (logs.empty() || scripts.empty())
-    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); there {} no {}",
-                           logs.empty() ? "is" : "are", logs.empty() ? "log" : "scripts");
+    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); {} are missing",
+                           logs.empty() ? "logs" : "scripts");
   return PrintMatches(MatchLogs(logs, scripts), arguments.json);
 }
 

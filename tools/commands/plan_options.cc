@@ -1,7 +1,6 @@
-// Flags come first. The keys of --config are then given to the options that were not typed; keys that only
-// cairn train has are skipped, so that one file serves both. A model's config.json fills in the sizes that
-// are still missing. Contradictions, and plans that cairn train cannot run, are refused last, when all is
-// known.
+// Flags come first. The keys of --config then set the options that were not typed; keys that only cairn train
+// has are skipped: one file serves both. A model's config.json fills in the sizes that are still missing.
+// Contradictions, and plans that cairn train cannot run, are refused last, when everything is known.
 
 #include "tools/commands/plan_options.h"
 
@@ -28,7 +27,7 @@ CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& 
   return plan.add_option(names, values, help)->delimiter(',')->check(range);
 }
 
-void DeclareModel(CLI::App& plan, PlanOptions& o) {
+void DeclareModel(CLI::App& plan, PlanFlags& o) {
   const auto size = [&](const std::string& name, int64_t& value, const std::string& help) {
     plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{100'000'000}));
   };
@@ -48,7 +47,7 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
                 "the output layer has a weight of its own");
 }
 
-void DeclareRun(CLI::App& plan, PlanOptions& o) {
+void DeclareRun(CLI::App& plan, PlanFlags& o) {
   std::vector<std::string> names;
   for (const Cluster& cluster : BuiltInClusters()) names.push_back(cluster.name);
   plan.add_option("--cluster", o.cluster, fmt::format("{}, or a TOML file", fmt::join(names, ", ")))
@@ -78,7 +77,7 @@ void DeclareRun(CLI::App& plan, PlanOptions& o) {
   plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU");
 }
 
-void DeclareSearch(CLI::App& plan, PlanOptions& o) {
+void DeclareSearch(CLI::App& plan, PlanFlags& o) {
   PlanRequest& r = o.request;
   List(plan, "--tensor-model-parallel-size,--tp", r.tp, "sizes to try; default: powers of 2");
   List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "sizes to try; default: all");
@@ -113,7 +112,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
       ->type_name("FILE");
 }
 
-void DeclareOutput(CLI::App& plan, PlanOptions& o) {
+void DeclareOutput(CLI::App& plan, PlanFlags& o) {
   plan.add_option("--config", o.config,
                   "TOML file with these names as keys, or the one of cairn train; flags win")
       ->type_name("FILE");
@@ -149,7 +148,7 @@ std::string TextOf(const toml::node& node) {
   return "";
 }
 
-// Gives the option the key's value, as if it stood on the command line.
+// Gives the option the key's value, as on the command line.
 Status Give(CLI::Option& option, const toml::node& node, const std::string& where) {
   if (const toml::array* array = node.as_array())
     for (const toml::node& each : *array) option.add_result(TextOf(each));
@@ -185,7 +184,7 @@ Status ApplyConfig(CLI::App& plan, const std::string& path) {
 }
 
 // Flags win over the model's file.
-Status ApplyModel(PlanOptions& options) {
+Status ApplyModel(PlanFlags& options) {
   const bool directory = std::filesystem::is_directory(options.model);
   const std::string path = directory ? JoinPath(options.model, "config.json") : options.model;
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
@@ -221,7 +220,7 @@ std::string NameOf(Program program) {
                                                  : " (20 bytes a parameter)");
 }
 
-void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {
+void DeclarePlanOptions(CLI::App& plan, PlanFlags& options) {
   CLI::OptionDefaults& defaults = *plan.option_defaults();
   const std::string usual = defaults.get_group();
   defaults.group("Model");
@@ -235,7 +234,7 @@ void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {
   defaults.group(usual);  // of subcommands
 }
 
-Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
+Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
   if (!options.config.empty()) CAIRN_RETURN_IF_ERROR(ApplyConfig(plan, options.config));
   if (!options.model.empty()) CAIRN_RETURN_IF_ERROR(ApplyModel(options));
   if (options.shape.seq == 0) options.shape.seq = 2048;
@@ -260,7 +259,8 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   if (request.program == Program::kCairn &&
       (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
     return InvalidArgument(
-        "cairn train has no sequence parallelism, no choice of flash attention and no FP8; plan without "
+        "cairn train supports neither sequence parallelism nor FP8, and chooses its attention itself; plan "
+        "without "
         "--for-cairn and --sbatch");
   if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");
@@ -268,7 +268,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   return OkStatus();
 }
 
-double SamplesOf(const PlanOptions& options) {
+double SamplesOf(const PlanFlags& options) {
   if (options.train_samples > 0) return static_cast<double>(options.train_samples);
   if (options.train_tokens > 0) return static_cast<double>(options.train_tokens) / options.request.shape.seq;
   return static_cast<double>(options.train_iters) * options.request.global_batch;

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-struct PlanOptions {
+struct PlanFlags {
   std::string config;  // TOML with the same names as the flags; flags win
   std::string model;   // config.json of Hugging Face, or its directory
   std::string cluster = "a100-80";
@@ -31,17 +31,17 @@ struct PlanOptions {
   bool json = false;
 };
 
-void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
+void DeclarePlanOptions(CLI::App& plan, PlanFlags& options);
 
-// --framework: whose memory is counted, and whose flags say how to cut.
+// --framework: the program whose memory is counted, and whose flags describe the cut.
 CLI::Option* AddFramework(CLI::App& app, Program& program);
 std::string_view ShortNameOf(Program program);
 std::string NameOf(Program program);  // with the bytes of a parameter
 
-// Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
-Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);
+// Adds the values of the files and everything derived. Errors: InvalidArgument naming file, line and key.
+Status CompletePlanOptions(CLI::App& plan, PlanFlags& options);
 
 // Samples to train; 0 if no length was given.
-double SamplesOf(const PlanOptions& options);
+double SamplesOf(const PlanFlags& options);
 
 }  // namespace cairn

@@ -84,7 +84,7 @@ void PrintMemory(const PlanFacts& plan) {
   table.Print();
 }
 
-void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
+void PrintTime(const PlanFlags& options, const PlanFacts& plan) {
   const IterationTime& t = plan.prediction.time;
   fmt::print(
       "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
@@ -95,17 +95,17 @@ void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
       t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
 }
 
-void PrintSpeed(const PlanOptions& options, const PlanFacts& plan) {
+void PrintSpeed(const PlanFlags& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
   const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
   fmt::print(
-      "TFLOPs a GPU: {:.1f} of the hardware (with what is computed again, and all of attention, as published "
-      "tables have it),\n{:.1f} of the model ({:.1f} % of the peak; as Megatron-LM's and cairn train's logs "
-      "have it)\n",
+      "TFLOPs a GPU: {:.1f} of the hardware (with recomputation and all of attention, as in published "
+      "tables),\n"
+      "{:.1f} of the model ({:.1f} % of the peak; as in the logs of Megatron-LM and cairn train)\n",
       p.tflops, p.model_tflops, 100 * p.model_tflops / peak);
 }
 
-void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
+void PrintCosts(const PlanFlags& options, const PlanFacts& plan) {
   if (plan.training.days > 0)
     fmt::print("Training: {:.0f} iterations, {:.1f} days ({:.1f} of them ramp-up), {:.0f} GPU-hours\n",
                plan.training.iterations, plan.training.days, plan.training.rampup_days,
@@ -120,7 +120,7 @@ void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
              HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
 }
 
-void PrintModel(const PlanOptions& options) {
+void PrintModel(const PlanFlags& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
   fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
@@ -182,7 +182,7 @@ ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
           {"offload_optimizer", s.offload_optimizer}};
 }
 
-ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
+ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
   ordered_json json = ToJson(options.request.shape, plan.candidate.setup);
   json["flags"] = LaunchFlags(options.request.shape, plan.candidate.setup);
@@ -224,7 +224,7 @@ ordered_json ToJson(const ModelShape& m) {
 
 }  // namespace
 
-PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration) {
+PlanFacts FactsOf(const PlanFlags& options, const Candidate& candidate, const Calibration& calibration) {
   const PlanRequest& request = options.request;
   PlanFacts facts{candidate, Predict(request.shape, candidate.setup, request.cluster, calibration)};
   if (SamplesOf(options) > 0)
@@ -236,7 +236,7 @@ PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const 
   return facts;
 }
 
-void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans) {
+void PrintPlans(const PlanFlags& options, const SearchResult& result, const std::vector<PlanFacts>& plans) {
   PrintModel(options);
   const bool with_days = SamplesOf(options) > 0;
   if (!plans.empty()) {
@@ -260,7 +260,7 @@ void PrintPlans(const PlanOptions& options, const SearchResult& result, const st
   PrintRules(result);
 }
 
-void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes) {
+void PrintShapes(const PlanFlags& options, const std::vector<ShapeProposal>& shapes) {
   fmt::print("\nShapes of about {:.1f} B near hidden {}:\n", options.request.shape.TotalParams() / 1e9,
              options.hidden_near);
   TextTable table({"hidden", "layers", "heads", "head dim", "B", "tiles", "waves", "GPUs", "TP", "PP", "DP",
@@ -295,7 +295,7 @@ ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes) {
   return list;
 }
 
-ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+ordered_json PlansToJson(const PlanFlags& options, const SearchResult& result,
                          const std::vector<PlanFacts>& plans) {
   ordered_json json = {{"model", ToJson(options.request.shape)},
                        {"cluster", options.request.cluster.name},

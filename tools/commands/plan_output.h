@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// One plan with all that is printed of it.
+// One plan with all printed facts.
 struct PlanFacts {
   Candidate candidate;
   Prediction prediction;
@@ -19,11 +19,11 @@ struct PlanFacts {
   int64_t save_interval = 0;  // steps
 };
 
-PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration);
+PlanFacts FactsOf(const PlanFlags& options, const Candidate& candidate, const Calibration& calibration);
 
-void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans);
-void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes);
-nlohmann::ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+void PrintPlans(const PlanFlags& options, const SearchResult& result, const std::vector<PlanFacts>& plans);
+void PrintShapes(const PlanFlags& options, const std::vector<ShapeProposal>& shapes);
+nlohmann::ordered_json PlansToJson(const PlanFlags& options, const SearchResult& result,
                                    const std::vector<PlanFacts>& plans);
 nlohmann::ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes);
 

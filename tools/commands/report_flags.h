@@ -1,4 +1,4 @@
-// Flags of `cairn report` that say what logs do not tell.
+// Flags of `cairn report` for facts that logs lack.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,6 +1,6 @@
 // NameReader walks the name once and reads pairs: letters and then a number, or a number and then letters.
-// "ds-61B" can be read both ways: where letters follow a number that a separator stood before, the number is
-// read again, together with these letters.
+// "ds-61B" can be read both ways: if letters follow a number after a separator, the number is read again,
+// together with these letters.
 
 #include "tools/report/config_name.h"
 
@@ -51,7 +51,7 @@ class NameReader {
     while (at_ < name_.size() && IsLetter(name_[at_])) ++at_;
     return name_.substr(begin, at_ - begin);
   }
-  // "512", or "1.3" where digits follow the dot.
+  // "512", or "1.3" if digits follow the dot.
   std::string_view Number() {
     const size_t begin = at_;
     while (at_ < name_.size() && IsDigit(name_[at_])) ++at_;

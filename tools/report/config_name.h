@@ -8,8 +8,8 @@
 namespace cairn {
 
 // Words are letters and a number, with or without one of -_= between (pp16, dp-1, zero_1, gas=512), or a
-// number and letters (61B, 350M, 64gpus, 16nodes). Others are passed over. Directories and the last suffix do
-// not count.
+// number and letters (61B, 350M, 64gpus, 16nodes). Others are skipped, and so are directories and the last
+// suffix.
 RunConfig ConfigFromName(std::string_view path);
 
 // The name without directories and without the suffix .out, .log, .txt, .err, .slurm, .sbatch or .sh.

@@ -1,7 +1,7 @@
-// Nearly every form of line ends in TakeField: the forms differ in how names and values are cut out of the
-// text, not in what they mean. A name is brought to one spelling and replaced by its alias, then looked up
-// among the counts and the switches. The first value of a field stays. Recomputation is the exception: a dump
-// has several arguments for it, and one that is on is enough.
+// Nearly every form of line ends in TakeField: the forms differ in the text around names and values, not in
+// their meaning. A name is brought to one spelling and replaced by its alias, then looked up among the counts
+// and the switches. The first value of a field stays. Recomputation is the exception: a dump has several
+// arguments for it, and one that is on is enough.
 
 #include "tools/report/config_text.h"
 
@@ -58,12 +58,12 @@ void SetPrecision(std::string_view word, RunConfig& config) {
 bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& config) {
   const bool off = SameWord(value, "false") || SameWord(value, "none") || value == "0";
   if (name == "checkpoint_activations" || name == "deepspeed_activation_checkpointing") {
-    // Both stand in a dump; one that is on is enough.
+    // A dump has both; one that is on is enough.
     if (!off || !config.recompute) config.recompute = !off || config.recompute.value_or(false);
     return true;
   }
   if (name == "recompute_granularity" || name == "activations_checkpoint_granularity") {
-    const bool full = SameWord(value, "full");  // selective recomputes next to nothing
+    const bool full = SameWord(value, "full");  // selective recomputes almost nothing
     if (full || !config.recompute) config.recompute = full || config.recompute.value_or(false);
     return true;
   }
@@ -81,8 +81,7 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   return false;
 }
 
-// "using world size: 16, data-parallel-size: 1 and model-parallel size: 2": between names stand commas or
-// "and".
+// "using world size: 16, data-parallel-size: 1 and model-parallel size: 2": commas or "and" separate names.
 void TakeWorldSizes(std::string_view text, RunConfig& config) {
   text.remove_prefix(FindWord(text, "world size:"));
   for (size_t colon = text.find(':'); colon != npos; colon = text.find(':')) {

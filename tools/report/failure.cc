@@ -1,8 +1,8 @@
-// A table of signs, each with a cause and a weight: the first sign in a line decides what the line says, so
-// their order matters. Lines that only give advice are dropped before. Exceptions, tracebacks and exit codes
-// come after the signs, because they name a cause only if no sign does. Over a log, a heavier failure
-// replaces a lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the
-// machine replaces that.
+// A table of signs, each with a cause and a weight: the first sign in a line decides its cause, so their
+// order matters. Lines that only give advice are dropped before. Exceptions, tracebacks and exit codes come
+// after the signs, because they name a cause only if no sign does. Over a log, a heavier failure replaces a
+// lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the machine
+// replaces that.
 
 #include "tools/report/failure.h"
 
@@ -20,9 +20,9 @@ constexpr size_t kMaxText = 300;
 
 // Heavier ones are causes, lighter ones their consequences; of equals the first counts.
 constexpr int kMachine = 50;   // memory ran out, a node went away
-constexpr int kProgram = 40;   // it stopped by itself, and says why
-constexpr int kEnd = 30;       // something stopped it
-constexpr int kSymptom = 20;   // what other ranks see
+constexpr int kProgram = 40;   // the program stopped by itself, with a reason
+constexpr int kEnd = 30;       // something stopped the program
+constexpr int kSymptom = 20;   // seen by other ranks
 constexpr int kExit = 10;      // an exit status
 constexpr int kTraceback = 5;  // an exception that no other line names
 
@@ -97,7 +97,7 @@ constexpr Sign kSigns[] = {
     {"core dumped", "aborted", kExit},
 };
 
-// Lines that only talk about such things.
+// Lines with these words report no failure.
 constexpr std::string_view kHarmless[] = {
     "if you want to ", "to avoid ",         "reserved but unallocated memory is large",
     "signal handler",  "may cause",         "training continues",

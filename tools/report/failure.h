@@ -1,4 +1,4 @@
-// Why a run failed, and the line that says so.
+// The reason why a run failed, and the line that states it.
 //
 // One failure makes many lines: a rank runs out of memory, the others lose their connection to it, Slurm
 // cancels the step. FailureSearch weighs them and keeps the first that is a cause rather than a consequence.
@@ -18,11 +18,11 @@ struct Failure {
   std::string file;
   uint64_t line = 0;
   int weight = 0;        // of FailureSearch
-  bool decreed = false;  // Slurm ended the job: what follows is its consequence
+  bool decreed = false;  // Slurm ended the job: later failures are consequences
 };
 
-// The words of which each line with a sign of a failure contains one, except for exceptions and exit codes.
-// Small letters match in any case.
+// Each line that reports a failure contains one of these words, unless it is an exception or an exit code.
+// Words in small letters match in any case.
 std::vector<std::string_view> FailureWords();
 
 // The failure that the line `text` reports; nullopt if it reports none.

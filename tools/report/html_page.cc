@@ -1,6 +1,5 @@
-// Style, script and pictures lie within the page, so that it is one file. Each cell carries its exact value
-// beside the text that it shows, and the script sorts by that. All text of logs goes through HtmlText,
-// because a log line may hold anything.
+// Style, script and pictures are inside the page. Each cell has its exact value as an attribute, and the
+// script sorts by that. All text of logs goes through HtmlText, because a log line may contain anything.
 
 #include "tools/report/html_page.h"
 
@@ -23,7 +22,7 @@ tr.fail td { background: #fff1ee; } tr.open td { background: #fffbe6; } code { b
 svg { max-width: 100%; height: auto; }
 )";
 
-// A click on a heading sorts by it, again the other way round; what is missing, or no number, stays last.
+// A click on a heading sorts by it, and a second click reverses the order; missing values and NaN stay last.
 // Text is never read as a number: "13B-run" would come before "104B".
 constexpr const char* kScript = R"(
 document.querySelectorAll('th').forEach((th, i) => th.onclick = () => {
@@ -80,7 +79,7 @@ std::string Failures(const std::vector<RunSummary>& runs) {
   return out.empty() ? "" : "<h2>Failures</h2>\n<ul>\n" + out + "</ul>\n";
 }
 
-// Without the parts that only the start of a document may have.
+// Without the header that only a document may have.
 std::string_view Inline(std::string_view svg) {
   const size_t begin = svg.find("<svg");
   return begin == svg.npos ? svg : svg.substr(begin);

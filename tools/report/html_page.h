@@ -1,4 +1,4 @@
-// A report as one page that needs nothing but itself.
+// A report as one page that needs no other file.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// A line is cut into fields "name: value" between bars. A name as programs spell it today is found whole in
-// kFieldNames, which serves most lines; any other goes to TakeOddField, which looks for words in it. A field
-// whose value is too long may hold another line, because a line end was lost; reading then resumes at the
-// next "iteration N". DeepSpeed's lines are parsed at the end of this file, by fixed words.
+// A line is cut into fields "name: value" between bars. Today's names are found whole in kFieldNames, which
+// covers most lines; any other name goes to TakeOddField, which looks for words in it. A field with a long
+// value may contain another line, because a line end was lost; reading then resumes at the next "iteration
+// N". DeepSpeed's lines are parsed at the end of this file, by fixed words.
 
 #include "tools/report/iteration_line.h"
 
@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-// Factor to seconds of a time whose unit stands in the name, "(ms)", or after the number, "1234.5 ms".
+// A time in seconds; its unit is in the name, "(ms)", or after the number, "1234.5 ms".
 double SecondsIn(std::string_view name, std::string_view value) {
   const auto number = NumberAt(value);
   if (!number || !(number->value >= 0)) return kNoNumber;
@@ -32,7 +32,7 @@ double SecondsIn(std::string_view name, std::string_view value) {
 constexpr int kLanguageModelLoss = 3;
 
 void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
-  // The language model's own loss before other sums of it, before those of auxiliary terms.
+  // The language model's own loss is preferred to other sums of it, these to losses of auxiliary terms.
   const int this_rank = SameWord(name, "lm loss")                                        ? kLanguageModelLoss
                         : FindWord(name, "loss") == 0 || FindWord(name, "train") != npos ? 2
                                                                                          : 1;
@@ -81,7 +81,7 @@ void SetLoss(double value, IterationLine& line) {
   line.nan_loss = !std::isfinite(value);
 }
 void SetTflops(double value, IterationLine& line) { line.tflops = value; }
-// Names as programs spell them today, compared whole: most lines hold no others.
+// Today's names, compared whole: most lines have no others.
 constexpr FieldName kFieldNames[] = {
     {"lm loss", SetLoss},
     {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
@@ -126,7 +126,7 @@ void TakeField(std::string_view name, std::string_view value, IterationLine& lin
   field->set(number->value, line);
 }
 
-// "iteration 5/ 100" at or after `at`: where the 5 is; npos if there is none.
+// The place of the 5 in "iteration 5/ 100" at or after `at`; npos if there is no such number.
 size_t IterationNumber(std::string_view text, size_t at) {
   constexpr std::string_view kWord = "iteration";
   for (;;) {
@@ -161,7 +161,7 @@ Counter ReadCounter(std::string_view text, size_t at) {
   return counter;
 }
 
-// "9,000.5" without its commas, where these part thousands; else nothing.
+// "9,000.5" without its commas if they separate thousands; else empty.
 std::string WithoutThousands(std::string_view value) {
   std::string plain;
   size_t comma = value.find(',');
@@ -189,10 +189,10 @@ void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_ran
 }
 
 constexpr size_t kLongValue =
-    24;  // of a number and a unit; more may be the line that a lost \n put behind it
+    24;  // of a number and a unit; a longer one may contain the next line, if a \n was lost
 
-// The fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns where the number of
-// another iteration stands; npos if there is none.
+// Reads the fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns the place of
+// the number of another iteration, or npos.
 size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
   int loss_rank = 0;
   const char separator = text.find('|', at) == npos ? ',' : '|';

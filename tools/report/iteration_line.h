@@ -1,9 +1,10 @@
-// The line that a training prints each iteration, or each few, as Megatron-LM and its descendants write it:
+// The line that a training prints every iteration, or every few, in the form of Megatron-LM and its
+// descendants:
 //
 //   iteration 5/ 100 | consumed samples: 40 | elapsed time per iteration (ms): 9000.1 | ... | lm
 //   loss: 6.9E+00 |
 //
-// Fields come in any order, under any name that a version used; any may be missing.
+// Fields come in any order, under any name of any version; any may be missing.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct IterationLine {
   int64_t global_batch = -1;
   double loss = kNoNumber;
   double grad_norm = kNoNumber;
-  double tflops = kNoNumber;  // as the program itself counts
+  double tflops = kNoNumber;  // by the program's own count
   int64_t skipped = 0;        // iterations of this line
   int64_t nans = 0;
   bool nan_loss = false;  // the loss is written as nan or inf

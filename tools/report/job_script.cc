@@ -1,7 +1,7 @@
-// The script is not run but read line by line: assignments are kept, with the variables in them replaced, and
-// each line with flags is read as a command line after the same replacement. What only a shell could compute
-// stays as it is written, and so is not a number. A log's name is matched against Slurm's pattern with `*`
-// for all that the script does not know.
+// The script is not run but read line by line: assignments are kept, with the variables in them expanded, and
+// each line with flags is read as a command line after the same expansion. Expressions that only a shell can
+// compute stay as they are, and are not numbers. A log's name is matched against Slurm's pattern with `*` for
+// everything that the script does not determine.
 
 #include "tools/report/job_script.h"
 
@@ -21,7 +21,7 @@ constexpr size_t kMaxLine = 16384;
 
 bool IsName(char c) { return IsLetter(c) || IsDigit(c) || c == '_'; }
 
-// With $NAME and ${NAME} replaced if they are known.
+// The line with known $NAME and ${NAME} expanded.
 std::string Expanded(std::string_view line, const Variables& variables) {
   std::string out;
   for (size_t at = 0; at < line.size() && out.size() < kMaxLine; ++at) {
@@ -60,7 +60,7 @@ void TakeAssignment(std::string_view line, Variables& variables) {
   variables[std::string(line.substr(0, end))] = Expanded(UnquotedWord(line.substr(end + 1)), variables);
 }
 
-// The value of "--name=value", "--name value" or "-n value"; empty if the line has none.
+// The value of "--name=value", "--name value" or "-n value"; empty if the line has no such option.
 std::string Option(std::string_view line, std::string_view name, std::string_view letter) {
   for (const std::string_view flag : {name, letter}) {
     const size_t at = line.find(flag);

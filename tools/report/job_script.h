@@ -1,4 +1,4 @@
-// Reads a job script: its name, where its log goes, and the flags of the training.
+// Reads a job script: its name, the path of its log, and the flags of the training.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@ namespace cairn {
 
 struct JobScript {
   std::string path;
-  std::string job_name;  // #SBATCH --job-name; empty if there is none
+  std::string job_name;  // #SBATCH --job-name, or empty
   std::string output;    // #SBATCH --output: "logs/%x-%j.out"
-  RunConfig config;      // of its flags, with the shell's variables put in, else of its name
+  RunConfig config;      // from its flags, with the shell's variables expanded, else from its name
 };
 
 JobScript ReadJobScript(std::string_view text, const std::string& path);
 
-// Whether a log may be named so by `pattern`, Slurm's (%x the job's name, %j and the like numbers or names).
+// True if the log's name fits Slurm's `pattern` (%x is the job's name; %j and others are numbers or names).
 bool MatchesOutput(std::string_view log_name, std::string_view pattern, std::string_view job_name);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Each function reads one line by itself and keeps no state: it finds fixed words and takes the number and
-// the unit behind them, or compares a fixed form (dates, prefixes). What does not fit gives nothing.
+// Each function reads one line and keeps no state: it finds fixed words and takes the number and the unit
+// behind them, or compares a fixed form (dates, prefixes).
 
 #include "tools/report/line_facts.h"
 
@@ -22,7 +22,7 @@ double GibAfter(std::string_view text, std::string_view name, double gib) {
   return number->value * gib;
 }
 
-// The last number of "(min, max)", or the one there is.
+// The last number of "(min, max)", or a single number; -1 if there is none.
 double LastNumber(std::string_view text) {
   double value = -1;
   for (int k = 0; k < 2; ++k) {

@@ -1,4 +1,4 @@
-// Facts in single log lines: memory, checkpoints, dates, which rank printed it.
+// Facts in single log lines: memory, checkpoints, dates, the rank that printed it.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace cairn {
 
 struct MemoryFacts {
-  double allocated_gib = 0;  // the most that tensors took
-  double reserved_gib = 0;   // the most that the allocator held
+  double allocated_gib = 0;  // peak of tensors
+  double reserved_gib = 0;   // peak of the allocator
 };
 // "max allocated: 2000.2 | reserved: 3000.0 | max reserved: 3200.0" (MB), "Max_MA 5.38 GB ... Max_CA 6 GB",
-// "MaxMemAllocated=15.06GB". 0 if the line does not say.
+// "MaxMemAllocated=15.06GB". 0 if not in the line.
 MemoryFacts MemoryIn(std::string_view text);
 
 struct CheckpointFacts {
@@ -21,11 +21,10 @@ struct CheckpointFacts {
 };
 CheckpointFacts CheckpointIn(std::string_view text);
 
-// "2024-09-03 15:52:43" or with T between, anywhere in `text`, as seconds since 1970 in no time zone.
+// "2024-09-03 15:52:43" or with T between, anywhere in `text`, as seconds since 1970, without a time zone.
 std::optional<int64_t> DateIn(std::string_view text);
 
-// Who printed the line by its launcher's prefix ("3: ", "[rank3]: ", "[default0]:"); empty if there is
-// none.
+// The launcher's prefix of the line, which names the rank ("3: ", "[rank3]: ", "[default0]:"), or empty.
 std::string_view SpeakerOf(std::string_view text);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
-// A start ends where the next one begins: at a banner (the dump of arguments, a command line, "using world
-// size") after iterations, or where the iteration number decreases without a banner.
+// A start ends at the beginning of the next one: at a banner (the dump of arguments, a command line, "using
+// world size") after iterations, or at a decrease of the iteration number without a banner.
 //
-// Several ranks may print the same lines. The rank with the launcher's prefix of the first line counts; an
-// iteration that was read already is an echo if it has another prefix, or if it is the last one again.
+// Several ranks may print the same lines. The rank with the launcher's prefix of the first line counts; a
+// repeated iteration is an echo if it has another prefix, or if it is the last one again.
 #include "tools/report/log_reader.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace cairn {
 namespace {
 
-constexpr int kLinesThatClearAFailure = 3;  // it continued, so that was not the end
+constexpr int kLinesThatClearAFailure = 3;  // the training continued
 constexpr size_t kDateLength = 19;
 constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
@@ -150,7 +150,7 @@ class Reader {
     }
   }
 
-  // Samples of an iteration by its time and rate, where both are given.
+  // Samples of an iteration by its time and rate, if the line has both.
   static int32_t BatchOf(const IterationLine& line) {
     const double batch = line.seconds * line.samples_per_second;
     if (!(batch > 0.5) || batch > 1e8 || std::abs(batch - std::round(batch)) > 0.02 * batch) return -1;
@@ -187,7 +187,7 @@ class Reader {
     start().reserved_gib = std::max(start().reserved_gib, facts.reserved_gib);
   }
 
-  // The line of success and the timer's are one checkpoint.
+  // The success message and the timer's line are one checkpoint.
   void Checkpoint(std::string_view text) {
     const CheckpointFacts facts = CheckpointIn(text);
     if (facts.saved_iteration > last_saved_) {

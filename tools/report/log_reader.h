@@ -12,7 +12,7 @@ namespace cairn {
 struct TrainingLog {
   std::string file;
   LogFacts facts;
-  std::vector<TrainingStart> starts;  // at least one, which is empty if the log has none
+  std::vector<TrainingStart> starts;  // at least one, which is empty if the log has no start
 };
 
 // Errors: those of ScanLog.

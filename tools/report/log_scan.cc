@@ -1,5 +1,5 @@
-// Blocks are read with read(2), not mapped: a log may be cut short by its owner meanwhile. A block ends with
-// the last whole line in it; the rest moves to the front of the next.
+// Blocks are read with read(2), not mapped: its owner may truncate a log meanwhile. A block ends with its
+// last whole line; the rest moves to the front of the next.
 #include "tools/report/log_scan.h"
 
 #include <fcntl.h>
@@ -16,12 +16,12 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between the read and the looks at it
+constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between reading and parsing
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 bool IsEnd(char c) { return c == '\n' || c == '\r'; }
 
-// After the last line end; 0 if there is none.
+// The end of the last whole line; 0 if there is no line end.
 size_t WholeLines(std::string_view text) {
   const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
   size_t end = line ? static_cast<size_t>(line - text.data()) + 1 : 0;
@@ -71,7 +71,7 @@ class Scanner {
     facts_.compressed = IsCompressed(first);
   }
 
-  // `block` is whole lines, or a part of one that is too long.
+  // `block` consists of whole lines, or is a part of a long one.
   void Block(std::string_view block) {
     facts_.bytes += block.size();
     ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
@@ -91,7 +91,7 @@ class Scanner {
   }
 
  private:
-  // `line` may be several that a progress bar wrote over each other.
+  // `line` may be several states of a progress bar.
   void Line(std::string_view line) {
     while (!line.empty()) {
       const size_t end = std::min(line.find('\r'), line.size());

@@ -1,7 +1,7 @@
-// A table of all pairs of characters says which words begin with one. Few places of a log get past it; only
-// there are words compared. A word may be coarse: it only selects a line, which the reader of its kind then
-// parses. But a line of trouble counts by the words in it alone, so some of its words also check the
-// characters around them.
+// A table of all pairs of characters gives the words that begin with a pair. Words are compared only at the
+// few places of a log with such a pair. A word may be coarse: it only selects a line, which the reader of its
+// kind then parses. But a line of trouble is a failure by its words alone; some of these words therefore
+// check the characters around them.
 #include "tools/report/log_words.h"
 
 #include <algorithm>
@@ -112,9 +112,12 @@ uint32_t PairOf(char first, char second) {
 
 char Capital(char c) { return IsLower(c) ? static_cast<char>(c - ('a' - 'A')) : c; }
 
+// `text` has the first two characters of the word, perhaps in another case.
 bool Begins(std::string_view text, const LogWord& word) {
-  if (!word.any_case) return text.starts_with(word.text);
-  return SameWord(text.substr(0, word.text.size()), word.text);
+  if (text.size() < word.text.size()) return false;
+  for (size_t i = 2; i < word.text.size(); ++i)
+    if ((word.any_case ? LowerCase(text[i]) : text[i]) != word.text[i]) return false;
+  return true;
 }
 
 // By the first two characters of a word: the words that begin with them.

@@ -1,6 +1,6 @@
-// The words that a report looks for in a log, and what a line with one of them may be.
+// The words that a report looks for in a log, and the kinds of lines that contain them.
 //
-// Most lines of a log contain none. Only those that do are parsed.
+// Most lines of a log contain no such word. Only the others are parsed.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ enum LineKind : uint32_t {
   kConfigLine = 1 << 3,       // "hidden_size ....... 1024", "using world size: 8"
   kCommandLine = 1 << 4,      // "--hidden-size 1024"
   kJsonLine = 1 << 5,         // "\"train_batch_size\": 64"
-  kStartLine = 1 << 6,        // what programs print once when they start
+  kStartLine = 1 << 6,        // printed once when a program starts
   kCheckpointLine = 1 << 7,   // "successfully saved checkpoint", "save-checkpoint: ..."
   kDoneLine = 1 << 8,         // "[after training is done]"
-  kTroubleLine = 1 << 9,      // may say why a run failed
+  kTroubleLine = 1 << 9,      // may be the reason of a failure
   kEvaluationLine = 1 << 10,  // "validation loss at iteration ..."
-  kTrainerLine = 1 << 11,     // of Hugging Face's Trainer: "{'loss': 3.7, ...}", its banner and its bar
+  kTrainerLine = 1 << 11,     // Hugging Face's Trainer: "{'loss': 3.7, ...}", its banner and its bar
 };
 
 // The kinds of words in `line`, or-ed; 0 if it contains none.

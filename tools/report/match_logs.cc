@@ -1,5 +1,5 @@
-// By evidence, the strongest first: the script's --output pattern, names that begin alike, equal flags. A
-// script whose flags differ from the log's is out, whatever its name.
+// By evidence, the strongest first: the script's --output pattern, names with the same beginning, equal
+// flags. A script whose flags differ from the log's is excluded, whatever its name.
 #include "tools/report/match_logs.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ int EqualFields(const RunConfig& a, const RunConfig& b) {
   return equal + (a.size_b && b.size_b && *a.size_b == *b.size_b);
 }
 
-// Begins with `name`, and no word continues.
+// True if `stem` begins with `name` as a whole word.
 bool BeginsWith(std::string_view stem, std::string_view name) {
   return name.size() >= 3 && stem.starts_with(name) &&
          (stem.size() == name.size() || !(IsLetter(stem[name.size()]) || IsDigit(stem[name.size()])));
@@ -97,7 +97,7 @@ std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std:
         best = evidence;
         of = &script;
       } else if (evidence.strength == best.strength) {
-        of = nullptr;  // as good: neither
+        of = nullptr;  // equally good: neither
       }
     }
     if (of) {
@@ -107,7 +107,7 @@ std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std:
       for (int k = 2; !match.rename.empty() && !names.insert(match.rename).second; ++k)
         match.rename = NewName(log.file, *of) + fmt::format(".{}", k);
     } else if (best.strength > 0) {
-      match.evidence = "several scripts are as good";
+      match.evidence = "several scripts fit equally well";
     }
     matches.push_back(std::move(match));
   }

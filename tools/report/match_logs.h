@@ -1,4 +1,4 @@
-// Finds the job script of each log, so that both can have the same name.
+// Finds the job script of each log, to give both the same name.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace cairn {
 
 struct LogMatch {
   std::string log;
-  std::string script;    // empty: none, or several as good
+  std::string script;    // empty if no script fits best
   std::string evidence;  // "its --output", "its name", "5 flags"
-  std::string rename;    // the path that the log should have; empty if it has it already
+  std::string rename;    // the path that the log should have; empty if it already has it
 };
 
 std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std::vector<JobScript>& scripts);

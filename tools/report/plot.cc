@@ -1,6 +1,6 @@
-// Runs become panels, one for each y. Panels become one text for gnuplot, which holds the data too. A long
-// curve is thinned by averaging neighbours, to no more points than a picture can show. Panels are placed one
-// by one, since the last one also has to have room for the key below it.
+// Runs become panels, one for each y. Panels become one text for gnuplot, with the data in it. A long curve
+// is thinned by averaging neighbours, to the points that a picture can show. Panels are placed one by one,
+// because the last one also needs room for the key below it.
 
 #include "tools/report/plot.h"
 
@@ -21,7 +21,7 @@ constexpr size_t kMaxPoints = 2000;  // a curve; more than a picture can show
 constexpr int kWidth = 1000;
 constexpr size_t kPanelHeight = 320;
 constexpr size_t kKeyRowHeight = 22;  // of three names
-// Told apart by people who see few colours, too (Okabe and Ito).
+// Distinguishable with colour blindness, too (Okabe and Ito).
 constexpr const char* kColours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                     "#E69F00", "#56B4E9", "#000000", "#999999"};
 
@@ -129,8 +129,7 @@ Result<std::vector<Panel>> SweepPanels(const std::vector<RunSummary>& runs, cons
   return panels;
 }
 
-// A slow first iteration must not make all others a line at the bottom; a slow run is what a sweep is to
-// show.
+// A slow first iteration must not squeeze all others to a line at the bottom; a sweep shows slow runs.
 std::string Range(const Panel& panel, bool sweep) {
   std::vector<double> values;
   for (const Curve& curve : panel.curves)
@@ -156,7 +155,7 @@ std::string DataBlocks(const std::vector<Panel>& panels) {
   return text;
 }
 
-// Runs beyond the number of colours are dashed, each round in another way.
+// Runs beyond the number of colours are dashed, differently in each round.
 size_t DashOf(size_t run) { return 1 + run / std::size(kColours) % 5; }
 
 // In double quotes, without the characters that gnuplot would interpret.
@@ -182,7 +181,7 @@ std::string CurveCommands(const std::vector<Panel>& panels, size_t p, bool sweep
   return text + "\n";
 }
 
-// The places of a sweep are few: the axis names them.
+// A sweep has few places: the axis names them.
 std::string SweepTics(const std::vector<Panel>& panels) {
   std::set<double> places;
   for (const Panel& panel : panels)
@@ -234,8 +233,7 @@ Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const Plot
   const bool sweep = !SameWord(options.x, "iteration");
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Panel> panels,
                          sweep ? SweepPanels(runs, options) : IterationPanels(runs, options.y));
-  if (panels.empty())
-    return InvalidArgument("there is nothing to plot: no run has {} and a value of it", options.x);
+  if (panels.empty()) return InvalidArgument("nothing to plot: no run has {} and a value for it", options.x);
   const size_t names = sweep ? 0 : std::ranges::max_element(panels, {}, CurvesOf)->curves.size();
   const size_t key_height = names > 1 ? (names + 2) / 3 * kKeyRowHeight : 0;
   const size_t height = panels.size() * kPanelHeight + key_height;

@@ -1,4 +1,5 @@
-// Pictures of runs: loss, seconds and TFLOPs against the iteration, or against what a sweep changed.
+// Pictures of runs: loss, seconds and TFLOPs against the iteration, or against the column that a sweep
+// varies.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 namespace cairn {
 
 struct PlotOptions {
-  std::string x = "iteration";  // or a column with numbers: then each run is a point
+  std::string x = "iteration";  // or a column of numbers, with a point a run
   std::vector<std::string> y;   // empty: loss, sec_per_it, tflops; for a sweep sec_per_it, tflops
 };
 

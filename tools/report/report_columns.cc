@@ -1,6 +1,6 @@
 // The file is one table, kColumns: every form of a report (tables, CSV, JSON, page, plots) takes its columns
 // from it. Most columns are a member of RunSummary or of one of its parts, so a template over pointers to
-// members makes their functions. Below the table stand the selections of columns, cells and sorting.
+// members makes their functions. Below the table are the selections of columns, cells and sorting.
 
 #include "tools/report/report_columns.h"
 

@@ -1,4 +1,4 @@
-// The columns that a report can have: name, heading, and what a run has in them.
+// The columns of reports: name, heading, and the value of a run.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct ReportColumn {
   // A number, or a text; one of the two is null.
   std::optional<double> (*number)(const RunSummary&) = nullptr;
   std::string (*text)(const RunSummary&) = nullptr;
-  // How tables write the number; null: as short as it is exact.
+  // The number's form in tables; null: the shortest exact one.
   std::string (*show)(double) = nullptr;
 };
 
@@ -26,20 +26,20 @@ std::span<const ReportColumn> ReportColumns();
 
 using ColumnList = std::vector<const ReportColumn*>;
 
-// Columns by key or heading, in any case. Errors: InvalidArgument naming the ones there are.
+// Columns by key or heading, in any case. Errors: InvalidArgument naming all columns.
 Result<ColumnList> FindColumns(const std::vector<std::string>& names);
 
 // The usual columns of tables. `days`: with the days of the planned training.
 ColumnList MarkdownColumns(bool days);
 ColumnList TerminalColumns(bool days);
-ColumnList PageColumns(bool days);  // how a run ended comes first: a page scrolls sideways
+ColumnList PageColumns(bool days);  // status and cause follow the name, because a page scrolls sideways
 
 // The cell of a table; "-" if it is empty.
 std::string Cell(const ReportColumn& column, const RunSummary& summary);
-// A number with all its digits, or the text; "" if there is nothing.
+// A number with all its digits, or the text; "" if the run has no value.
 std::string RawCell(const ReportColumn& column, const RunSummary& summary);
 
-// By the column, those without a value last.
+// Sorts by the column, runs without a value last.
 void SortBy(const ReportColumn& column, bool descending, std::vector<RunSummary>& runs);
 
 // "18B", "1.3B", "350M"

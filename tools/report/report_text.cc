@@ -1,6 +1,6 @@
-// Markdown and terminal pad the cells as people read them to the widest of each column; CSV and JSON have
-// numbers with all their digits. JSON holds every column, whichever were chosen, but name and notes, which
-// repeat others. Each form escapes in its own way what would end a cell.
+// Markdown and terminal pad readable cells to the widest of each column; CSV and JSON have numbers with all
+// their digits. JSON has every column, whichever were chosen, except for name and notes, which repeat others.
+// Each form escapes the characters that would end a cell.
 
 #include "tools/report/report_text.h"
 

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// As Markdown, columns as wide as their widest cell, numbers to the right.
+// Markdown with columns as wide as their widest cell, numbers to the right.
 std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
 // RFC 4180; numbers with all their digits.

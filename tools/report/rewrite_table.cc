@@ -1,8 +1,8 @@
-// One pass over the lines: a row is kept as a possible heading until a rule below it makes it one; in CSV the
+// One pass over the lines: a row is kept as a possible heading until a rule below it confirms it; in CSV the
 // first line is the heading. The heading gives each column its role. From then on the cells of a row fill a
 // RunConfig, a formula computes the TFLOPs from it, and the new number replaces the old digits, padded to the
-// width that the cell had. A line is taken apart by offsets and put together from pieces of the input, so
-// that all the rest stays byte for byte.
+// width of the cell. A line is split by offsets and joined from pieces of the input: all the rest stays byte
+// for byte.
 
 #include "tools/report/rewrite_table.h"
 
@@ -105,12 +105,12 @@ Column ColumnOf(std::string_view heading) {
   return {};
 }
 
-// The number in a cell, past emphasis and signs of roughness.
+// The number in a cell, after emphasis and signs like "~".
 struct CellNumber {
   double value;
   size_t begin, end;  // in the text
 };
-// "21e3.5" and "21e1e3" are not numbers: a new number before the rest would be read together with it.
+// "21e3.5" and "21e1e3" are not numbers: a new number would merge with the rest.
 bool Continues(std::string_view rest) {
   if (rest.starts_with('.')) rest.remove_prefix(1);
   if (!rest.empty() && IsDigit(rest[0])) return true;
@@ -159,7 +159,7 @@ std::optional<double> Tflops(Row row, const RewriteOptions& options) {
   RunConfig& config = row.config;
   Derive(config);
   if (!row.seconds || !config.gbs || !config.seq || !config.gpus) return std::nullopt;
-  // The size that a table gives is the one that its authors computed with.
+  // Authors computed with the size in their table.
   const auto parameters = config.size_b ? std::optional(*config.size_b * 1e9) : Parameters(config);
   return TflopsOf(config, parameters, static_cast<double>(*config.gbs), *row.seconds).Of(options.formula);
 }
@@ -169,7 +169,7 @@ int DecimalsOf(std::string_view number) {
   return dot == number.npos ? 0 : static_cast<int>(std::min<size_t>(number.size() - dot - 1, 9));
 }
 
-// The cell's text with the new number, as wide as it was if that is possible; CSV has no width.
+// The cell's text with the new number, in the old width if possible; CSV has no width.
 std::optional<std::string> NewCell(std::string_view raw, double tflops, TableSyntax syntax) {
   const std::string_view text = Trim(raw);
   const size_t left = text.empty() ? raw.size() / 2 : static_cast<size_t>(text.data() - raw.data());
@@ -247,7 +247,7 @@ class Rewriter {
   void TableRow(std::string_view line, const std::vector<Cell>& cells) {
     Row row;
     std::optional<Cell> target;
-    // A row of CSV that does not fit its heading continues in the next line, or comes from the one before.
+    // A CSV row that does not fit its heading continues on the next line, or from the one before.
     const bool fits = options_.syntax == TableSyntax::kMarkdown || cells.size() == columns_.size();
     const bool blank = std::ranges::all_of(cells, [&](Cell cell) { return TextOf(line, cell).empty(); });
     for (size_t i = 0; fits && !blank && i < std::min(cells.size(), columns_.size()); ++i) {

@@ -1,5 +1,5 @@
-// kCounts lists the fields that are counts, with their names; filling in and comparing run over it, so that a
-// new count is one row. Derive completes each product that lacks one factor, and does so twice, because one
+// kCounts lists the fields that are counts, with their names; filling in and comparing use it, and a new
+// count is one row. Derive completes each product that lacks one factor, and does so twice, because one
 // product may supply what another one lacks.
 
 #include "tools/report/run_config.h"
@@ -42,7 +42,7 @@ constexpr std::optional<bool> RunConfig::*kSwitches[] = {&RunConfig::recompute, 
 
 constexpr int64_t kLargestSide = 1'000'000'000;  // of a model
 
-// a = b·c·d where only one is missing and division leaves nothing.
+// a = b·c·d, if only one is missing and the division has no remainder.
 void Complete(std::optional<int64_t>& a, std::initializer_list<std::optional<int64_t>*> factors) {
   int64_t product = 1;
   std::optional<int64_t>* missing = nullptr;
@@ -117,7 +117,7 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   }
   if (possible(config.ffn))
     shape.ffn = *config.ffn;
-  else if (shape.has.gate)  // as Megatron-LM has it
+  else if (shape.has.gate)  // Megatron-LM's default
     shape.ffn = std::max<int64_t>(64, shape.hidden * 8 / 3 / 64 * 64);
   return shape;
 }

@@ -1,5 +1,5 @@
-// The configuration of a run: the model's shape, the topology, the batch. From the log, else the file's name,
-// else options.
+// The configuration of a run as far as it is known: the model's shape, the topology, the batch. From the log,
+// else the file's name, else options.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct RunConfig {
   std::optional<int64_t> kv_heads, head_dim;
   std::optional<int64_t> train_iters, log_interval, save_interval;
   std::optional<bool> recompute;
-  std::optional<bool> gated;             // MLP
-  std::optional<bool> grouped;           // false: ignore kv_heads, for Megatron says 1 if it has none
-  std::optional<bool> untied;            // output layer
+  std::optional<bool> gated;    // MLP
+  std::optional<bool> grouped;  // false: ignore kv_heads, because Megatron prints 1 if there are none
+  std::optional<bool> untied;   // output layer
   std::optional<std::string> precision;  // fp16, bf16, fp32
 
   bool operator==(const RunConfig&) const = default;
@@ -41,17 +41,17 @@ struct ConfigCount {
 };
 std::span<const ConfigCount> ConfigCounts();
 
-// Fills in what `config` lacks from `other`.
+// Fills in the missing fields of `config` from `other`.
 void FillFrom(const RunConfig& other, RunConfig& config);
 
-// Fills in what follows from the rest: DP = GPUs / (TP·PP·CP), GBS = MBS·GAS·DP, and so on round.
+// Fills in the fields that follow from others: DP = GPUs / (TP·PP·CP), GBS = MBS·GAS·DP, and their inverses.
 void Derive(RunConfig& config);
 
 // False if both know a field of model, topology or batch and differ in it.
 bool Agree(const RunConfig& a, const RunConfig& b);
 
 // The model, for size and FLOPs: unknown facts are GPT-2's, and the vocabulary is padded as the program
-// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown, or no model has them.
+// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
 // Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.

@@ -1,5 +1,5 @@
 // The configuration is completed first (log, then file name, then options, then arithmetic), because speed
-// needs the batch and the model's shape. Then iterations are counted, the end is judged, and times are
+// needs the batch and the model's shape. Then iterations are counted, the end is determined, and times are
 // averaged; speed and TFLOPs follow from times, and days from these. A sample may be the mean of several log
 // lines, so means are weighted by lines.
 
@@ -67,7 +67,7 @@ class Times {
            2;
   }
 
-  // Slower than the median by five deviations, as the median deviation tells them, which a few outliers do
+  // Slower than the median by five deviations, estimated from the median deviation, which a few outliers do
   // not move.
   static int64_t Outliers(const std::vector<double>& seconds, double median) {
     std::vector<double> distances = seconds;
@@ -152,9 +152,9 @@ void TakeDays(const SummaryOptions& options, RunSummary& summary) {
   if (summary.config.gpus) summary.gpu_hours = *summary.days * 24 * static_cast<double>(*summary.config.gpus);
 }
 
-// A failure after the last iteration that is only how other ranks see a rank leave.
+// True for a failure after the last iteration that is only the other ranks' view of a rank that left.
 bool OnlyTheEnd(const TrainingStart& sum) {
-  constexpr int kCause = 40;  // failure.cc: the program stopped by itself, or the machine did
+  constexpr int kCause = 40;  // failure.cc: the program or the machine stopped by itself
   return (sum.reached_total() || sum.done) && sum.failure->weight < kCause;
 }
 
@@ -181,7 +181,7 @@ void TakeEnd(RunSummary& summary) {
 
 void TakeIterations(int64_t interval, RunSummary& summary) {
   const std::vector<Sample>& samples = summary.sum.series.samples();
-  // NeMo counts from 0: its iteration 0 is one, too.
+  // NeMo counts iterations from 0.
   int64_t last = !samples.empty() && samples[0].iteration == 0 ? -1 : 0;
   for (const Sample& sample : samples) {
     summary.iterations += std::clamp<int64_t>(sample.iteration - last, 0, interval * sample.lines);

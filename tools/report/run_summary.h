@@ -1,4 +1,4 @@
-// The facts of a run that a report shows: averages, speed, memory, how it ended.
+// The facts of a run in a report: averages, speed, memory, its end.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// kMegatron: hardware FLOPs as published tables have them. kModel: those of the model alone, as logs have
-// them (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
+// kMegatron: hardware FLOPs as in published tables. kModel: those of the model alone, as in logs
+// (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
 enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 
 // TFLOPs of a GPU by each formula whose inputs are known.
@@ -24,14 +24,14 @@ FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters
                        double seconds);
 
 struct SummaryOptions {
-  RunConfig defaults;  // facts that neither the log nor the file's name gives
+  RunConfig defaults;  // facts that are neither in the log nor in the file's name
   int64_t skip = 0;    // first iterations that the averages leave out
   TflopsFormula formula = TflopsFormula::kAuto;
   std::optional<double> iterations;  // of the training that is planned: for its days
   std::optional<double> tokens;
 };
 
-// Unknown: nothing in the file says that it is a log of a training.
+// Unknown: nothing in the file shows that it is a log of a training.
 enum class RunEnd { kOk, kIncomplete, kFailed, kUnknown };
 std::string_view Name(RunEnd end);  // "ok", "incomplete", "fail", "unknown"
 

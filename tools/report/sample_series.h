@@ -1,7 +1,7 @@
 // The iterations of a run in order, in bounded memory.
 //
-// Each log line gives one Sample. Beyond kMaxSamples of them neighbours are merged, two and two, so that a
-// log of any length keeps its means exactly and its shape closely.
+// Each log line gives one Sample. Beyond kMaxSamples of them neighbours are merged in pairs: a log of any
+// length keeps its exact means and approximately its shape.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 namespace cairn {
 
 struct Sample {
-  double seconds = 0;         // of one iteration; NaN: not told
-  int32_t iteration = 0;      // the last one that it stands for
-  int32_t global_batch = -1;  // -1: not told
-  float loss = 0;             // NaN: not told, or it was NaN
-  float grad_norm = 0;        // NaN: not told
+  double seconds = 0;         // of one iteration; NaN: unknown
+  int32_t iteration = 0;      // the last one of the sample
+  int32_t global_batch = -1;  // -1: unknown
+  float loss = 0;             // NaN: unknown, or it was NaN
+  float grad_norm = 0;        // NaN: unknown
   uint16_t skipped = 0;       // iterations
   uint16_t nans = 0;
-  uint32_t lines = 1;  // that it is the mean of
+  uint32_t lines = 1;  // log lines of which it is the mean
 };
 
 class SampleSeries {
@@ -33,10 +33,10 @@ class SampleSeries {
   const Sample& back() const { return samples_.back(); }
   const std::vector<Sample>& samples() const { return samples_; }
 
-  // Removes those from `iteration` on, into `removed`.
+  // Moves the samples from `iteration` on to `removed`.
   void CutFrom(int32_t iteration, std::vector<Sample>& removed);
   void Append(const SampleSeries& later);
-  // All of them; none are left.
+  // Moves all samples out.
   std::vector<Sample> Release() { return std::move(samples_); }
 
  private:

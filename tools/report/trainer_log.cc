@@ -1,4 +1,4 @@
-// Reports wait until the end, because only the last line may say how many steps there were. Their number is
+// Reports are kept until the end, because only the last line may tell the number of steps. Their number is
 // bounded: beyond kMaxReports every second one is dropped.
 #include "tools/report/trainer_log.h"
 
@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxReports = size_t{1} << 20;
 constexpr std::string_view kBegin = "***** Running training *****";
 
-// The number after `name`, in quotes or not; NaN if there is none. `found`: whether one is written.
+// The number after `name`, in quotes or not; NaN if it is missing. `found`: true if the text has a number.
 double NumberAfter(std::string_view text, std::string_view name, bool* found = nullptr) {
   std::string_view rest = After(text, name);
   while (!rest.empty() && (rest[0] == '\'' || rest[0] == '"' || rest[0] == '=' || rest[0] == ' '))
@@ -54,7 +54,7 @@ struct Bar {
   double elapsed = 0;
 };
 
-// " 25%|##5       | 5/20 [00:04<00:12,  1.17it/s]". Bars with a name of their own are not of the training.
+// " 25%|##5       | 5/20 [00:04<00:12,  1.17it/s]". A bar with a name is not the training's.
 std::optional<Bar> BarIn(std::string_view text) {
   text = Trim(text);
   size_t at = 0;
@@ -147,7 +147,7 @@ void TrainerLog::TakeEnd(std::string_view text) {
   last_epoch_ = NumberAfter(text, "'epoch': ");
 }
 
-// The versions before 4.7 have no steps a second; what they call samples a second counts steps
+// Versions before 4.7 have no steps a second; their samples a second are steps
 // (transformers/trainer_utils.py, speed_metrics, was given max_steps).
 void TrainerLog::FindTotal() {
   if (std::isnan(steps_per_second_)) std::swap(steps_per_second_, samples_per_second_);
@@ -155,7 +155,7 @@ void TrainerLog::FindTotal() {
   if (total_ < 0 && steps >= 1 && steps < 1e9) total_ = static_cast<int64_t>(steps);
 }
 
-// By the bar, else by the share of the epochs; -1 if neither says it.
+// From the bar, else from the share of the epochs; -1 if neither is known.
 int64_t TrainerLog::StepOf(size_t report) const {
   const Report& at = reports_[report];
   if (at.step >= 0) return at.step;
@@ -164,8 +164,8 @@ int64_t TrainerLog::StepOf(size_t report) const {
   return std::lround(std::min(1.0, at.epoch / epochs) * static_cast<double>(total_));
 }
 
-// Bars show whole seconds: their times are scaled to the sum in the last line. If there are no
-// bars, or the clock did not move, every step took the mean.
+// Bars show whole seconds: their times are scaled to the sum in the last line. Without bars, or if the clock
+// did not move, every step took the mean.
 void TrainerLog::AddSamples(TrainingStart& start) const {
   const double mean = runtime_ / static_cast<double>(total_);  // NaN if the log ends before
   double measured = 0;
@@ -176,7 +176,7 @@ void TrainerLog::AddSamples(TrainingStart& start) const {
   for (size_t i = 0; i < reports_.size(); ++i) {
     const Report& report = reports_[i];
     int64_t step = StepOf(i);
-    if (step < 0) step = last_step + 1;  // only their order is known
+    if (step < 0) step = last_step + 1;  // only the order of reports is known
     if (step > INT32_MAX || (!samples.empty() && step <= last_step)) continue;
     Sample sample{.seconds = kNoNumber,
                   .iteration = static_cast<int32_t>(step),

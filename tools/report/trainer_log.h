@@ -1,7 +1,7 @@
-// A training with Hugging Face's Trainer, as its log shows it.
+// A training with Hugging Face's Trainer, from its log.
 //
 // The log has a dictionary every `logging_steps` steps, without the number of the step; the bar of tqdm that
-// is drawn again below it has that, and the seconds so far. At the end stands how long all took:
+// is redrawn below it has that, and the seconds so far. The last line has the total time:
 //
 //   ***** Running training *****
 //     Total train batch size (w. parallel, distributed & accumulation) = 8
@@ -24,20 +24,20 @@ namespace cairn {
 
 class TrainerLog {
  public:
-  // Whether this line begins a training after the one that was taken so far.
+  // True if this line begins another training.
   bool BeginsAnother(std::string_view text) const;
 
-  // A line with one of the Trainer's words. True: a dictionary with a loss, so the training continues.
+  // Takes a line with one of the Trainer's words. True for a dictionary with a loss: the training continues.
   bool Take(std::string_view text);
 
-  // Puts what was taken into `start`, unless lines of a better kind are there already.
+  // Puts the results into `start`, unless it already has lines of a better kind.
   void Finish(TrainingStart& start);
 
  private:
   struct Report {
     double loss = kNoNumber, grad_norm = kNoNumber, epoch = kNoNumber;
     bool nan_loss = false;
-    int64_t step = -1;           // by the bar below
+    int64_t step = -1;           // from the bar below
     double elapsed = kNoNumber;  // seconds, likewise
   };
 

@@ -1,7 +1,7 @@
-// A start continues a run if their configurations do not differ, and it begins behind the run's first
-// iteration and not behind the one after its last; then it counts from there, and what the run had done
-// beyond is redone. In one file also: a start from the beginning after a failure (the job was queued again
-// before its first checkpoint), and starts that failed before their first iteration.
+// A start continues a run if their configurations agree, and it begins after the run's first iteration and at
+// most one after its last; it then counts from there, and the run's later iterations are redone. In one file
+// also: a start from the beginning after a failure (the job was requeued before its first checkpoint), and
+// starts that failed before their first iteration.
 #include "tools/report/training_run.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
   return a.total < 0 || b.total < 0 || a.total == b.total;
 }
 
-// False if the samples consumed at the two first lines show that one cannot continue the other.
+// False if the samples consumed at the first lines show that one cannot continue the other.
 bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
   const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
   if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
@@ -120,7 +120,7 @@ TrainingRun RunOf(TrainingStart start) {
   return run;
 }
 
-// A start without facts does not count if there are others.
+// A start without facts counts only if there are no others.
 bool HasNoFacts(const TrainingStart& start) { return start.series.empty() && !start.failure; }
 
 std::vector<TrainingRun> JoinFile(TrainingLog log, bool join) {
@@ -144,7 +144,7 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   std::vector<size_t> heads;
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
-    for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this continues
+    for (const size_t head : heads)  // the one that ends earliest wins
       if (runs[head].files != runs[i].files && ContinuesAcrossFiles(runs[head], runs[i]) &&
           (best == SIZE_MAX ||
            runs[head].sum.series.back().iteration < runs[best].sum.series.back().iteration))

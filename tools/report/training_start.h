@@ -1,5 +1,4 @@
-// One start of a training program, as its log shows it. A run is one start, or several that continue
-// each other.
+// One start of a training program, from its log. A run is one start, or several that continue each other.
 #pragma once
 
 #include <array>
@@ -13,7 +12,7 @@
 
 namespace cairn {
 
-// Which lines the samples come from; if there are several kinds, the last of these.
+// The kind of lines that the samples come from; if there are several kinds, the last in this order.
 enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
 struct TrainingStart {
@@ -24,9 +23,9 @@ struct TrainingStart {
       SampleSource::kNone;  // with kThroughput a sample's seconds are those of one training sample
   SampleSeries series;
   int32_t first_iteration = 0;
-  int64_t total = -1;  // iterations that the run is to have
+  int64_t total = -1;  // planned iterations of the run
   int64_t first_consumed = -1;
-  int64_t skipped_so_far = 0;  // as DeepSpeed counts
+  int64_t skipped_so_far = 0;  // by DeepSpeed's count
   double last_loss = kNoNumber;
   double last_grad_norm = kNoNumber;
   double validation_loss = kNoNumber;
@@ -36,11 +35,11 @@ struct TrainingStart {
   double allocated_gib = 0;  // largest over ranks, 2^30 bytes
   double reserved_gib = 0;
   int64_t checkpoints = 0;
-  double checkpoint_seconds = 0;  // that training waited for them
+  double checkpoint_seconds = 0;  // that the training waited for them
   double longest_checkpoint_seconds = 0;
 
   std::optional<Failure> failure;
-  bool done = false;        // the program said that it ended by itself
+  bool done = false;        // the program reported its own end
   int64_t began_unix = -1;  // by the first and last date on the lines; seconds
   int64_t ended_unix = -1;
 
