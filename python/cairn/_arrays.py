@@ -23,12 +23,12 @@ _SAME = {
     "uint8": "uint8",
     "bool": "bool",
 }
-_WIDENED = {"bf16": "uint16", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}  # with what holds their bits
+_WIDENED = {"bf16": "uint16", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}  # and the types that hold their bits
 _OF_TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 
 def load_numpy() -> Any:
-    """Raises ImportError that says what to do."""
+    """Raises ImportError with a remedy."""
     try:
         import numpy
     except ImportError as error:
@@ -42,7 +42,7 @@ def numpy_dtype(dtype: str) -> str:
 
 
 def bits_dtype(dtype: str) -> str:
-    """What holds the bits of an element where numpy has no such type; else the type itself."""
+    """The type that holds the bits of an element if numpy has no such type; otherwise the type itself."""
     return _WIDENED.get(dtype, dtype)
 
 
@@ -80,7 +80,7 @@ def _of_e4m3(np: Any, bits: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _e4m3_values() -> tuple:
-    """Of all 256: no infinity, and NaN where all bits but the sign are 1."""
+    """All 256 values: no infinity, and NaN if all bits but the sign are 1."""
 
     def value(bits: int) -> float:
         sign, exponent, mantissa = bits >> 7, bits >> 3 & 15, bits & 7

@@ -33,7 +33,7 @@ class Pickle:
 
 
 class Objects(Mapping[str, Any]):
-    """What a checkpoint of `cairn.torch` has beside its tensors, as plain Python, by its name in the state dict: ``objects["step"]``."""
+    """The values of a checkpoint of `cairn.torch` other than tensors, as plain Python, by name in the state dict: ``objects["step"]``."""
 
     def __init__(self, opened: Opened):
         self._opened = opened
@@ -56,7 +56,7 @@ class Objects(Mapping[str, Any]):
 class Checkpoint(Mapping[str, Tensor]):
     """An opened checkpoint: ``checkpoint[name]`` is a lazy `Tensor`. Made by `cairn.open`; closed by ``with``, `close` or when it is dropped.
 
-    A name is what `cairn inspect` and `cairn diff` call the tensor: "layers.0.mlp.up.weight", and "layers.0.mlp.up.weight/exp_avg" for
+    Names are those of `cairn inspect` and `cairn diff`: "layers.0.mlp.up.weight", and "layers.0.mlp.up.weight/exp_avg" for
     another role of the same parameter, which ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is, too. In a step of `cairn.torch` it is
     the name in the state dict that was saved: "model.0.weight", "optim.state.0.weight.exp_avg" or ``checkpoint["model.0.weight", "exp_avg"]``.
     The names that other formats have for it ("0.weight", "0.weight/exp_avg") are taken, too.
@@ -68,7 +68,7 @@ class Checkpoint(Mapping[str, Tensor]):
     >>> sorted(checkpoint.match("layers.0.mlp.*.weight", role="weight"))
     ['layers.0.mlp.down.weight', 'layers.0.mlp.up.weight']
 
-    Any thread may read. After a fork, and where its process `cairn serve` was killed, it is opened again when it is next read.
+    Any thread may read. After a fork, and if its process `cairn serve` was killed, the next read opens it again.
     """
 
     def __init__(self, path: Path, verify: bool = True, **options: Any):
@@ -122,7 +122,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return {name: self[name] for name in names if role is None or self[name].role == role}
 
     def __getitem__(self, name: Union[str, tuple[str, str]]) -> Tensor:
-        """name: or (name of the parameter, role). Raises KeyError that names what is alike."""
+        """name: or (name of the parameter, role). Raises KeyError naming similar tensors."""
         found = self._of_role(*name) if isinstance(name, tuple) and len(name) == 2 else self._named(name)
         if found is None:
             raise KeyError(self._absent(name))
@@ -220,13 +220,13 @@ def open(
 
     path: a step, a run (its newest step that opens), `STORE:RUN@STEP`, or the file or directory of another system: all that
     `cairn inspect` takes.
-    verify: compare what is read with every checksum that the format has. Steps of Cairn are compared in any case, chunk by chunk. In other
+    verify: compare the bytes read with every checksum that the format has. Steps of Cairn are compared in any case, chunk by chunk. In other
     systems' files a CRC-32 is of a whole record, which is read to its end when a slice of it is asked for; ``verify=False`` reads the
     slice alone.
-    config: config.json of the model, or its directory, where the tensors have Hugging Face's names and nothing says which model it is: then
+    config: config.json of the model, or its directory, if the tensors have Hugging Face's names and nothing says which model it is: then
     they are found under canonical names.
-    from_, allow, replicas, true_vocab_size: of other systems' checkpoints, as the flags of `cairn inspect`: the format where the files do
-    not say it, globs of tensors to leave out, what to do where copies differ ("first", "mean"), rows of a padded vocabulary.
+    from_, allow, replicas, true_vocab_size: of other systems' checkpoints, as the flags of `cairn inspect`: the format if the files do
+    not say it, globs of tensors to leave out, what to do if copies differ ("first", "mean"), rows of a padded vocabulary.
 
     Raises FileNotFoundError, CorruptError or NotSupported, which name the file, and ValueError.
 

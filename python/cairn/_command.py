@@ -13,9 +13,9 @@ DISTRIBUTION = "cairn-checkpoints"
 
 
 class CairnError(RuntimeError):
-    """The ``cairn`` program did not do what it was asked. ``str(error)`` is its own message.
+    """The ``cairn`` program failed. ``str(error)`` is its own message.
 
-    ``status`` is its exit status: 1 where a check failed or two checkpoints differ, 2 for misuse or trouble.
+    ``status`` is its exit status: 1 if a check failed or two checkpoints differ, 2 for misuse or trouble.
     """
 
     def __init__(self, message: str, status: int):
@@ -42,7 +42,7 @@ def _places() -> Iterator[pathlib.Path]:
 
 
 def program() -> str:
-    """The path of the ``cairn`` program: the one of this package, or what the variable CAIRN names.
+    """The path of the ``cairn`` program: the one of this package, or the one that the variable CAIRN names.
 
     Raises FileNotFoundError if there is none.
     """
@@ -58,8 +58,8 @@ def run(arguments: Sequence[str | os.PathLike], *, check: bool = True, capture: 
     """Runs ``cairn ARGUMENTS...`` and waits for it.
 
     arguments: the words after ``cairn``, such as ``["verify", "/scratch/run/step-100"]``. No shell reads them.
-    check: raise CairnError where the exit status is not 0. Its message is what the program wrote on stderr, if that is captured.
-    capture: keep what it prints, as text, in ``stdout`` and ``stderr`` of the result; otherwise it goes where yours goes.
+    check: raise CairnError if the exit status is not 0. Its message is the program's stderr, if that is captured.
+    capture: keep its output, as text, in ``stdout`` and ``stderr`` of the result; otherwise it shares yours.
     """
     command = [program(), *(os.fspath(argument) for argument in arguments)]
     done = subprocess.run(command, capture_output=capture, text=True)

@@ -9,7 +9,7 @@ from cairn._command import CairnError
 
 
 class CorruptError(CairnError):
-    """A checkpoint's bytes are not what was written, or not a checkpoint's."""
+    """A checkpoint's bytes differ from those that were written, or are not a checkpoint."""
 
 
 class SaveFailed(CairnError):
@@ -17,11 +17,11 @@ class SaveFailed(CairnError):
 
 
 class NotSupported(CairnError):
-    """Cairn cannot do what was asked."""
+    """Cairn does not support the request."""
 
 
 class HelperDied(CairnError):
-    """The process ``cairn serve`` beside this one ended. ``status``: its exit status; negative: the signal that ended it."""
+    """The helper process ``cairn serve`` ended. ``status``: its exit status; negative: the signal that ended it."""
 
 
 def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]] = None) -> Exception:

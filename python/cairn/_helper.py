@@ -1,4 +1,4 @@
-"""The process ``cairn serve`` beside this one: it writes what this one saves, and outlives it until a save is whole.
+"""The helper process ``cairn serve``: it writes the saves of this process, and outlives it until a save is whole.
 
 A message is two lengths (u32 and u64, little-endian), JSON, and a tail of bytes that the JSON names by [begin, count]; file
 descriptors come with its first byte.
@@ -93,11 +93,11 @@ class Helper:
             with self._sending:
                 _send(self._socket, message, tail, fds)
         except OSError:
-            pass  # the receiving thread notices, too, and fails what waits
+            pass  # the receiving thread notices, too, and fails the requests that wait
         return future
 
     def drop(self, handle: int) -> None:
-        """Closes a checkpoint with the next request: for ``__del__``, which may be called where this thread holds our locks."""
+        """Closes a checkpoint with the next request: for ``__del__``, which may be called while this thread holds our locks."""
         self._dropped.append(handle)
 
     def _close_dropped(self) -> None:
@@ -117,7 +117,7 @@ class Helper:
         save.add_done_callback(self.saves.discard)
 
     def leave(self) -> None:
-        """In a forked child: lets go of the socket, so that the helper notices the end of the parent."""
+        """In a forked child: closes the socket, so the helper notices the end of the parent."""
         self._socket.close()
         self._death = HelperDied("the helper belongs to the parent process", 0)
 
@@ -137,7 +137,7 @@ class Helper:
             while (received := _receive_message(self._socket)) is not None:
                 self._deliver(*received)
         except OSError:
-            pass  # as at the end of the stream: what waits fails
+            pass  # as at the end of the stream: requests that wait fail
         self._fail()
 
     def _deliver(self, message: dict, tail: bytes, fds: list) -> None:
@@ -226,7 +226,7 @@ _starting = threading.Lock()
 
 
 def helper() -> Helper:
-    """This process's helper, started if there is none. Raises FileNotFoundError where the program is not there."""
+    """This process's helper, started if there is none. Raises FileNotFoundError if the program does not exist."""
     global _current
     with _starting:
         if _current is None or not _current.alive:

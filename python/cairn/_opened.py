@@ -1,4 +1,4 @@
-"""A checkpoint that the helper has open, as it tells it."""
+"""A checkpoint that the helper has open, as the helper describes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Opened:
         return self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or [fqn]
 
     def check(self) -> None:
-        """What was read counts only after this. Raises CorruptError where a record of another system's file is not what its CRC-32 says."""
+        """Data that was read is valid only after this. Raises CorruptError if a record of another system's file does not match its CRC-32."""
         self.helper.ask("check", handle=self.handle)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ class Rows(list[dict[str, Any]]):
     title: str = ""
 
     def column(self, name: str) -> list:
-        """Of all rows; None where one has no such value."""
+        """Of all rows; None if one has no such value."""
         return [row.get(name) for row in self]
 
     def _repr_html_(self) -> str:
@@ -42,7 +42,7 @@ class Differences(Rows):
 
 
 class Problems(Rows):
-    """What `cairn.verify` found: one row for each problem, with "checkpoint", "file", "offset", "tensor" and "what"."""
+    """The result of `cairn.verify`: one row for each problem, with "checkpoint", "file", "offset", "tensor" and "what"."""
 
     ok: bool
     bytes_checked: int
@@ -88,7 +88,7 @@ def diff(
 def report(logs: Paths, **options: Any) -> Rows:
     """Averages of trainings from their logs: Megatron-LM, DeepSpeed, Hugging Face's Trainer, cairn train.
 
-    logs: a file or several. options: flags of `cairn report` that say what the logs do not, and how to count:
+    logs: a file or several. options: flags of `cairn report` that add facts missing in the logs, and say how to count:
     ``gpus=64, seq_length=1024, skip=5, sort="sec_per_it"``.
 
     A row is a run: "file", "status", "sec_per_it", "tflops", "tokens_per_s", "loss", "tp", "pp", "dp" and so on; None is unknown.
@@ -125,7 +125,7 @@ def verify(path: Path, **options: Any) -> Problems:
 
     path: a step, a run (its newest step), `STORE:RUN@STEP`, or another system's checkpoint.
     options: flags of `cairn verify`: ``values=True``, ``sample="5%"``, ``all=True``, ``record=False``.
-    Raises FileNotFoundError and CairnError where it cannot be checked; a damaged checkpoint is not an error here, but rows.
+    Raises FileNotFoundError and CairnError if it cannot be checked; a damaged checkpoint is not an error here, but rows.
 
     >>> import cairn
     >>> cairn.verify("run", record=False).ok
@@ -142,7 +142,7 @@ def verify(path: Path, **options: Any) -> Problems:
 
 
 def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optional[dict] = None) -> Any:
-    """What the command prints. reading: the paths are checkpoints, and opening one like this says best what is wrong with it."""
+    """The output of the command. reading: the paths are checkpoints; opening one gives the best message about a fault."""
     for path in paths:
         if not os.path.exists(path) and "@" not in os.fspath(path):  # STORE:RUN@STEP is not a path
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", os.fspath(path))

@@ -14,7 +14,7 @@ _WORTH_A_GAP = 64 << 10  # bytes between two wanted ones that are worth a box of
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """shape: of the tensor. ranges: what is wanted along each of its dimensions. result: the shape of what comes out.
+    """shape: of the tensor. ranges: the selection along each of its dimensions. result: the shape of the result.
     scalar: numpy would give a number, no array."""
 
     shape: tuple
@@ -35,7 +35,7 @@ class Selection:
             yield [begin for begin, _ in box], [count for _, count in box]
 
     def places(self, offset: Sequence[int], extent: Sequence[int]) -> Optional[tuple[tuple, tuple]]:
-        """(slices of the wanted, slices of the box) that are the same elements; None where the box has none."""
+        """(slices of the selection, slices of the box) that are the same elements; None if the box has none."""
         pairs = [pair for one in zip(self.ranges, offset, extent) if (pair := _place(*one)) is not None]
         if len(pairs) < len(self.ranges):
             return None
@@ -67,7 +67,7 @@ def select(shape: Sequence[int], index: Any) -> Selection:
 
 
 def _along(size: int, part: Any, dimension: int) -> tuple[range, bool]:
-    """(what is wanted, whether the dimension stays)"""
+    """(the selection, whether the dimension stays)"""
     if isinstance(part, slice):
         return range(size)[part], True
     try:
@@ -87,7 +87,7 @@ def _upwards(wanted: range) -> range:
 
 
 def _runs(wanted: range, bytes_of_one: int) -> list:
-    """(begin, count): one for all, or one for each where much lies between."""
+    """(begin, count): one for all, or one for each if much lies between."""
     up = _upwards(wanted)
     if up.step > 1 and (up.step - 1) * bytes_of_one >= _WORTH_A_GAP:
         return [(at, 1) for at in up]

@@ -26,7 +26,7 @@ class Source(Protocol):
 class Tensor:
     """One tensor of a checkpoint. Nothing is read before ``t[...]``, ``t.numpy()``, ``numpy.asarray(t)`` or ``t.tobytes()``.
 
-    An index may have integers, slices with any step, ``...`` and None, and means what it means to numpy; only what it selects is
+    An index may have integers, slices with any step, ``...`` and None, with numpy's meaning; only the selected elements are
     read, in the checkpoint's own pieces. Each read gives a new array. bf16 and fp8, which numpy does not have, become float32, which
     holds their values exactly; ``t.bits`` has them as they are.
 
@@ -37,7 +37,7 @@ class Tensor:
     >>> t[::10, 0].dtype, t.bits[::10, 0].dtype
     (dtype('float32'), dtype('uint16'))
 
-    Reading raises CorruptError where bytes are not what was saved, and names the file; OSError; ValueError where the checkpoint is closed.
+    Reading raises CorruptError naming the file if bytes differ from those saved; OSError; ValueError if the checkpoint is closed.
     """
 
     def __init__(self, source: Source, number: int, described: dict, as_bits: bool = False):
@@ -53,7 +53,7 @@ class Tensor:
 
     @property
     def parameter(self) -> str:
-        """The same for all states of a parameter, and for it in every format: without what a state dict has before it."""
+        """The same for all states of a parameter, and for it in every format: without the prefix of a state dict."""
         return self._described["name"]
 
     @property
@@ -96,7 +96,7 @@ class Tensor:
         return Tensor(self._source, self._number, self._described, as_bits=True)
 
     def __getitem__(self, index: Any) -> ndarray:
-        """An array of the selected values; a number where numpy would give one. Raises IndexError and TypeError as numpy does."""
+        """An array of the selected values; a number if numpy would give one. Raises IndexError and TypeError as numpy does."""
         return self._read(select(self.shape, index))
 
     def numpy(self) -> ndarray:

@@ -83,7 +83,7 @@ class _Window:
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
 
     def check(self) -> None:
-        """Raises what kept the helper from taking the window. To be called before a read of it counts."""
+        """Raises the error that kept the helper from taking the window. Call it before using a read of it."""
         self._added.result()
 
     def copy_out(self, batch: list) -> None:
@@ -96,7 +96,7 @@ class _Window:
 
 
 def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW) -> None:
-    """Delivers the values of all boxes of the opened checkpoint `handle`. Raises what the helper's errors are."""
+    """Delivers the values of all boxes of the opened checkpoint `handle`. Raises the helper's errors."""
     parts = [part for box in boxes if box.nbytes for part in split(box, window)]
     parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
     if not parts:

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise ImportError(f"cairn.bridge needs Megatron Bridge 0.4 or later, with a DefaultCheckpointManager ({error})") from error
 
-_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")  # what is called for a strategy; by Bridge the second up to 0.5
+_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")  # called for a strategy; by Bridge the second up to 0.5
 _saving: dict[str, Any] = {}
 _loading: dict[str, Any] = {}
 
@@ -37,13 +37,13 @@ class CairnCheckpointManager(DefaultCheckpointManager):
         _replace_loaders()
 
     def save(self, ctx: Any, *callbacks: Any, **named: Any) -> None:
-        """Raises what cairn.torch.save raises; with checkpoint.async_save finalize_async_saves does."""
+        """Raises the errors of cairn.torch.save; with checkpoint.async_save finalize_async_saves does."""
         if "save_strategy" not in self._context:
             self._context["save_strategy"] = self._save_strategy(ctx)
         super().save(ctx, *callbacks, **named)
 
     def _save_strategy(self, ctx: Any) -> Any:
-        """What Bridge makes where it finds none in its context, with Cairn's in the place of Megatron's."""
+        """The manager that Bridge makes if its context has none, with Cairn's strategies in place of Megatron's."""
         strategy = CairnSaveStrategy(**_saving)
         if not self.checkpoint_config.fully_parallel_save:
             return strategy
@@ -52,7 +52,7 @@ class CairnCheckpointManager(DefaultCheckpointManager):
 
 
 def patch(**options: Any) -> None:
-    """Lets Bridge make the manager by its name, and load what Cairn saved wherever it loads: call it before `pretrain`, and before an export.
+    """Lets Bridge make the manager by its name, and load Cairn's saves everywhere: call it before `pretrain`, and before an export.
 
     options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Raises TypeError for others.
     """

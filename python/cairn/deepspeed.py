@@ -1,15 +1,15 @@
 """DeepSpeed saves a tag as a whole or not at all: ``cairn.deepspeed.use(engine)`` once after ``deepspeed.initialize()``.
 
-The files keep DeepSpeed's names and its format. Its engine hands over what one rank has, already partitioned by its optimizer, with
-no word of what that is part of; stored in another format it would be readable by Cairn alone and still tied to its number of ranks.
-So DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py and `cairn convert` read what is written here, and `cairn reshape`'s work
-stays offline. What Cairn adds is what the files lack:
+The files keep DeepSpeed's names and its format. Its engine hands over the state of one rank, already partitioned by its optimizer, with
+no description of the whole; in another format only Cairn could read it, and it would still be tied to its number of ranks.
+So DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py and `cairn convert` read these files, and `cairn reshape`'s work
+stays offline. Cairn adds what the files lack:
 
 - Each rank writes into ``DIR/.cairn-partial/TAG`` and gives its files to the disk. When all ranks have, rank 0 checks that the files of every
   rank are there, seals them (``cairn seal``: a digest of every file) and renames the directory to ``DIR/TAG``. Then DeepSpeed moves ``latest``.
-  Whatever dies before leaves ``DIR`` as it was, also where TAG was there before.
+  A crash before that leaves ``DIR`` unchanged, even if TAG existed before.
 - A rank that cannot write makes the save fail on all ranks, with its error, instead of leaving the others in a barrier.
-- ``engine.load_checkpoint`` compares the tag with its seal before a byte of it is loaded, and passes over what is not whole.
+- ``engine.load_checkpoint`` compares the tag with its seal before a byte of it is loaded, and skips tags that are not whole.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cairn._command import CairnError, run
 
 logger = logging.getLogger("cairn.deepspeed")
 
-PARTIAL = ".cairn-partial"  # beside the tags; its name has no number, so no tool takes it for a step
+PARTIAL = ".cairn-partial"  # next to the tags; its name has no number, so no tool takes it for a step
 SEAL = ".cairn-seal.json"
 _METHODS = {"create", "save", "load", "commit"}
 
 
 class SaveFailed(CairnError):
-    """A tag was not committed; the message names the rank and what went wrong. What was there before is as it was."""
+    """A tag was not committed; the message names the rank and what went wrong. The tags of before are unchanged."""
 
 
 class NotWhole(CairnError):
@@ -65,7 +65,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         """Nothing: directories are made with their files, which lie elsewhere until the tag is whole."""
 
     def save(self, state_dict: Any, path: str) -> None:
-        """An error is kept until `commit`, so that all ranks hear of it."""
+        """An error is kept until `commit`, where all ranks learn of it."""
         try:
             place = self._place_of(path)
             os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -84,7 +84,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         return True
 
     def _place_of(self, path: str) -> str:
-        """Where a file of the tag is written; what lies beside the tags (save_16bit_model) is published with them."""
+        """Where a file of the tag is written; files next to the tags (save_16bit_model) are published with them."""
         within = os.path.relpath(os.path.abspath(path), self._directory)
         if within.startswith(os.pardir):
             raise ValueError(f"it is not below {self._directory}")
@@ -95,7 +95,7 @@ def use(engine: Any, *, check: str = "bytes") -> None:
     """Lets a DeepSpeed engine save and load through Cairn, from now on. Every rank calls it, once after deepspeed.initialize().
 
     check: how engine.load_checkpoint compares a tag with its seal: "bytes" reads every file once more on rank 0, "sizes" compares names,
-    sizes and times, and reads what has another time.
+    sizes and times, and reads files of another time.
     Raises ValueError for a configuration that writes files without this engine, TypeError for an unknown DeepSpeed.
     """
     if check not in _CHECKS:
@@ -131,7 +131,7 @@ def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") ->
     """The tag that a training continues from: `tag`, or the one that `latest` names, or the newest whole one if that is not whole.
 
     None if there is none at all. A tag without a seal (of an earlier training without Cairn) is taken, with a warning.
-    Raises NotWhole where `tag` itself, or every tag, is not what was sealed.
+    Raises NotWhole if `tag` itself, or every tag, differs from its seal.
     """
     directory = os.path.abspath(load_dir)
     if tag is not None:
@@ -188,7 +188,7 @@ def _clean(directory: str, tag: str) -> None:
 
 
 def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
-    """Seals what lies in PARTIAL and puts it in its place. A tag is one rename; files beside the tags are one each."""
+    """Seals the files in PARTIAL and publishes them. A tag is one rename; files next to the tags are one each."""
     partial = os.path.join(directory, PARTIAL)
     if any(faults):
         _clean(directory, tag)

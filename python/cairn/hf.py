@@ -1,6 +1,6 @@
 """accelerate and the Hugging Face Trainer save and load FSDP's shards with Cairn: ``cairn.hf.patch()``, once, before the training.
 
-`CairnCallback` does the rest of a checkpoint: seals it, and archives and converts it beside the training. docs/guide/save-from-hf-trainer.md is
+`CairnCallback` does the rest of a checkpoint: seals it, and archives and converts it while training continues. docs/guide/save-from-hf-trainer.md is
 for users. accelerate has no setting for this: its four functions for FSDP name torch.distributed.checkpoint's writer themselves.
 """
 
@@ -35,8 +35,8 @@ logger = logging.getLogger("cairn.hf")
 def patch() -> None:
     """accelerate saves FSDP's model and optimizer as steps of Cairn from here on, and loads them. Again: nothing.
 
-    Within accelerate's four functions only: what else uses torch.distributed.checkpoint stays as it is.
-    Raises ImportError where this accelerate does it otherwise than 1.15 does.
+    Only within accelerate's four functions: other uses of torch.distributed.checkpoint stay unchanged.
+    Raises ImportError if this accelerate works differently from 1.15.
     """
     if _originals:
         return
@@ -48,7 +48,7 @@ def patch() -> None:
 
 
 def unpatch() -> None:
-    """accelerate does again what it did before patch()."""
+    """Undoes patch()."""
     for name in list(_originals):
         _replace(getattr(_fsdp, name), _originals.pop(name))
 
@@ -106,7 +106,7 @@ def _called(names: dict, do: Callable, *positional: Any, **named: Any) -> Any:
 
 
 def _other_format(arguments: dict) -> Optional[str]:
-    """Why accelerate does not use torch.distributed.checkpoint here, or Cairn cannot; None where both do."""
+    """Why accelerate does not use torch.distributed.checkpoint here, or Cairn cannot; None if both do."""
     plugin = arguments["fsdp_plugin"]
     kind = getattr(plugin.state_dict_type, "name", plugin.state_dict_type)
     strategy = str(getattr(plugin.reshard_after_forward, "name", ""))
@@ -144,9 +144,9 @@ def step_of(directory: str) -> int:
 
 
 class CairnCallback(TrainerCallback):
-    """``Trainer(..., callbacks=[CairnCallback(archive="/tape/store")])``: what is done with each checkpoint, beside the training.
+    """``Trainer(..., callbacks=[CairnCallback(archive="/tape/store")])``: the work on each checkpoint, in parallel with the training.
 
-    seal: `cairn seal`, which commits what the Trainer wrote beside the steps, too: scheduler, random states, trainer_state.json.
+    seal: `cairn seal`, which also commits the Trainer's other files: scheduler, random states, trainer_state.json.
     archive: the store that `cairn archive run` puts each checkpoint into. weights: a directory that gets one Hugging Face directory for each
     checkpoint, by `cairn strip` as `dtype`, whether the Trainer saved alone, under DDP, FSDP (with cairn.hf.patch()) or DeepSpeed.
     Programs run one after the other, on the first rank. What fails is logged as an error at once; wait() raises it.
@@ -176,12 +176,12 @@ class CairnCallback(TrainerCallback):
             self._under_way.append(self._worker.submit(self._finish, checkpoint, getattr(others.get("model"), "config", None)))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Waits; a failure was logged, and does not keep the other ranks from what comes after the training."""
+        """Waits; a failure was logged, and does not stop the other ranks after the training."""
         if self._ended():
             logger.error("%d of the checkpoints' programs failed: %s", len(self.failures), "; ".join(self.failures))
 
     def wait(self) -> None:
-        """Until all is done. Raises CairnError that says what failed."""
+        """Waits until all is done. Raises CairnError naming the failure."""
         if self._ended():
             raise cairn.CairnError("; ".join(self.failures), 1)
 

@@ -3,7 +3,7 @@
 A directory ``iter_0000100`` holds ``metadata.json`` and ``common.pt``, as Megatron writes them, and ``step-00000100``, a step of Cairn with the
 rest: each element once, written by the rank that Megatron's own rule (`replica_id`) names. So `dist_checkpointing.load` recognises the
 directory, a load takes any TP, PP and number of ranks that Megatron-Core's sharded state dicts allow, and every verb of the suite reads it.
-Objects are JSON where that is exact; what is not is a pickle, which is loaded by torch's restricted unpickler with the classes that Megatron allows.
+Objects are JSON if that is exact, otherwise a pickle, which torch's restricted unpickler loads with the classes that Megatron allows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         self._deadline = deadline
 
     def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
-        """Returns when the step is committed. Raises what cairn.torch.save raises."""
+        """Returns when the step is committed. Raises the errors of cairn.torch.save."""
         self._begin(sharded_state_dict, checkpoint_dir, log=False).result()
 
     def async_save(self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore") -> Any:
@@ -95,7 +95,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
 
     @staticmethod
     def _state(sharded_state_dict: dict, directory: Path) -> dict:
-        """What the step says of the file beside it. From 0.19 on Megatron makes the file's content a part of the state dict."""
+        """The step's record of the file next to it. From 0.19 on Megatron makes the file's content a part of the state dict."""
         if dist.get_rank() != 0:
             return {}
         common = pathlib.Path(directory, COMMON)
@@ -121,7 +121,7 @@ def _mesh() -> str:
 
 
 class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
-    """``dist_checkpointing.load(state, directory, sharded_strategy=CairnLoadStrategy())``; what Megatron wrote itself is loaded as before.
+    """``dist_checkpointing.load(state, directory, sharded_strategy=CairnLoadStrategy())``; Megatron's own checkpoints are loaded as before.
 
     allow_pickle: load objects with any class in them; only from a source that you trust.
     """
@@ -183,7 +183,7 @@ class _Running:
         handle.add_done_callback(lambda _: os.close(fd))
 
     def finish(self) -> None:
-        """Raises what went wrong, before Megatron says that the iteration is saved."""
+        """Raises the failure, before Megatron reports that the iteration is saved."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         self._handle.result()
@@ -281,7 +281,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def _open(directory: Path) -> TorchOpened:
-    """Raises CorruptError where the file beside the step is not the one that was saved with it."""
+    """Raises CorruptError if the file next to the step is not the one that was saved with it."""
     opened = TorchOpened(steps(pathlib.Path(directory))[0])
     common, digest = pathlib.Path(directory, COMMON), opened.state.get(COMMON)
     if digest is not None and digest != _digest(common):
@@ -313,7 +313,7 @@ def _fault(opened: TorchOpened, item: Any) -> Optional[str]:
 
 
 def _box(opened: TorchOpened, item: ShardedTensor) -> Iterator[Box]:
-    """What of the saved tensor this rank's part is. Of a shape that may differ (a padded vocabulary), what both have; the rest is zero."""
+    """This rank's part of the saved tensor. If the shape may differ (a padded vocabulary), the elements that both have; the rest is zero."""
     item.init_data("cpu")
     number, saved = opened.tensors[item.key]
     target = _with_prepended_axes(item)
@@ -333,7 +333,7 @@ def _register() -> None:
 
 
 def _let_wrappers_say_what_they_wrap() -> None:
-    """From 0.17 on `metadata.json` would say torch_dist for whatever FullyParallelSaveStrategyWrapper wraps, and no verb of the suite then knows
+    """From 0.17 on `metadata.json` would say torch_dist for all that FullyParallelSaveStrategyWrapper wraps, and no verb of the suite then knows
     the directory."""
     make = FullyParallelSaveStrategyWrapper.__init__
 

@@ -53,7 +53,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         """Store tensors compressed."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
-        # Without asynchronous DCP there is no gloo group; without retention no thread that removes whatever is called step-N.
+        # Without asynchronous DCP there is no gloo group; without retention no thread that removes everything named step-N.
         without: dict[str, Any] = {"async_mode": "disabled", "keep_latest_k": 0}
         super().__init__(dataclasses.replace(config, **without), **parts)
         if not self.enable:
@@ -78,7 +78,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         return True
 
     def dcp_save(self, state_dict: dict, checkpoint_id: str, async_mode: Any, enable_garbage_collection: bool = False, to_hf: bool = False) -> Any:
-        """Saves `state_dict` as the step that checkpoint_id names; to_hf: with torchtitan's own writer, beside the steps."""
+        """Saves `state_dict` as the step that checkpoint_id names; to_hf: with torchtitan's own writer, next to the steps."""
         if to_hf:
             return super().dcp_save(state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf)
         contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
@@ -133,14 +133,14 @@ class CheckpointManager(_dcp.CheckpointManager):
             except (cairn.torch.CorruptError, OSError) as error:
                 logger.error("%s does not open and is passed over: %s", step, error)
                 if step == steps[-1]:
-                    raise  # a start from nothing is not what a folder with steps asks for
+                    raise  # a folder with steps must not lead to a start from nothing
                 continue
             ours, dcps = _steps.number(step), super()._find_load_step(folder)
             return ours if _steps.is_superseded(dcps, [], _steps.branches_of(step) or []) else max(ours, dcps)
         return super()._find_load_step(folder)
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
-        """Cairn's name of a step; DCP's where that alone is there."""
+        """Cairn's name of a step; DCP's if only that exists."""
         ours, dcps = pathlib.Path(folder or self.folder) / f"step-{step:08d}", super()._create_checkpoint_id(step, folder)
         return dcps if not ours.is_dir() and filesystem.isdir(dcps) else str(ours)
 

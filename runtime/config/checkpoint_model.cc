@@ -132,7 +132,7 @@ Status CheckGroup(const std::vector<std::string_view>& group, std::span<const st
   for (const std::string_view name : group) {
     if (std::ranges::find(given, name) == given.end()) continue;
     CopyFlag(name, asked, tried);
-    said.push_back(AsGiven(*FindTrainFlag(name), asked));
+    said.push_back(FlagText(*FindTrainFlag(name), asked));
   }
   if (said.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(ModelSpec would, SpecOfFlags(tried));

@@ -344,9 +344,9 @@ class DeepSpeedFile {
     if (IsGiven(setting.flag) && read != field) {
       if (setting.if_both == IfBoth::kMustAgree)
         return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
-                               value.dump(), AsGiven(flag, config_));
+                               value.dump(), FlagText(flag, config_));
       config_.notes.push_back(fmt::format("{} has no effect here: as in DeepSpeed, {} counts, where {} is {}",
-                                          AsGiven(flag, config_), path_, setting.path, value.dump()));
+                                          FlagText(flag, config_), path_, setting.path, value.dump()));
     }
     field = read;
     given_.emplace_back(setting.flag);

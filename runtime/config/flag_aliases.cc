@@ -87,7 +87,7 @@ bool IsFlag(const std::string& word) { return word.size() > 2 && word.starts_wit
 
 std::span<const FlagAlias> FlagAliases() { return kAliases; }
 
-std::vector<std::string> InOurNames(const std::vector<std::string>& words) {
+std::vector<std::string> InCairnNames(const std::vector<std::string>& words) {
   std::vector<std::string> ours;
   for (size_t i = 0; i < words.size(); ++i) {
     if (!IsFlag(words[i])) {

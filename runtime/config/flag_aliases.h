@@ -18,6 +18,6 @@ std::span<const FlagAlias> FlagAliases();
 
 // Writes the words of a command line in our names. argparse's programs have flags with underscores
 // (--deepspeed_config, --local_rank): a flag's underscores become dashes, values stay as they are.
-std::vector<std::string> InOurNames(const std::vector<std::string>& words);
+std::vector<std::string> InCairnNames(const std::vector<std::string>& words);
 
 }  // namespace cairn

@@ -175,7 +175,7 @@ std::string ValueWithEffect(const IgnoredFlag& flag, const std::vector<std::stri
 
 std::span<const IgnoredFlag> IgnoredFlags() { return kIgnored; }
 
-Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values) {
+Result<std::string> NoteFor(const IgnoredFlag& flag, const std::vector<std::string>& values) {
   if (const std::string value = ValueWithEffect(flag, values); !value.empty())
     return InvalidArgument("--{} {} is not supported; only {} is", flag.name, value, flag.values);
   return fmt::format("--{} has no effect here: {}", flag.name, flag.reason);
@@ -199,7 +199,7 @@ Result<std::vector<std::string>> NotesOnIgnoredFlags(const CLI::App& app) {
   for (const IgnoredFlag& flag : kIgnored) {
     const CLI::Option* option = app.get_option(fmt::format("--{}", flag.name));
     if (option->count() == 0 || !option->get_group().empty()) continue;
-    CAIRN_ASSIGN_OR_RETURN(notes.emplace_back(), NoteOn(flag, option->results()));
+    CAIRN_ASSIGN_OR_RETURN(notes.emplace_back(), NoteFor(flag, option->results()));
   }
   return notes;
 }

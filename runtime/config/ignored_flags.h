@@ -29,9 +29,9 @@ void DeclareIgnoredFlags(CLI::App& app);
 
 // The note for `flag` with these values: "--data-impl has no effect here: why". Errors: InvalidArgument for a
 // value that would have had an effect.
-Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values);
+Result<std::string> NoteFor(const IgnoredFlag& flag, const std::vector<std::string>& values);
 
-// After parsing: the note on each that was given. Errors: those of NoteOn.
+// After parsing: the note on each that was given. Errors: those of NoteFor.
 Result<std::vector<std::string>> NotesOnIgnoredFlags(const CLI::App& app);
 
 }  // namespace cairn

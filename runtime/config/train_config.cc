@@ -93,7 +93,7 @@ Status NoteKey(const IgnoredFlag& flag, const TomlField& key, std::vector<std::s
   if (on == false) return OkStatus();
   std::string text;
   if (!on) (void)TakeValue(key.value, text);
-  Result<std::string> note = NoteOn(flag, {std::move(text)});
+  Result<std::string> note = NoteFor(flag, {std::move(text)});
   if (!note.ok()) return note.status().WithContext(key.where);
   if (std::ranges::find(notes, *note) == notes.end()) notes.push_back(*std::move(note));
   return OkStatus();
@@ -174,7 +174,7 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   if (argc > 0) app.name(argv[0]);
   app.allow_extras();
   DeclareIgnoredFlags(app);
-  std::vector<std::string> words = InOurNames({argv + std::min(argc, 1), argv + argc});
+  std::vector<std::string> words = InCairnNames({argv + std::min(argc, 1), argv + argc});
   std::ranges::reverse(words);  // last first, as CLI11 takes them
   try {
     app.parse(words);

@@ -67,7 +67,7 @@ struct Flag {
 std::span<const Flag> TrainFlags();
 const Flag* FindTrainFlag(std::string_view name);  // null if there is none
 // The flag as a command line would have it: "--num-layers 12", "--swiglu".
-std::string AsGiven(const Flag& flag, const TrainConfig& config);
+std::string FlagText(const Flag& flag, const TrainConfig& config);
 
 // Declares --config, --version and all flags to CLI11, which writes into `config` and `config_file`: for
 // parsing, and for what is made from the tree of flags (manual pages, shell completion).

@@ -34,7 +34,7 @@ const Flag* FindTrainFlag(std::string_view name) {
   return flag == TrainFlags().end() ? nullptr : &*flag;
 }
 
-std::string AsGiven(const Flag& flag, const TrainConfig& config) {
+std::string FlagText(const Flag& flag, const TrainConfig& config) {
   const auto text = [&](auto field) -> std::string {
     if constexpr (std::is_same_v<decltype(field), bool TrainConfig::*>)
       return config.*field ? "" : " false";

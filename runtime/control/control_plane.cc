@@ -55,11 +55,7 @@ int ControlPlane::rank() const { return mailbox_->rank(); }
 int ControlPlane::size() const { return mailbox_->size(); }
 
 std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name) const {
-  return Create(name, timeout_seconds_);
-}
-
-std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name, double timeout_seconds) const {
-  return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds);
+  return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds_);
 }
 
 std::shared_ptr<Mailbox> ControlPlane::NewMailbox(const std::string& name) const {

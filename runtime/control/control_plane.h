@@ -34,7 +34,6 @@ class ControlPlane {
   // Another one with its own communicator, for another thread. Collective; main thread, before that thread
   // starts.
   std::unique_ptr<ControlPlane> Create(const std::string& name) const;
-  std::unique_ptr<ControlPlane> Create(const std::string& name, double timeout_seconds) const;
 
   // A mailbox of its own over the same ranks, likewise.
   std::shared_ptr<Mailbox> NewMailbox(const std::string& name) const;

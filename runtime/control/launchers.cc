@@ -58,7 +58,7 @@ bool RankClaims(std::string_view rank, std::string_view first) {
   return !rank.empty() && rank != "-1" && rank != "0" && rank != first;
 }
 
-std::string MissingOfTorchrun() {
+std::string MissingTorchrunVariables() {
   std::vector<std::string_view> missing;
   std::ranges::copy_if(kTorchrunVariables, std::back_inserter(missing),
                        [](const char* name) { return std::getenv(name) == nullptr; });
@@ -95,7 +95,7 @@ std::string WhyNotAlone() {
       "--mpi=pmix or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each; to train in "
       "this process alone, unset {}",
       variables.front(), Variable(std::string(variables.front()).c_str()), launcher->name,
-      torchrun && !HasTorchrunVariables() ? MissingOfTorchrun() : "this one cannot find the others",
+      torchrun && !HasTorchrunVariables() ? MissingTorchrunVariables() : "this one cannot find the others",
       fmt::join(variables, " "));
 }
 

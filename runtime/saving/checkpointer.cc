@@ -155,7 +155,7 @@ Status Checkpointer::Prepare(const StateBuffers& buffers) {
   CAIRN_ASSIGN_OR_RETURN(const bool all, control_->AllTrue(reserved.ok(), "snapshot memory"));
   CAIRN_RETURN_IF_ERROR(reserved);
   if (!all) return NoSpace("another rank has no memory for its snapshot");
-  if (control_->rank() == 0) TellPlan();
+  if (control_->rank() == 0) PrintPlan();
   if (undrained_) Begin(slots_[0], *undrained_, buffers, /*durable=*/true);
   return OkStatus();
 }
@@ -212,7 +212,7 @@ Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers&
   return Snapshot::Make(std::move(plan), std::move(sources), copy, std::move(device));
 }
 
-void Checkpointer::TellPlan() const {
+void Checkpointer::PrintPlan() const {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : *tensors_) bytes += tensor.bytes();
   if (options_.save_interval < 0)

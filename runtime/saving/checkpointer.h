@@ -53,7 +53,7 @@ class Checkpointer : public CheckpointHooks {
 
   Status Reserve(const StateBuffers& buffers);
   Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
-  void TellPlan() const;
+  void PrintPlan() const;
   Slot& FreeSlot();
   Health HealthAt(const TrainState& state) const;
   Status Condemn(const TrainState& state);

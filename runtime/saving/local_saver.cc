@@ -34,7 +34,7 @@ LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
 // has seen.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   const Status status = Commit(*save);
-  TellChange(*save, status);
+  ReportChange(*save, status);
   if (!status.ok() && save->durable) return saver_.Start(save);
   if (status.ok()) {
     save->durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save->started).count();
@@ -152,7 +152,7 @@ Status LocalSaver::Retire(const Save& save) {
 }
 
 // Reports when local saves begin to fail and when they work again, not each time.
-void LocalSaver::TellChange(const Save& save, const Status& status) {
+void LocalSaver::ReportChange(const Save& save, const Status& status) {
   if (failing_ == !status.ok()) return;
   failing_ = !status.ok();
   if (control_->rank() != 0) return;

@@ -31,7 +31,7 @@ class LocalSaver {
              PeerFiles& peers);
 
   void Start(std::shared_ptr<Save> save) {
-    FlushBehind(queue_, [this, save] { Flush(save); });
+    FlushInBackground(queue_, [this, save] { Flush(save); });
   }
 
  private:
@@ -41,7 +41,7 @@ class LocalSaver {
   Status WriteShare(const Save& save, Committer& committer, const Result<StepSeal>& seal);
   std::shared_ptr<Save> DrainOf(const Save& save) const;
   Status Retire(const Save& save);
-  void TellChange(const Save& save, const Status& status);
+  void ReportChange(const Save& save, const Status& status);
 
   const LocalPlace& place_;
   const Direct direct_;

@@ -210,7 +210,7 @@ Status Resumer::StepsAreGone() const {
       options_.save_dir, *latest);
 }
 
-void Resumer::SayIfNewestIsGone(const Resumed& resumed) const {
+void Resumer::ReportMissingNewest(const Resumed& resumed) const {
   const std::optional<int64_t> latest = LatestOf(fs_, options_.save_dir);
   if (!latest || resumed.state.iteration >= *latest) return;
   if (fs_.Stat(JoinPath(options_.save_dir, StepDirName(*latest))).ok()) return;
@@ -266,7 +266,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
     const std::string what = NameOf(candidate.local_step, candidate.directory);
     if (agreed.ok()) {
-      if (root && !resumed.weights_only) SayIfNewestIsGone(resumed);
+      if (root && !resumed.weights_only) ReportMissingNewest(resumed);
       if (root)
         Say(resumed.weights_only
                 ? fmt::format("starts with the weights of {}", what)

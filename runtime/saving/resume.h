@@ -53,7 +53,7 @@ class Resumer {
   Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
   Status StepsAreGone() const;
   std::string PlaceOf(const std::vector<Candidate>& candidates) const;
-  void SayIfNewestIsGone(const Resumed& resumed) const;
+  void ReportMissingNewest(const Resumed& resumed) const;
   Result<Candidate> Agreed(const Result<Candidate>& proposal);
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);

@@ -27,7 +27,7 @@ constexpr double kSlowTimesMedian = 4;
 }  // namespace
 
 // An exception ends the process: other ranks would wait for the saves that follow.
-void FlushBehind(WorkerPool& queue, std::function<void()> flush) {
+void FlushInBackground(WorkerPool& queue, std::function<void()> flush) {
   (void)queue.Push([flush = std::move(flush)](size_t) noexcept {
     BecomeBackgroundThread();
     flush();

@@ -65,7 +65,7 @@ std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt)
 Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
 
 // Runs `flush` on the thread of a queue, in parallel with the training.
-void FlushBehind(WorkerPool& queue, std::function<void()> flush);
+void FlushInBackground(WorkerPool& queue, std::function<void()> flush);
 
 class Saver {
  public:
@@ -75,7 +75,7 @@ class Saver {
         std::unique_ptr<ControlPlane> control);
 
   void Start(std::shared_ptr<Save> save) {
-    FlushBehind(queue_, [this, save] { save->Finish(Flush(*save)); });
+    FlushInBackground(queue_, [this, save] { save->Finish(Flush(*save)); });
   }
   // True if local steps can be copied as they are; else saves are compressed from their snapshots.
   bool copies_local_steps() const { return options_.codec == CodecMode::kNone && !options_.split_master; }

@@ -11,7 +11,8 @@ namespace cairn {
 
 class GradScaler {
  public:
-  explicit GradScaler(const TrainConfig& config);
+  explicit GradScaler(const TrainConfig& config)
+      : config_(config), dynamic_(config.fp16 && config.loss_scale == 0) {}
 
   // Writes the first scale into `state`.
   void Start(TrainState& state) const;
@@ -20,17 +21,16 @@ class GradScaler {
   void Resume(TrainState& state) const;
 
   // True if an overflow in the step that begins with this state only says that the scale is too high.
-  bool Explains(const TrainState& state) const { return dynamic_ && state.loss_scale > min_scale_; }
+  bool Explains(const TrainState& state) const {
+    return dynamic_ && state.loss_scale > config_.min_loss_scale;
+  }
 
   // To be called once a step with whether any gradient was infinite or not a number.
   void Update(bool overflow, TrainState& state) const;
 
  private:
-  bool dynamic_;
-  double initial_scale_;
-  double min_scale_;
-  int64_t window_;
-  int64_t hysteresis_;
+  const TrainConfig config_;
+  const bool dynamic_;
 };
 
 }  // namespace cairn

@@ -5,41 +5,32 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
-#include "runtime/config/schedule_lengths.h"
-
 namespace cairn {
 
 LrSchedule::LrSchedule(const TrainConfig& config, int64_t total_samples)
-    : max_lr_(config.lr),
-      min_lr_(config.min_lr),
-      warmup_init_(config.lr_warmup_init),
-      log_warmup_(config.lr_warmup_style == "log"),
-      batch_(static_cast<double>(config.global_batch_size)),
-      style_(config.lr_decay_style),
-      weight_decay_(config.weight_decay),
-      total_samples_(total_samples) {
-  const ScheduleLengths lengths = ScheduleLengthsOf(config, static_cast<double>(total_samples));
-  decay_samples_ = lengths.decay;
-  warmup_samples_ = lengths.warmup;
-}
+    : config_(config),
+      total_samples_(total_samples),
+      lengths_(ScheduleLengthsOf(config, static_cast<double>(total_samples))) {}
 
 // The logarithmic one is DeepSpeed's WarmupLR, over steps of the whole batch.
 double LrSchedule::WarmupAt(double now) const {
-  const double rise = max_lr_ - warmup_init_;
-  if (!log_warmup_) return warmup_init_ + rise * now / warmup_samples_;
-  return warmup_init_ +
-         rise * std::log(now / batch_ + 1.0) / std::log(std::max(2.0, warmup_samples_ / batch_));
+  const double rise = config_.lr - config_.lr_warmup_init;
+  if (config_.lr_warmup_style != "log") return config_.lr_warmup_init + rise * now / lengths_.warmup;
+  const auto batch = static_cast<double>(config_.global_batch_size);
+  return config_.lr_warmup_init +
+         rise * std::log(now / batch + 1.0) / std::log(std::max(2.0, lengths_.warmup / batch));
 }
 
 double LrSchedule::At(int64_t scheduled_samples) const {
   const double now = static_cast<double>(scheduled_samples);
-  if (now < warmup_samples_) return WarmupAt(now);
-  if (style_ == "constant") return max_lr_;
-  if (now >= decay_samples_) return min_lr_;
-  const double progress = (now - warmup_samples_) / (decay_samples_ - warmup_samples_);
-  const double share =
-      style_ == "cosine" ? 0.5 * (std::cos(std::numbers::pi * progress) + 1.0) : 1.0 - progress;
-  return min_lr_ + share * (max_lr_ - min_lr_);
+  if (now < lengths_.warmup) return WarmupAt(now);
+  if (config_.lr_decay_style == "constant") return config_.lr;
+  if (now >= lengths_.decay) return config_.min_lr;
+  const double progress = (now - lengths_.warmup) / (lengths_.decay - lengths_.warmup);
+  const double share = config_.lr_decay_style == "cosine"
+                           ? 0.5 * (std::cos(std::numbers::pi * progress) + 1.0)
+                           : 1.0 - progress;
+  return config_.min_lr + share * (config_.lr - config_.min_lr);
 }
 
 // Megatron compares them with its own flags, and its counts are whole but for a fraction's.
@@ -48,13 +39,13 @@ nlohmann::json LrSchedule::Facts() const {
     return samples == std::floor(samples) ? nlohmann::json(static_cast<int64_t>(samples))
                                           : nlohmann::json(samples);
   };
-  return {{"max_lr", max_lr_},
-          {"min_lr", min_lr_},
-          {"lr_warmup_steps", count(warmup_samples_)},
-          {"lr_decay_steps", count(decay_samples_)},
-          {"lr_decay_style", style_},
-          {"start_wd", weight_decay_},
-          {"end_wd", weight_decay_},
+  return {{"max_lr", config_.lr},
+          {"min_lr", config_.min_lr},
+          {"lr_warmup_steps", count(lengths_.warmup)},
+          {"lr_decay_steps", count(lengths_.decay)},
+          {"lr_decay_style", config_.lr_decay_style},
+          {"start_wd", config_.weight_decay},
+          {"end_wd", config_.weight_decay},
           {"wd_incr_style", "constant"},
           {"wd_incr_steps", total_samples_}};
 }

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/config/schedule_lengths.h"
 #include "runtime/config/train_config.h"
 
 namespace cairn {
@@ -27,16 +28,9 @@ class LrSchedule {
  private:
   double WarmupAt(double samples) const;
 
-  double max_lr_;
-  double min_lr_;
-  double warmup_init_;
-  bool log_warmup_;
-  double batch_;  // samples
-  std::string style_;
-  double weight_decay_;
-  int64_t total_samples_;
-  double warmup_samples_ = 0;
-  double decay_samples_ = 0;
+  const TrainConfig config_;
+  const int64_t total_samples_;
+  const ScheduleLengths lengths_;
 };
 
 }  // namespace cairn

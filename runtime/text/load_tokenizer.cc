@@ -113,14 +113,10 @@ Result<LoadedTokenizer> LoadSentencePiece(FileSystem& fs, const std::string& pat
 }
 
 Result<LoadedTokenizer> LoadBpe(FileSystem& fs, const HfTokenizerPlace& place) {
-  LoadedTokenizer loaded;
-  CAIRN_ASSIGN_OR_RETURN(loaded.files, ReadHfTokenizerFiles(fs, place));
-  auto tokenizer = MakeHfTokenizer(loaded.files);
-  if (!tokenizer.ok())
-    return tokenizer.status().WithContext(place.path.empty() ? place.vocab_file : place.path);
-  loaded.lost_bytes = (*tokenizer)->lost_bytes();
-  loaded.tokenizer = std::move(tokenizer).value();
-  return loaded;
+  CAIRN_ASSIGN_OR_RETURN(OpenedHfTokenizer opened, OpenHfTokenizer(fs, place));
+  const int lost_bytes = opened.tokenizer->lost_bytes();
+  return LoadedTokenizer{
+      .tokenizer = std::move(opened.tokenizer), .files = std::move(opened.files), .lost_bytes = lost_bytes};
 }
 
 }  // namespace

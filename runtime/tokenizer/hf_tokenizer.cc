@@ -179,10 +179,7 @@ class BpeTokenizer final : public HfTokenizer {
   mutable std::vector<WordToken> kept_, long_word_;
 };
 
-}  // namespace
-
-Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
-                                                                const HfTokenizerPlace& place) {
+Result<std::map<std::string, std::string>> ReadFiles(FileSystem& fs, const HfTokenizerPlace& place) {
   std::map<std::string, std::string> files;
   const auto read = [&](const char* name, const std::string& path) -> Status {
     CAIRN_ASSIGN_OR_RETURN(files[name], ReadSmallFile(fs, path, kMaxFileBytes));
@@ -214,11 +211,23 @@ Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
   return files;
 }
 
+}  // namespace
+
 Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files) {
   CAIRN_ASSIGN_OR_RETURN(TokenizerSpec spec, ParseTokenizerFiles(files));
   CAIRN_ASSIGN_OR_RETURN(ByteBpe bpe, ByteBpe::Create(spec.model));
   spec.model = {};
   return std::unique_ptr<HfTokenizer>(std::make_unique<BpeTokenizer>(std::move(spec), std::move(bpe)));
+}
+
+Result<OpenedHfTokenizer> OpenHfTokenizer(FileSystem& fs, const HfTokenizerPlace& place) {
+  OpenedHfTokenizer opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.files, ReadFiles(fs, place));
+  auto tokenizer = MakeHfTokenizer(opened.files);
+  if (!tokenizer.ok())
+    return tokenizer.status().WithContext(place.path.empty() ? place.vocab_file : place.path);
+  opened.tokenizer = std::move(tokenizer).value();
+  return opened;
 }
 
 }  // namespace cairn

@@ -23,18 +23,24 @@ struct HfTokenizerPlace {
   std::string vocab_file, merge_file;  // GPT-2's
 };
 
-// Its files by name, as a directory that transformers' AutoTokenizer loads: made up if the place has less.
-// Errors: NotFound and IoError; NotSupported (a directory without any form of BPE).
-Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
-                                                                const HfTokenizerPlace& place);
-
-// From files of those names. Not to be used by several threads at once. Errors: Corrupt; NotSupported, naming
-// the part of tokenizer.json that is not known.
+// From files by name: tokenizer.json with tokenizer_config.json, or vocab.json with merges.txt. Not to be
+// used by several threads at once. Errors: Corrupt; NotSupported, naming the part of tokenizer.json that is
+// not known.
 class HfTokenizer : public Tokenizer {
  public:
   // The number of the 256 bytes that have no token: text loses them, as in `tokenizers`.
   virtual int lost_bytes() const = 0;
 };
 Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files);
+
+// With its files by name, as a directory that transformers' AutoTokenizer loads: files that the place does
+// not have are made up.
+struct OpenedHfTokenizer {
+  std::unique_ptr<HfTokenizer> tokenizer;
+  std::map<std::string, std::string> files;
+};
+// Errors: NotFound and IoError; NotSupported (a directory without any form of BPE); those of MakeHfTokenizer,
+// naming the file.
+Result<OpenedHfTokenizer> OpenHfTokenizer(FileSystem& fs, const HfTokenizerPlace& place);
 
 }  // namespace cairn

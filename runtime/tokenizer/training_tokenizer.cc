@@ -15,14 +15,8 @@ constexpr std::array kSentencePieceTypes = {"SentencePieceTokenizer", "GPTSenten
 constexpr uint64_t kMaxModelBytes = 256 << 20;
 
 Result<TrainingTokenizer> OpenBpe(FileSystem& fs, const HfTokenizerPlace& place) {
-  const std::string& name = place.path.empty() ? place.vocab_file : place.path;
-  TrainingTokenizer result;
-  CAIRN_ASSIGN_OR_RETURN(result.files, ReadHfTokenizerFiles(fs, place));
-  const auto tokenizer = MakeHfTokenizer(result.files);
-  if (!tokenizer.ok()) return tokenizer.status().WithContext(name);
-  result.vocab_size = (*tokenizer)->vocab_size();
-  result.eod = (*tokenizer)->eod();
-  return result;
+  CAIRN_ASSIGN_OR_RETURN(OpenedHfTokenizer opened, OpenHfTokenizer(fs, place));
+  return TrainingTokenizer{opened.tokenizer->vocab_size(), opened.tokenizer->eod(), std::move(opened.files)};
 }
 
 Result<TrainingTokenizer> OpenSentencePiece(FileSystem& fs, const std::string& path) {

@@ -64,13 +64,7 @@ std::unique_ptr<DataLoader> LoaderOf(const TrainConfig& config, const ParallelDi
 
 DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::Device device,
                        SampleFunction source, uint64_t total_samples)
-    : micro_batch_size_(config.micro_batch_size),
-      seq_length_(config.seq_length),
-      vocab_size_(config.vocab_size),
-      eod_(config.eod),
-      masks_loss_(config.eod_mask_loss),
-      resets_positions_(config.reset_position_ids),
-      resets_attention_(config.reset_attention_mask),
+    : config_(config),
       device_(device),
       needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1 || config.resets_by_document()),
       source_(std::move(source)),
@@ -78,37 +72,40 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
 
 Status DataLoader::Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const {
   CAIRN_ASSIGN_OR_RETURN(const auto range, sampler_.MicroBatch(consumed_samples, micro_batch));
-  for (int64_t i = 0; i < micro_batch_size_; ++i)
-    CAIRN_RETURN_IF_ERROR(source_(range.begin + i, out.subspan(i * (seq_length_ + 1), seq_length_ + 1)));
+  for (int64_t i = 0; i < config_.micro_batch_size; ++i)
+    CAIRN_RETURN_IF_ERROR(
+        source_(range.begin + i, out.subspan(i * (config_.seq_length + 1), config_.seq_length + 1)));
   const auto [least, most] = std::minmax_element(out.begin(), out.end());
-  if (*least < 0 || *most >= vocab_size_)
+  if (*least < 0 || *most >= config_.vocab_size)
     return Corrupt("samples from {}: token {} is outside --vocab-size {}", range.begin,
-                   *least < 0 ? *least : *most, vocab_size_);
+                   *least < 0 ? *least : *most, config_.vocab_size);
   return OkStatus();
 }
 
 MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) {
   if (!needs_data_) return {};
   // Pinned for a GPU: the copy then waits for nothing that was launched before it.
-  const at::Tensor samples = at::empty({micro_batch_size_, seq_length_ + 1},
+  const at::Tensor samples = at::empty({config_.micro_batch_size, config_.seq_length + 1},
                                        at::TensorOptions(at::kLong).pinned_memory(device_.is_cuda()));
   const std::span<int64_t> all(samples.mutable_data_ptr<int64_t>(), samples.numel());
   const Status read = Read(consumed_samples, micro_batch, all);
   if (!read.ok()) std::ranges::fill(all, 0);
   if (status_.ok()) status_ = read;
   const at::Tensor there = samples.to(device_, /*non_blocking=*/true);
-  MicroBatch batch{
-      there.narrow(1, 0, seq_length_).contiguous(), there.narrow(1, 1, seq_length_).contiguous(), {}};
-  if (masks_loss_) batch.labels = batch.labels.masked_fill(batch.tokens.eq(eod_), kNoLabel);
-  if (resets_positions_ || resets_attention_) batch.documents = DocumentsOf(batch.tokens);
+  MicroBatch batch{there.narrow(1, 0, config_.seq_length).contiguous(),
+                   there.narrow(1, 1, config_.seq_length).contiguous(),
+                   {}};
+  if (config_.eod_mask_loss) batch.labels = batch.labels.masked_fill(batch.tokens.eq(config_.eod), kNoLabel);
+  if (config_.resets_by_document()) batch.documents = DocumentsOf(batch.tokens);
   return batch;
 }
 
 Documents DataLoader::DocumentsOf(const at::Tensor& tokens) const {
-  const at::Tensor begins = DocumentBegins(tokens, eod_);
+  const at::Tensor begins = DocumentBegins(tokens, config_.eod);
   Documents documents;
-  if (resets_positions_) documents.positions = at::arange(seq_length_, begins.options()) - begins;
-  if (resets_attention_) documents.first_keys = begins;
+  if (config_.reset_position_ids)
+    documents.positions = at::arange(config_.seq_length, begins.options()) - begins;
+  if (config_.reset_attention_mask) documents.first_keys = begins;
   return documents;
 }
 

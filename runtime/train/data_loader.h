@@ -48,13 +48,7 @@ class DataLoader {
   Status Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const;
   Documents DocumentsOf(const at::Tensor& tokens) const;
 
-  int64_t micro_batch_size_;
-  int64_t seq_length_;
-  int64_t vocab_size_;
-  int64_t eod_;  // the token that ends a document, if that matters
-  bool masks_loss_;
-  bool resets_positions_;
-  bool resets_attention_;
+  const TrainConfig config_;
   at::Device device_;
   bool needs_data_;
   SampleFunction source_;

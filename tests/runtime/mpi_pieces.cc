@@ -8,6 +8,7 @@
 #include "runtime/comm/process_group.h"
 #include "runtime/model/autograd/kept_activation.h"
 #include "tests/support/live_bytes.h"
+#include "tests/support/separated_sides.h"
 
 namespace cairn {
 namespace {
@@ -18,11 +19,12 @@ void Check(bool ok, const char* what) { TORCH_CHECK(ok, what, " in pieces is wro
 void CheckKeptActivations(const ProcessGroup& group) {
   const at::Tensor x = at::arange(17 * 59, at::kFloat).view({17, 59});
   const int64_t part = (x.numel() + group.size() - 1) / group.size() * 4;
+  const SidesApart apart;
   for (const bool in_host_memory : {false, true}) {
     const LiveBytes live;
     const KeptActivation kept(x, {.cut_across = group, .in_host_memory = in_host_memory});
     TORCH_CHECK(live.now() == (in_host_memory ? 0 : part), "an activation's part takes ", live.now());
-    TORCH_CHECK(BytesKeptInHostMemory() == (in_host_memory ? part : 0));
+    TORCH_CHECK(BytesOn(Side::kHost) == static_cast<uint64_t>(in_host_memory ? part : 0));
     Check(at::equal(kept.Get(), x), "a kept activation");
   }
 }

@@ -67,6 +67,11 @@ class SeparatedSides final : public SideMemory {
 };
 
 inline void PutSidesApart(bool apart) { SeparateSides(apart ? &SeparatedSides::Instance() : nullptr); }
+// Apart while one lives.
+struct SidesApart {
+  SidesApart() { PutSidesApart(true); }
+  ~SidesApart() { PutSidesApart(false); }
+};
 // Bytes that were given out and are still in use.
 inline uint64_t BytesOn(Side side) { return SeparatedSides::Instance().BytesOn(side); }
 

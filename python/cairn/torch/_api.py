@@ -40,7 +40,7 @@ def async_save(
     step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
     beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
     replicas: see CairnPlanner. compress, model, state, deadline, keep_last: see Options.
-    What goes wrong later is logged, and is the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other
+    A later failure is logged, and is the handle's exception. Raises TypeError or ValueError naming a value that cannot be saved; the other
     ranks' saves fail, too.
     """
     return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, optimizer, log=True)
@@ -82,7 +82,7 @@ def save(
 ) -> Saved:
     """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
 
-    Arguments as of async_save. A step that is there already is kept beside the new one, as `cairn ls` says. Raises SaveFailed where a rank died,
+    Arguments as of async_save. A step of the same number is kept next to the new one; `cairn ls` shows it. Raises SaveFailed if a rank died,
     gave up or was late (the message names it; the steps before are whole), OSError if there is no space, HelperDied.
     """
     return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, (), log=False).result()
@@ -93,7 +93,7 @@ def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bo
 
     path: a step's or a run's directory (its newest whole step), or a checkpoint of another system that Cairn reads. Tensors must have the saved
     shape, and the saved type unless `cast`. Each name must be in the checkpoint, unless strict=False; the checkpoint may have more,
-    but not where a dict is empty here: an optimizer that never stepped has no states to fill.
+    but not if a dict is empty here: an optimizer that never stepped has no states to fill.
     Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
     """
     states = {key: _state_of(value) for key, value in state_dict.items()}

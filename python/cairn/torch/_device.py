@@ -1,4 +1,4 @@
-"""Copies of tensors into shared memory: by this thread, by one beside the training, or by a GPU beside it."""
+"""Copies of tensors into shared memory: by this thread, by one that runs in parallel with the training, or by a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH = 32 << 20  # bytes between two reports
 
 
 class Piece(NamedTuple):
-    """name: what an error calls it. later: copied while training continues; only what waits for the copy changes the source."""
+    """name: for errors. later: copied while training continues; only code that waits for the copy changes the source."""
 
     name: str
     source: torch.Tensor
@@ -115,7 +115,7 @@ def _copy(pieces: Sequence[Piece]) -> None:
 
 
 def _copy_later(pieces: Sequence[Piece]) -> Iterator[int]:
-    """Copies now what is not for later. What changes meanwhile all the same is noticed by torch's counts of changes."""
+    """Copies now the sources that are not for later. Torch's version counters show sources that change meanwhile all the same."""
     _copy([piece for piece in pieces if not piece.later])
     versions = [piece.source._version for piece in pieces]
     return _copy_quietly(pieces, versions)
@@ -151,7 +151,7 @@ def with_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Beside it a wrapper may have numbers that are made of it, such as its scale."""
+    """A wrapper may also have numbers that are made of it, such as its scale."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
@@ -169,7 +169,7 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
-    """As target.copy_(source), whose threads wait for each other where cores are busy: 2.1 GB/s then on two cores, 10 GB/s on one thread."""
+    """As target.copy_(source), whose threads wait for each other if cores are busy: 2.1 GB/s then on two cores, 10 GB/s on one thread."""
     if source.dtype == target.dtype and _is_plain(source) and _is_plain(target):
         ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
     else:
@@ -182,7 +182,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class Gpu:
-    """Copies on a stream of its own, which the current stream does not wait for. `cuda`: torch.cuda, or what a test gives."""
+    """Copies on a stream of its own, which the current stream does not wait for. `cuda`: torch.cuda, or a test's double."""
 
     def __init__(self, cuda: Any = torch.cuda):
         self._cuda = cuda
@@ -227,5 +227,5 @@ class Gpu:
 
 
 def gpu_of(tensors: Sequence[torch.Tensor]) -> Optional[Gpu]:
-    """The Gpu that holds some of the tensors; None where all are on the CPU."""
+    """The Gpu that holds some of the tensors; None if all are on the CPU."""
     return Gpu() if any(tensor.is_cuda for tensor in tensors) else None

@@ -20,7 +20,7 @@ def in_a_job() -> bool:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """(0, 1) where torch.distributed is not initialised."""
+    """(0, 1) if torch.distributed is not initialised."""
     if in_a_job():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

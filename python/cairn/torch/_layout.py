@@ -1,4 +1,4 @@
-"""What one rank holds of a state dict and what of it this rank writes, as the helper is told it."""
+"""The parts of a state dict that one rank holds and writes, as they are described to the helper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUPS = 16  # of a layout at most: each is a file of a save
 @dataclasses.dataclass
 class Layout:
     """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
-    sources: (FQN, local tensor) of all pieces, in their order. groups: what else there is, by the first component of its name (by
+    sources: (FQN, local tensor) of all pieces, in their order. groups: other values, by the first component of their names (by
     its CRC-32, if there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
 
     tensors: list = dataclasses.field(default_factory=list)
@@ -69,7 +69,7 @@ class Recipe:
     def __init__(self, items: Iterable[WriteItem], planner: SavePlanner, ownership: Optional[Ownership]):
         """items: of a local plan. ownership: decides which of them this rank writes; None: all.
 
-        Raises TypeError or ValueError that names what cannot be saved.
+        Raises TypeError or ValueError naming a value that cannot be saved.
         """
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
@@ -108,7 +108,7 @@ class Recipe:
             self._written.append(item)
 
     def layout(self, planner: Any, warn: bool = True) -> Layout:
-        """Of the state dict that the planner has now. warn: of what becomes a pickle."""
+        """The layout of the planner's current state dict. warn: about values that become pickles."""
         layout = Layout(self._tensors, self._names, self._small, mesh=self._mesh)
         layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
         pickles: dict = {}
@@ -123,7 +123,7 @@ class Recipe:
 
 
 def signature_of(state_dict: dict, mappings: dict) -> Optional[list]:
-    """Equal where two flat state dicts have one Recipe, as long as the meshes in it live. None: of a kind that is not compared."""
+    """Equal if two flat state dicts have one Recipe, as long as the meshes in it live. None: of a kind that is not compared."""
     kinds = [_kind_of(value) for value in state_dict.values()]
     return None if None in kinds else [list(mappings.items()), kinds]
 

@@ -1,7 +1,7 @@
-"""What is not a tensor, as JSON that gives back exactly what went in.
+"""Values that are not tensors, as JSON that restores them exactly.
 
 None, bool, int, float, str, list and dict with str keys are themselves. Other types are an object with the key ``__cairn__`` that
-names the type. What has no such form is a pickle (by torch.save), which is loaded only where the user allows it.
+names the type. A value without such a form is a pickle (by torch.save), which is loaded only if the user allows it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class PickleRefused(ValueError):
 
 
 def encode(value: Any, name: str) -> dict:
-    """``{"json": TEXT}`` where that is exact, else ``{"pickle": bytes}``.
+    """``{"json": TEXT}`` if that is exact, else ``{"pickle": bytes}``.
 
-    name: what an error calls the value. Raises TypeError where pickle cannot hold it either.
+    name: of the value, for errors. Raises TypeError if pickle cannot hold it either.
     """
     try:
         return {"json": json.dumps(_to_json(value, 0), allow_nan=False)}

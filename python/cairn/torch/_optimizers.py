@@ -1,4 +1,4 @@
-"""Optimizers whose next step waits for a copy, so that what only they change can be copied while training continues."""
+"""Optimizers whose next step waits for a copy: values that only they change can be copied while training continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _held: "weakref.WeakKeyDictionary[Optimizer, list]" = weakref.WeakKeyDictionary(
 
 
 def listed(optimizers: Optimizers) -> list:
-    """Raises TypeError for what is not an optimizer of torch: nothing would wait."""
+    """Raises TypeError for an object that is not an optimizer of torch: nothing would wait."""
     every = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for optimizer in every:
         if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
@@ -27,7 +27,7 @@ def listed(optimizers: Optimizers) -> list:
 
 
 def storages(optimizers: Sequence[Optimizer]) -> frozenset:
-    """The addresses of what their steps change: parameters and states."""
+    """The addresses of the values that their steps change: parameters and states."""
     return frozenset(address for optimizer in optimizers for tensor in _tensors_of(optimizer) if (address := storage(tensor)))
 
 

@@ -1,4 +1,4 @@
-"""Which rank writes what: a pure function of the device mesh and the name, so that no rank has to ask another."""
+"""Which rank writes what: a pure function of the device mesh and the name, so no rank has to ask another."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
 def _check_dtensor(fqn: str, tensor: DTensor) -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(f"{fqn}: a DTensor of partial sums {tensor.placements}; redistribute it first")
-    for placement in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only where they divide evenly
+    for placement in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only if they divide evenly
         if type(placement).__name__ == "_StridedShard" and tensor.shape[dimension := _dimension(placement)] % _shards(tensor, dimension):
             raise ValueError(f"{fqn}: dimension {dimension} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}")
 
@@ -83,7 +83,7 @@ def mesh_text(values: Iterable[Any], world: int) -> str:
 
 
 def _dimension(placement: Any) -> int:
-    """Of the tensor, that it shards; -1 where it shards none."""
+    """The dimension of the tensor that it shards; -1 if it shards none."""
     return getattr(placement, "dim", -1)
 
 
@@ -112,7 +112,7 @@ class Ownership:
         return choose(self.holders(fqn, value), fqn, offset) == self._rank
 
     def holders(self, fqn: str, value: Any) -> list[int]:
-        """All ranks that hold what this rank holds of the tensor. Raises ValueError where `replicas` leaves this rank out."""
+        """All ranks that hold what this rank holds of the tensor. Raises ValueError if `replicas` leaves this rank out."""
         if (given := self._given(fqn, value)) is not None:
             if self._rank not in given:
                 raise ValueError(f"{fqn}: replicas says that ranks {given} hold it, but rank {self._rank} does, too")
@@ -124,7 +124,7 @@ class Ownership:
         return self._plain_holders
 
     def _dtensor_holders(self, fqn: str, tensor: DTensor) -> list[int]:
-        """By its mesh, and by the one that this was cut out of: what FSDP alone has sharded, each rank of TP has whole."""
+        """By its mesh, and by the one that this was cut out of: each rank of TP has the whole of a tensor that only FSDP has sharded."""
         _check_dtensor(fqn, tensor)
         mesh = tensor.device_mesh
         replicated = tuple(placement.is_replicate() for placement in tensor.placements)

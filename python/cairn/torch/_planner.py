@@ -23,11 +23,11 @@ from cairn.torch._layout import Layout, Recipe, check, signature_of
 from cairn.torch._ownership import Ownership, Replicas
 from cairn.torch._saving import Staged
 
-STAGED = "__cairn_staged__"  # the key of what CairnStager hands to dcp.save
+STAGED = "__cairn_staged__"  # the key of the value that CairnStager hands to dcp.save
 
 
 class LoadMismatch(ValueError):
-    """What a state dict asks for is not what the checkpoint has. The message names each tensor and both sides."""
+    """A state dict does not match the checkpoint. The message names each tensor and both sides."""
 
     @classmethod
     def of(cls, what: str, faults: list) -> LoadMismatch:
@@ -37,7 +37,7 @@ class LoadMismatch(ValueError):
 
 
 class CairnPlanner(DefaultSavePlanner):
-    """Plans a save so that each element is written once, with no word between the ranks.
+    """Plans a save in which each element is written once, without communication between the ranks.
 
     replicas: the ranks that hold the same plain (not DTensor) tensors as this one; or a function from a name to them, which is
     asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it, and along the dimensions of the mesh that it was
@@ -58,7 +58,7 @@ class CairnPlanner(DefaultSavePlanner):
             self._keep_shape_of(state_dict)
 
     def _keep_shape_of(self, state_dict: dict) -> None:
-        """Keeps what flat names lose: the types of keys, and dicts without a value."""
+        """Keeps the facts that flat names lose: the types of keys, and dicts without a value."""
         for path, found in _dicts(state_dict):
             if keys := {str(key): key for key in found if not isinstance(key, str)}:
                 self.keys[path] = keys
@@ -76,7 +76,7 @@ class CairnPlanner(DefaultSavePlanner):
         return self.global_plan, self.metadata
 
     def layout(self, warn: bool = True) -> Layout:
-        """What this rank holds and writes. warn: of values that become pickles. Raises TypeError or ValueError that names what cannot be saved."""
+        """This rank's parts. warn: about values that become pickles. Raises TypeError or ValueError naming a value that cannot be saved."""
         with _collector.paused():
             return _recipes.of(self).layout(self, warn)
 
@@ -121,7 +121,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         self.cast = cast
 
     def set_up_planner(self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False) -> None:
-        """Without what DCP's does first, which makes None of each value in the state dict whose type it does not know."""
+        """Skips the first step of DCP's, which replaces each value of an unknown type by None."""
         for path, found in _dicts(state_dict):
             if len({str(key) for key in found}) < len(found):
                 raise ValueError(f"two keys of {'.'.join(map(str, path)) or 'the state dict'} have one name: {', '.join(map(repr, found))}")
@@ -156,7 +156,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         return f"{fqn}: saved as {there}; here {_describe(here.dtype, here.size()) if is_tensor else 'a ' + type(here).__name__}"
 
     def load_object(self, item: ReadItem, value: Any) -> None:
-        """Puts a loaded object where the state dict had one of that name."""
+        """Puts a loaded object in place of the state dict's object of that name."""
         fqn = item.dest_index.fqn
         container: Any = self.original_state_dict
         path = self.mappings[fqn]
@@ -166,7 +166,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
 
 def _leave_meta(container: Any, name: str = "") -> None:
-    """Puts a tensor on the job's device where one is on the meta device, as DCP does. Raises LoadMismatch if there is no job."""
+    """Puts a tensor on the job's device if it is on the meta device, as DCP does. Raises LoadMismatch if there is no job."""
     if not isinstance(container, (MutableMapping, list)):
         return
     for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):

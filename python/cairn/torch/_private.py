@@ -1,4 +1,4 @@
-"""Everything of torch that is not public, in one place: what a new torch can break is here."""
+"""All uses of torch that are not public, in one place: only these can break with a new torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def async_save_takes_futures() -> bool:
 
 
 def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """The mesh that `mesh` was cut out of; itself where it was not."""
+    """The mesh that `mesh` was cut out of; itself if it was not."""
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
     from torch.distributed.device_mesh import _mesh_resources  # before torch 2.8

@@ -27,7 +27,7 @@ from cairn.torch._planner import CairnLoadPlanner
 
 
 class TorchOpened(Opened):
-    """With what torch wants to know of it."""
+    """With the facts that torch asks for."""
 
     def metadata(self) -> Metadata:
         """As DCP has it, with one chunk for each tensor: so DCP asks for the very boxes that a rank holds."""
@@ -59,7 +59,7 @@ class TorchOpened(Opened):
         return decode(self.entry(fqn), fqn, allow_pickle)
 
     def pickle(self, fqn: str) -> Optional[bytes]:
-        """The object of that name as it was pickled; None where it is JSON."""
+        """The object of that name as it was pickled; None if it is JSON."""
         return self.entry(fqn).get("pickle")
 
     def box(self, item: ReadItem, target: torch.Tensor) -> Box:
@@ -101,7 +101,7 @@ class CairnReader(StorageReader):
     """``dcp.load(state_dict, storage_reader=CairnReader(path), no_dist=True)``
 
     path: a step's or a run's directory, or any checkpoint that `cairn ls` lists. Opened here: FileNotFoundError, CorruptError.
-    allow_pickle: load what was saved as a pickle, too; only from a source that you trust.
+    allow_pickle: also load values that were saved as pickles; only from a source that you trust.
     """
 
     def __init__(self, path: Union[str, os.PathLike], allow_pickle: bool = False):

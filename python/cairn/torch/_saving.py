@@ -39,7 +39,7 @@ class Saved(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """compress: store tensors compressed. model, state: what a manifest says of the model and of the training, as JSON.
+    """compress: store tensors compressed. model, state: facts about the model and the training for the manifest, as JSON.
     deadline: seconds without any progress of any rank after which a save fails. keep_last: once a step is committed, all steps of the run
     but so many of the newest are removed (two stay at least; docs/deletion.md), and each step is read back before; 0: none."""
 
@@ -50,7 +50,7 @@ class Options:
     keep_last: int = 0
 
     def __post_init__(self) -> None:
-        """What is wrong here would be noticed by the helper alone, or by nobody."""
+        """Validates here, because the helper would notice late or not at all."""
         whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
         if type(self.compress) is not bool:
             raise TypeError(f"compress={self.compress!r}: True or False")
@@ -111,7 +111,7 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
 
 
 class SaveHandle(Future[Saved]):
-    """A save under way; ``result()`` is a Saved when the step is committed, or raises what went wrong.
+    """A save under way; ``result()`` is a Saved when the step is committed, or raises the failure.
 
     ``staged``: a Future, done when the tensors may change. ``written``: done when this rank's part is on disk.
     """
@@ -149,7 +149,7 @@ class Staged:
         self._optimizers = optimizers
 
     def start(self) -> None:
-        """Begins to copy, once; returns when what no optimizer's step waits for is copied."""
+        """Begins to copy, once; returns once the values that no optimizer's step waits for are copied."""
         if not self._started:
             self._started = True
             _optimizers.hold(self._optimizers, self.copying)
@@ -183,7 +183,7 @@ def _segments_of(current: Helper) -> Segments:
 
 
 def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
-    """Finds the shared memory that what this rank writes is copied into. The Staged is given to one Save, or dropped."""
+    """Finds the shared memory for copies of the values that this rank writes. The Staged is given to one Save, or dropped."""
     waiting = _optimizers.listed(optimizers)
     current = helper()
     with _collector.paused():
@@ -196,10 +196,10 @@ def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
 
 
 class Save:
-    """Begun where it is made: the other ranks hear at once if this one dies. Then `hand_over` or `abort`.
+    """Begins when it is made: the other ranks learn at once if this one dies. Then `hand_over` or `abort`.
 
-    log: log a failure at once; False where the caller waits for the handle, which raises it.
-    Raises TimeoutError where rank 0 does not save.
+    log: log a failure at once; False if the caller waits for the handle, which raises it.
+    Raises TimeoutError if rank 0 does not save.
     """
 
     def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options, log: bool = True):
@@ -218,14 +218,14 @@ class Save:
             self._helper.request("abort", nonce=self._nonce, error=f"{type(error).__name__}: {error}")
 
     def hand_over(self, staged: Staged) -> SaveHandle:
-        """Gives the staged state dict to the helper, which writes what is copied while the rest still is."""
+        """Gives the staged state dict to the helper, which writes the copied part while the rest is still being copied."""
         if staged.helper is not self._helper:
             death = self._helper.death or staged.helper.death  # one was started after the other had ended
             raise death or HelperDied("the process `cairn serve` that the state dict was staged for has been replaced", 0)
         handle = SaveHandle()
         handle._copying = staged.copying
         self._send(handle, staged)
-        self._helper.track(handle)  # not before: the end of Python would wait for what was never sent
+        self._helper.track(handle)  # not before: the end of Python would wait for a save that was never sent
         staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
         staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
         staged.start()

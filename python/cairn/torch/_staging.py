@@ -56,7 +56,7 @@ class Segment:
                 yield self._buffer[at : at + size].view(dtype).view(piece["extent"])
 
     def copying(self, sources: list, later: frozenset) -> _device.Copying:
-        """A copy of the sources, to be started. later: addresses of what is copied while training continues."""
+        """A copy of the sources, to be started. later: addresses of values that are copied while training continues."""
         if self._gpu is None and (gpu := _device.gpu_of([source for _, source in sources])) is not None:
             gpu.register(self._buffer)
             self._gpu = gpu
@@ -89,7 +89,7 @@ class Segments:
     def take(self, layout: Layout, rank: int, world: int) -> tuple[Segment, Future]:
         """A free segment for the layout, and the Future to set when it is free again.
 
-        Waits where two saves are being written, and says so once.
+        Waits if two saves are being written, and logs that once.
         """
         key = (rank, world, layout.tensors, layout.names, layout.small)
         with self._lock:

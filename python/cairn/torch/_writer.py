@@ -61,7 +61,7 @@ class CairnWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
-        """Copies, hands over, and waits until this rank's part is on disk. Raises what cairn.torch.save raises."""
+        """Copies, hands over, and waits until this rank's part is on disk. Raises the errors of cairn.torch.save."""
         if self._alone and not isinstance(planner, CairnPlanner) and dist.is_initialized() and dist.get_world_size() > 1:
             raise ValueError("with no_dist=True every rank would write everything: give planner=CairnPlanner()")
         save = Save(self._directory, self._step, self._options, log=False)
@@ -93,7 +93,7 @@ def _staged_by(planner: SavePlanner, plan: SavePlan) -> Staged:
 
 
 class CairnStager(AsyncStager):
-    """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``: copies once, straight into what is written.
+    """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``: copies once, directly into the memory that is written.
 
     optimizer: as of async_save. Returns a Future from torch 2.9 on, so that dcp.async_save gives an AsyncSaveResponse; before, it
     waits for the copy.

@@ -3,33 +3,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
+
+#include "runtime/model/parameters/memory_side.h"
 
 namespace cairn {
 namespace {
 
 using at::Tensor;
-
-std::atomic<int64_t> host_bytes = 0;
-
-// Pinned for a GPU.
-Tensor HostMemoryLike(const Tensor& x) {
-  const auto bytes = static_cast<int64_t>(x.nbytes());
-  host_bytes += bytes;
-  const auto freed = [bytes] { host_bytes -= bytes; };
-  if (x.is_cpu()) {
-    auto* memory = new std::byte[x.nbytes()];
-    const auto release = [freed](void* data) {
-      delete[] static_cast<std::byte*>(data);
-      freed();
-    };
-    return at::from_blob(memory, x.sizes(), release, x.options());
-  }
-  const Tensor pinned = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(true));
-  return at::from_blob(
-      pinned.mutable_data_ptr(), x.sizes(), [pinned, freed](void*) { freed(); }, pinned.options());
-}
 
 // This rank's share; the last ones are padded, as a gather takes equal parts.
 Tensor ShareOf(const Tensor& x, const ProcessGroup& ranks) {
@@ -51,6 +32,7 @@ KeptActivation::KeptActivation(const Tensor& x, const Keeping& keeping)
   if (!keeping_.in_host_memory) return;
   const Tensor here = kept_.contiguous();
   kept_ = HostMemoryLike(here);
+  const Touches both = Touches::Both();
   kept_.copy_(here, /*non_blocking=*/true);
 }
 
@@ -58,6 +40,7 @@ Tensor KeptActivation::Get() const {
   Tensor x = kept_;
   if (keeping_.in_host_memory) {
     x = at::empty(kept_.sizes(), options_);
+    const Touches both = Touches::Both();
     x.copy_(kept_, /*non_blocking=*/true);
   }
   if (keeping_.cut_across.size() == 1) return x;
@@ -66,7 +49,5 @@ Tensor KeptActivation::Get() const {
   const int64_t count = std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<int64_t>());
   return all.narrow(0, 0, count).view(shape_);
 }
-
-int64_t BytesKeptInHostMemory() { return host_bytes; }
 
 }  // namespace cairn

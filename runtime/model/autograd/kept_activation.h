@@ -31,8 +31,4 @@ class KeptActivation {
   at::Tensor kept_;
 };
 
-// Bytes that this process keeps in host memory now. On the CPU they do not come from libtorch's allocator, so
-// the two kinds of memory can be distinguished there, too.
-int64_t BytesKeptInHostMemory();
-
 }  // namespace cairn

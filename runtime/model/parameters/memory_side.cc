@@ -25,6 +25,12 @@ at::Tensor ZerosOn(Side side, at::Device device, uint64_t elements, at::ScalarTy
                    options.pinned_memory(side == Side::kHost && device.is_cuda()));
 }
 
+at::Tensor HostMemoryLike(const at::Tensor& x) {
+  if (SideMemory* const memory = apart; memory != nullptr && x.is_cpu())
+    return memory->Zeros(Side::kHost, static_cast<uint64_t>(x.numel()), x.scalar_type()).view(x.sizes());
+  return at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(x.is_cuda()));
+}
+
 Touches::Touches(bool host, bool device) { Allow(host, device); }
 Touches::~Touches() { Allow(false, true); }
 

@@ -16,6 +16,9 @@ enum class Side { kDevice, kHost };
 // Zeros of one dimension, on `device` or in the memory of its host.
 at::Tensor ZerosOn(Side side, at::Device device, uint64_t elements, at::ScalarType type);
 
+// Host memory for a copy of `x`, not initialised.
+at::Tensor HostMemoryLike(const at::Tensor& x);
+
 // True if `device` has two sides: moving state from one to the other copies it.
 bool SidesDiffer(at::Device device);
 

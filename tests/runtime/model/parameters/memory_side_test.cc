@@ -10,8 +10,7 @@ namespace {
 
 class MemorySideTest : public testing::Test {
  protected:
-  MemorySideTest() { PutSidesApart(true); }
-  ~MemorySideTest() override { PutSidesApart(false); }
+  SidesApart apart_;
 };
 
 TEST_F(MemorySideTest, BytesAreCountedWhileTheyAreInUse) {
