@@ -8,17 +8,12 @@
 #include "ckpt/base/glob.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
-#include "convert/formats/dcp/dcp_writer.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
-#include "convert/formats/deepspeed/deepspeed_writer.h"
-#include "convert/formats/deepspeed/universal.h"
 #include "convert/formats/hugging_face/hugging_face.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/megatron/megatron_lm.h"
-#include "convert/formats/megatron/megatron_writer.h"
-#include "convert/formats/megatron/torch_dist_writer.h"
 #include "convert/formats/torch/torch.h"
 
 namespace cairn {

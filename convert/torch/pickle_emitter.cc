@@ -104,6 +104,18 @@ void PickleEmitter::TorchSize(const Dims& dims) {
 void PickleEmitter::TorchDtype(Dtype dtype) { Global("torch", TorchName(dtype)); }
 
 // Types without a storage class are stored as bytes, with the name of the type.
+void PickleEmitter::Arguments(const nlohmann::json& attributes, Dtype params_dtype) {
+  BeginObject("argparse", "Namespace");
+  BeginDict();
+  for (const auto& [key, value] : attributes.items()) Entry(key, value);
+  Entry("bf16", params_dtype == Dtype::kBF16);
+  Entry("fp16", params_dtype == Dtype::kF16);
+  Text("params_dtype");
+  TorchDtype(params_dtype);
+  EndDict();
+  EndObject();
+}
+
 void PickleEmitter::Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape) {
   const std::string_view storage_class = FindTorchType(TorchName(dtype))->storage;
   const bool untyped = storage_class.empty();

@@ -55,6 +55,8 @@ class PickleEmitter {
   void TorchDtype(Dtype dtype);                                   // torch.bfloat16
   void Entry(std::string_view key, const nlohmann::json& value);  // of a dict that is open
 
+  // An argparse.Namespace with these attributes, and params_dtype: a training's arguments.
+  void Arguments(const nlohmann::json& attributes, Dtype params_dtype);
   // A contiguous tensor. `offset`: of its first element in the storage.
   void Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape);
 

@@ -3,13 +3,12 @@
 // that are not tensors go into the first file. When all zips have their places, files without a zip are
 // dropped and .metadata is made.
 
-#include "convert/formats/dcp/dcp_writer.h"
-
 #include <algorithm>
 #include <set>
 
 #include "ckpt/model/placement.h"
 #include "convert/foreign/target_builder.h"
+#include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
 #include "convert/formats/dcp/dcp_places.h"

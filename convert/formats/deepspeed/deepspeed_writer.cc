@@ -4,11 +4,10 @@
 // that each parameter is whole. No data is read or written: pickles are emitted, tensors get storages, and
 // Place() lays them out.
 
-#include "convert/formats/deepspeed/deepspeed_writer.h"
-
 #include <algorithm>
 #include <map>
 
+#include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
 #include "convert/formats/deepspeed/model_states.h"
 

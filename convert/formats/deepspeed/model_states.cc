@@ -2,8 +2,6 @@
 
 #include <set>
 
-#include "convert/formats/megatron/argparse_namespace.h"
-
 namespace cairn {
 namespace {
 
@@ -87,7 +85,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
   arguments["consumed_valid_samples"] = 0;
   arguments["iteration"] = state.iteration;
   pickle.Text("args");
-  EmitNamespace(pickle, arguments, job.tensors.weight_type());
+  pickle.Arguments(arguments, job.tensors.weight_type());
   const nlohmann::json info = UniversalInfo(model, job.topology);
   pickle.Entry("checkpoint_info", {{"padded_vocab_size", info["padded_vocab_size"]},
                                    {"original_vocab_size", info["original_vocab_size"]}});

@@ -4,14 +4,13 @@
 // one role. Last come the modules beside them: buffers of an unknown model are stored only there and are
 // read; everything else is a replica in the account.
 
-#include "convert/formats/deepspeed/universal.h"
-
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
 
 #include "ckpt/model/layout.h"
+#include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "ckpt/model/placement.h"
-#include "convert/formats/megatron/argparse_namespace.h"
 
 namespace cairn {
 namespace {
@@ -180,7 +179,7 @@ nlohmann::json CorePlan::GroupOf(size_t group) const {
 
 void CorePlan::EmitProgress(PickleEmitter& pickle, const nlohmann::json& arguments) const {
   pickle.Text("args");
-  EmitNamespace(pickle, arguments, tensors.weight_type());
+  pickle.Arguments(arguments, tensors.weight_type());
   pickle.Entry("checkpoint_version", 3.0);
   pickle.Entry("iteration", state.iteration);
 }

@@ -77,4 +77,8 @@ nlohmann::json CoreSchedule(const TrainingState& state);
 // The values that Megatron adds to the hyper-parameters of group `group`.
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 
+// Emits common.pt, the part of a distributed checkpoint that all ranks share: arguments, progress, the
+// optimizer's hyper-parameters, the schedule, and how a loader asks for the content.
+void EmitTorchDistCommon(CorePlan& plan, uint32_t zip);
+
 }  // namespace cairn

@@ -3,8 +3,6 @@
 // Then the rank's pickle is emitted: arguments, models, and the optimizer, whose states and masters walk the
 // same groups. With ZeRO 1 masters and moments go to distrib_optim.pt as flat buffers instead.
 
-#include "convert/formats/megatron/megatron_writer.h"
-
 #include <algorithm>
 
 #include "ckpt/model/placement.h"

@@ -1,4 +1,4 @@
-#include "convert/formats/megatron/torch_dist_common.h"
+#include "convert/formats/megatron/megatron_core.h"
 
 namespace cairn {
 namespace {

@@ -3,8 +3,6 @@
 // stacked tensor: tensors of all layers share one entry.
 // Only when all zips have their places can .metadata be made; files that got no zip are dropped before.
 
-#include "convert/formats/megatron/torch_dist_writer.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,8 +10,8 @@
 #include "ckpt/model/placement.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_metadata.h"
+#include "convert/formats/megatron/megatron_core.h"
 #include "convert/formats/megatron/megatron_lm.h"
-#include "convert/formats/megatron/torch_dist_common.h"
 
 namespace cairn {
 namespace {
