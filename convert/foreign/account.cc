@@ -73,7 +73,7 @@ Ranges BytesOf(const TensorRef& tensor) {
   return ranges;
 }
 
-// The stretches of [0, bytes) that are in none of the ranges.
+// The stretches of [0, bytes) outside all ranges.
 Ranges Gaps(Ranges ranges, uint64_t bytes) {
   std::ranges::sort(ranges);
   Ranges gaps;
@@ -86,7 +86,7 @@ Ranges Gaps(Ranges ranges, uint64_t bytes) {
   return gaps;
 }
 
-// Whether two parts read an element of their array twice. A number may stand for many parameters: that of the
+// True if two parts read an element of their array twice. A number may stand for many parameters: that of the
 // steps does.
 bool Overlap(const std::vector<const ArrayPart*>& parts) {
   if (parts[0]->in_array.rank() == 0) return false;

@@ -22,8 +22,8 @@ struct ConfigModel {
 // InvalidArgument naming the file.
 Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
 
-// Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) says have none, are taken
-// out of the model; a line each for the history.
+// Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) permits to ignore, are
+// taken out of the model; a line each for the history.
 std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, nlohmann::json& model);
 
 // The places of a model's stored tensors. What it is made of must outlive it.

@@ -12,14 +12,24 @@ struct StoredCatalog;
 
 class ForeignSource : public CheckpointSource {
  public:
+  const Manifest& manifest() const final { return manifest_; }
+  const std::string& name() const final { return name_.empty() ? directory() : name_; }
   // The name for messages, if it is not the directory.
-  virtual void SetName(std::string name) = 0;
-  virtual void AddHistory(std::string entry) = 0;
+  void SetName(std::string name) { name_ = std::move(name); }
+  void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
   // Compares records with their CRC-32 as they are read from now on; CheckRead() reports. Returns false, and
   // does nothing, if values are made of several files.
   virtual bool CheckRecords(std::vector<SummedRecord> /*records*/) { return false; }
   // Where everything lies (stored_source.h); null if values are made of several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
+
+ protected:
+  explicit ForeignSource(Manifest manifest) : manifest_(std::move(manifest)) {}
+
+  Manifest manifest_;
+
+ private:
+  std::string name_;
 };
 
 }  // namespace cairn

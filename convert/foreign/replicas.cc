@@ -89,15 +89,11 @@ class MeanSource final : public ForeignSource {
  public:
   MeanSource(std::vector<std::unique_ptr<StoredSource>> sources,
              std::vector<std::vector<AveragedBox>> averaged)
-      : sources_(std::move(sources)), averaged_(std::move(averaged)) {}
+      : ForeignSource(sources[0]->manifest()), sources_(std::move(sources)), averaged_(std::move(averaged)) {}
 
-  const Manifest& manifest() const override { return sources_[0]->manifest(); }
   const TensorTable& catalog() const override { return sources_[0]->catalog(); }
   const Regions& regions() const override { return sources_[0]->regions(); }
   const std::string& directory() const override { return sources_[0]->directory(); }
-  const std::string& name() const override { return sources_[0]->name(); }
-  void SetName(std::string name) override { sources_[0]->SetName(std::move(name)); }
-  void AddHistory(std::string entry) override { sources_[0]->AddHistory(std::move(entry)); }
   void ReadAhead(BoxSequence next) override { sources_[0]->ReadAhead(std::move(next)); }
   void SetCacheBytes(uint64_t bytes) override {
     for (const auto& source : sources_) source->SetCacheBytes(bytes / sources_.size());

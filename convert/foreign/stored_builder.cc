@@ -53,8 +53,8 @@ Status AddSample(OpenFiles& files, const StoredCatalog& catalog, const StoredArr
   return OkStatus();
 }
 
-// A run for files that name none: 32 hex digits of the arrays' names, dtypes and shapes, the first bytes of
-// some of them, and `about`. It does not depend on where the files lie.
+// A run for files that do not name one: 32 hex digits of the arrays' names, dtypes and shapes, the first
+// bytes of some of them, and `about`. It does not depend on where the files lie.
 Result<std::string> RunIdentity(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                                 std::string_view about) {
   std::vector<std::pair<std::string, const StoredArray*>> arrays;

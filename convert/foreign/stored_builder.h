@@ -30,7 +30,7 @@ class StoredBuilder {
   }
   uint32_t AddArray(StoredArray array);
 
-  // The tensor of this parameter and role, made if there is none yet. Errors: Corrupt if it has
+  // The tensor of this parameter and role, created if it is new. Errors: Corrupt if it has
   // another shape or element type.
   Result<uint32_t> Tensor(const ParameterSpec& spec, Role role, Dtype dtype);
 

@@ -268,7 +268,7 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
     const Box box = Box::Whole(tensor.tensor_shape());
     catalog.parts.push_back({{box, Box::Whole(tensor.shape), tensor.transposed}, index, index});
   }
-  if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
+  if (catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", directory);
   const std::string about = RunTextOf(model);
   if (model.contains("config")) NoteDtype(catalog, model);
   manifest.model = std::move(model);

@@ -91,12 +91,7 @@ Status StoredSource::CheckCovered() const {
                             .file = array.extents.empty() ? 0 : array.extents[0].file,
                             .box = part.box,
                             .range = {0, volume},
-                            .file_offset = 0,
-                            .stored_bytes = volume * SizeOf(array.dtype),
-                            .codec = Codec::kNone,
-                            .chunks = {},
-                            .stored = {},
-                            .exceptions = {}});
+                            .stored_bytes = volume * SizeOf(array.dtype)});
   }
   return CheckCoverage(boxes).WithContext(directory());
 }

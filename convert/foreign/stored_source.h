@@ -32,7 +32,6 @@ class StoredSource final : public ForeignSource {
   static Result<std::unique_ptr<StoredSource>> Make(FileSystem& fs, std::string directory, Manifest manifest,
                                                     StoredCatalog catalog);
 
-  const Manifest& manifest() const override { return manifest_; }
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return files_.directory(); }
@@ -43,9 +42,6 @@ class StoredSource final : public ForeignSource {
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
 
-  const std::string& name() const override { return name_.empty() ? directory() : name_; }
-  void SetName(std::string name) override { name_ = std::move(name); }
-  void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
   bool CheckRecords(std::vector<SummedRecord> records) override {
     sums_.emplace(std::move(records));
     return true;
@@ -68,7 +64,7 @@ class StoredSource final : public ForeignSource {
   };
 
   StoredSource(FileSystem& fs, std::string directory, Manifest manifest, StoredCatalog catalog)
-      : manifest_(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
+      : ForeignSource(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
   Status CheckArrays();
   Status CheckParts() const;
   Status CheckCovered() const;
@@ -82,8 +78,6 @@ class StoredSource final : public ForeignSource {
   }
   Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
-  std::string name_;
-  Manifest manifest_;
   StoredCatalog catalog_;
   std::vector<size_t> first_parts_;  // of each tensor; one more at the end
   const PartRegions regions_{*this};

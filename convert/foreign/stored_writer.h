@@ -54,7 +54,7 @@ class StoredWriter final : public BlockTarget {
     const TargetContainer& there = ContainerOf(storage);
     return there.offset + there.layout->storage_offset(target_.storages[storage].index);
   }
-  // Null if the container wants none.
+  // Null if the container has no checksums.
   Crc32Sum* CrcOf(uint32_t storage) {
     const auto [container, index] = target_.storages[storage];
     return crcs_[container].empty() ? nullptr : &crcs_[container][index];

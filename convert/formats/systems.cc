@@ -262,7 +262,7 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
     CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path, systems));
     system = recognised.system;
   } else if (!system || !system->open) {
-    return InvalidArgument("there is no format {}; the formats are {}", options.format,
+    return InvalidArgument("format {} is unknown; the formats are {}", options.format,
                            ReadableNames(systems));
   }
   ReaderOptions used{options, {}};

@@ -41,21 +41,21 @@ struct System {
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it
   std::optional<StripFormat> release = {};  // how strip writes it; nullopt: `plan` writes it
-  // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
-  // hold.
+  // Reads nothing but the source's catalog. Errors: InvalidArgument, NotSupported if the format cannot hold
+  // it.
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
   std::string_view reader = {};  // the row that reads back what `plan` writes
   StepNames steps = {};
   std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
-  // Checks the files of `directory` alone, whose names are `names`, by their headers and indices: what they
-  // say must be there, is there. Null: only `open` tells.
+  // Checks from headers and indices that `directory`, whose files are `names`, has the files that they name.
+  // Errors: NotFound, Corrupt naming the file. Null: `open` alone checks.
   Status (*check_files)(FileSystem& fs, const std::string& directory,
                         const std::vector<std::string>& names) = nullptr;
 };
 
 // The more particular before the more general, as they are recognised.
 std::span<const System> Systems();
-// Null if there is none of this name.
+// Null if no row has this name.
 const System* FindSystem(std::string_view name);
 
 // A directory that is named like a step of another system: "global_step2", "iter_0000100", "checkpoint-500".

@@ -249,7 +249,7 @@ class Machine {
   }
   template <typename Then>
   Status ToMark(Then then) {
-    if (marks_.empty()) return Corrupt("there is no mark for it; the file is damaged");
+    if (marks_.empty()) return Corrupt("its mark is missing; the file is damaged");
     const size_t mark = marks_.back();
     marks_.pop_back();
     std::vector<PyValue*> items(stack_.begin() + static_cast<std::ptrdiff_t>(mark), stack_.end());

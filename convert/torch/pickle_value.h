@@ -85,11 +85,11 @@ struct PyValue {
   bool IsNamed(std::string_view name) const;  // the last part of it
 };
 
-// The value under a text key of a dict, or an object's attribute; null if there is none.
+// The value under a text key of a dict, or an object's attribute; null if missing.
 const PyValue* Find(const PyValue& value, std::string_view key);
 // The same, and only of that kind.
 const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind);
-// The item of a list or tuple; the entry of an integer key of a dict. Null if there is none. Of equal keys
+// The item of a list or tuple; the entry of an integer key of a dict. Null if missing. Of equal keys
 // the last one counts, as in Python.
 const PyValue* ItemOf(const PyValue* list, size_t i);
 const PyValue* EntryOf(const PyValue* dict, int64_t key);

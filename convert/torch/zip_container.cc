@@ -69,7 +69,7 @@ Result<Directory> FindDirectory(File& file, Stretch where) {
     if (at > directory_end || directory_end - at < kZip64EndBytes + kZip64LocatorBytes)
       return Corrupt("the zip64 end at byte {} is outside of its container", at);
     CAIRN_ASSIGN_OR_RETURN(const std::string zip64, ReadBytes(file, where.begin + at, kZip64EndBytes));
-    if (!zip64.starts_with("PK\6\6")) return Corrupt("there is no zip64 end at byte {}", where.begin + at);
+    if (!zip64.starts_with("PK\6\6")) return Corrupt("the zip64 end at byte {} is missing", where.begin + at);
     directory = {Load<uint64_t>(zip64, 48), Load<uint64_t>(zip64, 40), Load<uint64_t>(zip64, 32)};
     directory_end = at;
   }

@@ -2,7 +2,7 @@
 // the bytes around them.
 //
 // As torch 2.11 writes it: stored records with data descriptors, their data at multiples of the alignment,
-// zip64 fields where a size or an offset needs them, zip64 end records always. No times and no ids, so that
+// zip64 fields if a size or an offset needs them, zip64 end records always; no times or ids, so that
 // the same records give the same bytes. Source: APPNOTE.TXT 6.3, 4.3 to 4.5, and torch's caffe2/serialize.
 #pragma once
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "ckpt/step/step_reader.h"
 
 namespace cairn {
 namespace {

@@ -413,7 +413,7 @@ class HuggingFaceTest(CliTest):
         source = self.save("source", make(MODELS["gpt2"][0]))
         for flags, says in ((["--to", "hf", "--tp", 2], "--to native"), (["--to", "gguf"], "not one of native, megatron, torch-dist, hf,"),
                             (["--to", "native", "--tp", 4], "TP=4 does not divide the model's 6 attention heads"),
-                            (["--to", "hf", "--saturate"], "--dtype"), ([], "--to"), (["--to", "hf", "--from", "zip"], "there is no format zip")):
+                            (["--to", "hf", "--saturate"], "--dtype"), ([], "--to"), (["--to", "hf", "--from", "zip"], "format zip is unknown")):
             self.cairn("convert", source, "out", *flags, code=2, says=says)
             self.assertFalse((self.dir / "out").exists())
         facts = self.json("convert", source, "out", "--to", "hf", "--dry-run")

@@ -29,7 +29,7 @@ constexpr int kDefaultPurgeDays = 30;
 
 struct LsOptions {
   std::vector<std::string> directories;
-  std::string store;                   // whose members are told; empty: none
+  std::string store;                   // whose members are listed; empty: none
   int purge_days = kDefaultPurgeDays;  // after the last access
   bool json = false;
 };
@@ -58,7 +58,7 @@ class Lister {
  public:
   explicit Lister(const LsOptions& options) : options_(options) {}
 
-  // Learns what the store holds.
+  // Reads the list of the store.
   Status ReadStore() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members,
                            ListStore({FileSystem::Posix(), options_.store}));

@@ -1,5 +1,5 @@
-// Three jobs of one verb: seal what is there, watch a run and seal each step once its writer is done, and
-// tell which sealed step is the newest whole one. Steps are sealed from the newest on: it is the one that a
+// Three jobs of one verb: seal existing steps, watch a run and seal each step once its writer is done, and
+// find the newest sealed step that is whole. Steps are sealed from the newest on: it is the one that a
 // job would resume from.
 
 #include <algorithm>
@@ -185,7 +185,7 @@ class SealVerb {
                   HumanBytes(result.seal.bytes()),
                   options_.dry_run ? "" : fmt::format(", {}", HumanSeconds(seconds)));
         for (const std::string& line : result.seal.whole) PrintLine("  {}", line);
-        for (const std::string& line : result.seal.untold) PrintLine("  not told: {}", line);
+        for (const std::string& line : result.seal.untold) PrintLine("  not checked: {}", line);
     }
     std::fflush(stdout);
   }
@@ -337,7 +337,8 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->option_text("N");
-  seal->add_flag("--dry-run", options->dry_run, "check what must be there; read no tensor, write nothing");
+  seal->add_flag("--dry-run", options->dry_run,
+                 "check that all files are there; read no tensor, write nothing");
   seal->add_flag("--json", options->json, "print facts as JSON; with --watch one object a line");
   seal->footer(
       "Reads every file once and writes DIR/.cairn-seal.json last; no other program looks at that file. Of "

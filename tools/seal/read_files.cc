@@ -48,7 +48,7 @@ class FilesReader {
     return sums.Check(std::vector{path});
   }
 
-  // What nobody synced is lost with the power, seal or not.
+  // Files that nobody synced are lost with the power, seal or not.
   Status Sync(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
     CAIRN_RETURN_IF_ERROR(file->Sync());

@@ -29,7 +29,7 @@ struct ReadFilesOptions {
   int jobs = 2;
   bool sync = false;                            // gives each file to the disk first
   std::function<void(uint64_t)> progress = {};  // of the bytes done; from one thread at a time
-  const std::atomic<bool>* stop = nullptr;      // once true, what is left is Aborted
+  const std::atomic<bool>* stop = nullptr;      // once true, the remaining files are Aborted
 };
 
 // In the order of `files`.

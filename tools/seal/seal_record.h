@@ -1,9 +1,9 @@
 // The seal of a directory that another system wrote: DIR/.cairn-seal.json, written last.
 //
 // It says which files the directory has, how large they are, when they were written, and the digest of the
-// bytes of each; what was found whole, and what could not be told. So a directory with a seal is committed as
-// a step of Cairn is: what was sealed can be checked later. The name begins with a dot, and no loader of
-// another system looks at it (docs/seal-format.md).
+// bytes of each; which parts were found whole, and which could not be checked. So a directory with a seal is
+// committed as a step of Cairn is: its files can be checked later. The name begins with a dot, and no loader
+// of another system looks at it (docs/seal-format.md).
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Seal {
   std::optional<int64_t> step;  // that the directory's name says
   int64_t sealed_unix_seconds = 0;
   std::vector<SealedFile> files;      // by name
-  std::vector<std::string> whole;     // what the format says must be there, and is; one line each
-  std::vector<std::string> untold;    // what could not be told, and why
+  std::vector<std::string> whole;     // parts that are complete; one line each
+  std::vector<std::string> untold;    // checks that were not possible, and why
   std::vector<std::string> problems;  // that it was sealed in spite of
   bool operator==(const Seal&) const = default;
 
@@ -47,7 +47,7 @@ Result<Seal> DecodeSeal(std::string_view text);
 
 // The seal of `directory`. Errors: NotFound if it has none; those of DecodeSeal, naming the file.
 Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory);
-// Whether there is a seal, sound or not.
+// True if a seal exists, sound or not.
 bool HasSeal(FileSystem& fs, const std::string& directory);
 // Puts the seal in place as a whole, and durably.
 Status WriteSealFile(FileSystem& fs, const std::string& directory, const Seal& seal);

@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kTorchSuffixes[] = {".pt", ".pth", ".ckpt", ".bin", ".distcp"};
+constexpr std::string_view kTorchSuffixes[] = {".pt", ".pth", ".ckpt", ".bin"};
 
 std::string Counted(uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
@@ -106,11 +106,13 @@ class PartsChecker {
   // The records of torch.save's zips. A file that is not a zip is not reported.
   void ReadZips() {
     std::vector<std::string> names;
-    std::ranges::copy_if(names_, std::back_inserter(names), IsTorch);
+    std::ranges::copy_if(names_, std::back_inserter(names),
+                         [](const std::string& name) { return IsTorch(name) || name.ends_with(".distcp"); });
     const FileSums sums = FindZips(fs_, directory_, names);
     std::map<std::string, FileSums> by_file;
     for (const std::string& name : sums.zips) by_file[name].zips = {name};
-    for (const auto& item : sums.items) by_file[item.first].items.push_back(item);
+    for (const auto& item : sums.items)
+      if (std::ranges::binary_search(names, item.first)) by_file[item.first].items.push_back(item);
     uint64_t whole = 0;
     for (const auto& [name, own] : by_file) {
       const auto records = RecordsOf(fs_, directory_, {name}, own);
@@ -134,7 +136,7 @@ class PartsChecker {
     options.replicas = Replicas::kFirst;
     parts_.system = options.format.empty() ? SystemOf(fs_, directory_) : options.format;
     if (parts_.system.empty()) {
-      parts_.untold.push_back("no format recognises the files: what must be there could not be told");
+      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
       return;
     }
     if (!parts_.problems.empty()) return;  // opening would report the same again

@@ -17,7 +17,7 @@ namespace {
 
 void PrintPassedOver(const Status& skipped) { PrintProblem("passed over: " + skipped.message()); }
 
-// An archived member, and what it is read through.
+// An archived member, and the view that reads it.
 struct OpenedMember {
   std::unique_ptr<FileSystem> view;
   std::string path;  // of the view's one directory

@@ -24,8 +24,8 @@ class ReadLog final : public ReadOnlyFileSystem {
 
   // Counts as read from now on.
   void Add(const std::string& path);
-  // What lies in `directory` and was not read, relative to it: files, and directories ("original/") of which
-  // no file was read. Other steps of the same run, whose names differ in digits alone, are left out.
+  // The entries of `directory` that were not read, relative to it: files, and directories ("original/") of
+  // which no file was read. Other steps of the same run, whose names differ in digits alone, are left out.
   std::vector<std::string> Unread(const std::string& directory) const;
 
  private:

@@ -81,7 +81,7 @@ class DcpPlanner {
     return OkStatus();
   }
 
-  // That of all parameters.
+  // The step of all parameters.
   void AddStep(const TrainingParameter& parameter) {
     if (!state_.step_known && !parameter.exp_avg) return;
     DcpEntry& step = Add(Path(form_.State(parameter.spec.name, "step")));

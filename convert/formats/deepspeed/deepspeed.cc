@@ -1,23 +1,21 @@
 // Three readers give the tensors of each model parallel rank: a pipeline's layer files or the module in the
 // model states, the optimizer (ZeRO shards, or the model states), and frozen parameters. All are gathered as
 // slices of ranks first: which masters have no weight, and whether the embedding is tied, is known only then.
-// The slices are put together by Megatron's modules, by patterns of names, or as they are. Tensors that are
-// left out are declared to the account, and copies are compared. Masters whose place was in doubt or was
-// found by value are proven against their weights.
+// They are joined last (rank_slices.h). Tensors that are left out are declared to the account, and copies are
+// compared. Masters whose place was in doubt or was found by value are proven against their weights.
 
 #include "convert/formats/deepspeed/deepspeed.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "convert/formats/deepspeed/frozen_parameters.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
-#include "convert/formats/deepspeed/slice_patterns.h"
+#include "convert/formats/deepspeed/rank_slices.h"
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 #include "convert/formats/deepspeed/zero_shards.h"
+#include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
-#include "convert/formats/megatron/megatron_sizes.h"
 #include "convert/formats/megatron/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
@@ -27,16 +25,6 @@
 
 namespace cairn {
 namespace {
-
-// A tensor of one model parallel rank.
-struct RankSlice {
-  MegatronName place;  // if the model is not Megatron's, the name alone
-  int tp = 0;
-  Role role = Role::kWeight;
-  StoredArray tensor;
-
-  bool is_weight() const { return role == Role::kWeight; }
-};
 
 using Numbers = std::vector<std::pair<std::string, const TensorRef*>>;
 
@@ -71,7 +59,8 @@ class DeepSpeedOpener {
     CAIRN_RETURN_IF_ERROR(AddFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());
     for (const TorchFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
-    CAIRN_RETURN_IF_ERROR(Assemble());
+    CAIRN_RETURN_IF_ERROR(
+        JoinSlices(files_.directory, models_, layers_, std::move(slices_), options_, builder_, manifest_));
     CAIRN_RETURN_IF_ERROR(AddCopies());
     manifest_.state.update(MegatronState(root()));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
@@ -106,7 +95,7 @@ class DeepSpeedOpener {
       CAIRN_ASSIGN_OR_RETURN(TorchFile model, TorchFile::Open(fs_, files_.directory, name));
       models_.push_back(std::move(model));
     }
-    if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
+    if (models_.empty()) return NotFound("{}: the model states are missing", files_.directory);
     CAIRN_RETURN_IF_ERROR(CheckModelCount());
     for (const TorchFile& model : models_) builder_.account.AddFile(model);
     return OkStatus();
@@ -150,7 +139,7 @@ class DeepSpeedOpener {
       const TorchFile& model = models_[static_cast<size_t>(rank)];
       const PyValue* module = Find(model.root(), "module");
       if (!module || module->is(PyKind::kNone))
-        return Fail(model.name(), NotFound("there is no module in it"));
+        return Fail(model.name(), NotFound("it does not contain a module"));
       Numbers tensors;
       CAIRN_RETURN_IF_ERROR(ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) {
         tensors.emplace_back(key, &tensor);
@@ -184,9 +173,6 @@ class DeepSpeedOpener {
       const auto found = ParseMegatronName(name);
       if (!found) return Fail(file, NotSupported("{} has no place in Megatron's GPT", name));
       place = *found;
-      tied_ = tied_ && place.name != "lm_head.weight" && place.name != "output_layer.weight";
-      if (place.name == "word_embeddings.weight" && role == Role::kWeight)
-        padded_vocab_ = array.shape[0] * static_cast<uint64_t>(layers_.tp);
     }
     slices_.push_back({std::move(place), tp, role, std::move(array)});
     return OkStatus();
@@ -231,7 +217,7 @@ class DeepSpeedOpener {
       CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards,
                              OpenShards(fs_, files_, static_cast<int>(rank), builder_, manifest_.history));
       const PyValue* shapes = Find(models_[rank].root(), "param_shapes");
-      if (!shapes) return Fail(models_[rank].name(), NotSupported("there are no param_shapes in it"));
+      if (!shapes) return Fail(models_[rank].name(), NotSupported("it does not contain param_shapes"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
       CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
                              ReadZero(fs_, shards, *shapes, round_robin, masters_alone, builder_));
@@ -477,119 +463,12 @@ class DeepSpeedOpener {
         .WithContext(files_.directory);
   }
 
-  // ---- All ranks together.
-
-  // A master without a weight is the weight: what the training would round to one.
-  Status Assemble() {
-    std::set<std::pair<int, std::string>> weights;
-    for (const RankSlice& slice : slices_)
-      if (slice.is_weight()) weights.emplace(slice.place.layer, slice.place.name);
-    for (RankSlice& slice : slices_)
-      if (slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name}))
-        slice.role = Role::kWeight;
-    if (layers_.megatron) return AssembleMegatron();
-    return AssembleSlices([&](const std::string& name) { return weights.contains({kBeforeLayers, name}); });
-  }
-
-  Status AssembleMegatron() {
-    const PyValue* args = Find(root(), "args");
-    if (!args)
-      return Fail(models_[0].name(), NotSupported("there are no args in it, which say what the model is"));
-    const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
-    const auto shown = SizesShown(*args, ShapesOfFirstRank(), layers_.tp);
-    if (!shown.ok()) return Fail(models_[0].name(), shown.status());
-    auto read = ReadMegatronArgs(*args, version, tied_, options_, *shown);
-    if (!read.ok()) return Fail(models_[0].name(), read.status());
-    args_ = *std::move(read);
-    TrimVocabulary();
-    manifest_.model = args_.facts;
-    manifest_.topology.tp = layers_.tp;
-    manifest_.topology.pp = static_cast<int>(models_.size()) / layers_.tp;
-    MegatronAssembler assembler(args_, layers_.tp, builder_);
-    for (const RankSlice& slice : slices_) {
-      const Dims shape = slice.tensor.shape;
-      CAIRN_RETURN_IF_ERROR(assembler
-                                .Add({slice.place.name, slice.place.layer, slice.tp, slice.role, slice.tensor,
-                                      shape, Box::Whole(shape)})
-                                .WithContext(files_.directory));
-    }
-    return OkStatus();
-  }
-
-  MegatronShapes ShapesOfFirstRank() const {
-    MegatronShapes shapes;
-    for (const RankSlice& slice : slices_)
-      if (slice.tp == 0 && slice.tensor.shape.rank() > 0)
-        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.shape);
-    return shapes;
-  }
-
-  void TrimVocabulary() {
-    const uint64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(root());
-    if (vocab > 0 && vocab <= padded_vocab_)
-      args_.vocab = vocab;
-    else if (args_.vocab == padded_vocab_)
-      manifest_.history.push_back(
-          fmt::format("the vocabulary of {} rows may have padding; no file says so", padded_vocab_));
-    args_.facts["vocab_size"] = args_.vocab;
-  }
-
-  // Under their own names: of one rank as they are, else stages of a pipeline and tensor parallel slices.
-  Status AssembleSlices(const std::function<bool(const std::string&)>& has_weight) {
-    const bool alone = models_.size() == 1;
-    auto patterns = SlicePatterns::Read(alone ? nullptr : Find(root(), "universal_checkpoint_info"));
-    if (!patterns.ok()) return Fail(models_[0].name(), patterns.status());
-    SliceAssembler assembler(*std::move(patterns), layers_.tp, builder_);
-    std::set<std::string> buffers;
-    for (const TorchFile& model : models_) buffers.merge(BufferNamesOf(model.root()));
-    const nlohmann::json shared = MegatronState(root()).value("shared_params", nlohmann::json::object());
-    std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
-    for (const RankSlice& slice : slices_) {
-      const std::string& name = slice.place.name;
-      if (const auto first = shared.find(name);
-          alone && first != shared.end() && has_weight(first->get<std::string>())) {
-        again.emplace_back(first->get<std::string>(), &slice.tensor);
-        continue;
-      }
-      CAIRN_RETURN_IF_ERROR(assembler.Add(slice.tp, name, slice.role, buffers.contains(name), slice.tensor)
-                                .WithContext(files_.directory));
-    }
-    for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
-    return OkStatus();
-  }
-
-  // A tensor under a second name is the same stretch of the file, or must hold the same.
-  Status AddAgain(const std::string& first, const StoredArray& array) {
-    const auto& parts = builder_.catalog.parts;
-    const auto part = std::ranges::find_if(parts, [&](const ArrayPart& p) {
-      const TensorEntry& tensor = builder_.catalog.tensors[p.tensor];
-      return tensor.role == Role::kWeight && tensor.spec.name == first;
-    });
-    if (part == parts.end())
-      return Corrupt("{}: {} should share the memory of {}, which is missing", files_.directory, array.name,
-                     first);
-    const StoredArray& same = builder_.catalog.arrays[part->array];
-    if (same.dtype != array.dtype || !(same.shape == array.shape))
-      return Corrupt("{}: {} should share the memory of {}, which has another shape or type",
-                     files_.directory, array.name, first);
-    const auto place = [](const StoredArray& a) {
-      return std::pair(a.extents[0].file, a.extents[0].file_offset);
-    };
-    if (array.extents.empty() || place(array) == place(same)) return OkStatus();
-    const uint32_t copy = builder_.AddArray(array);
-    builder_.AddReplica(part->tensor, copy, part->array);
-    return OkStatus();
-  }
-
   FileSystem& fs_;
   const DeepSpeedFiles files_;
   ReaderOptions& options_;
   std::vector<TorchFile> models_;  // by model parallel rank
   PipelineLayers layers_;          // of a model without layer files: the ranks, and whether it is Megatron's
   std::vector<RankSlice> slices_;
-  bool tied_ = true;
-  uint64_t padded_vocab_ = 0;
-  MegatronArgs args_;
   StoredBuilder builder_;
   Manifest manifest_;
   std::vector<std::pair<std::string, StoredArray>> copies_;  // of ZeRO-3, with the file that is read

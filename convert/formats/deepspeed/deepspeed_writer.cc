@@ -36,7 +36,7 @@ class DeepSpeedPlanner {
     CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
     if (!tensors_.optimizer)
       state_.notes.push_back(
-          "there is no optimizer's state: load it with load_module_only, or as a fine-tuning");
+          "the optimizer's state is missing: load it with load_module_only, or as a fine-tuning");
     else if (state_.param_groups.empty())
       state_.notes.push_back(AdamWDefaultsInWords());
     if (state_.schedule.empty()) state_.notes.push_back("no schedule of the learning rate is carried");
@@ -117,7 +117,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
     if (topology_.zero == 0) topology_.zero = 1;
     if (topology_.zero == 3 && !tensors_.optimizer)
       return NotSupported(
-          "ZeRO 3 keeps weights in the optimizer's shards, and there is no optimizer here; choose "
+          "ZeRO 3 keeps weights in the optimizer's shards, and this checkpoint has no optimizer; choose "
           "--zero 1");
     CAIRN_RETURN_IF_ERROR(Cut());
     LeaveLoneMasters(tensors_);

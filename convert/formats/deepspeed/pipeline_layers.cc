@@ -1,4 +1,4 @@
-// In Megatron's pipelines the keys of a layer file tell what the layer is: transformer layers have a
+// In Megatron's pipelines the keys of a layer file show which layer it is: transformer layers have a
 // query_key_value, and a final norm has no prefix at all. In other pipelines the optimizer's names tell it:
 // "3.weight", or "tied_modules.embed.weight" for a layer that stands in several places.
 
@@ -76,7 +76,7 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
         }))
       fits.push_back(prefix);
   if (fits.size() > 1)
-    return NotSupported("layer {} may be {} or {}: nothing says which", index, fits[0], fits[1]);
+    return NotSupported("layer {} may be {} or {}, and no file says which", index, fits[0], fits[1]);
   return fits.empty() ? own : fits[0];
 }
 

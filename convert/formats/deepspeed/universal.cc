@@ -30,7 +30,7 @@ std::optional<int> PipelineIndex(const std::string& name) {
   return index;
 }
 
-// A pipeline's names as Megatron's. The names beside a module's tell what the module is.
+// A pipeline's names as Megatron's. The other names of a module show which module it is.
 std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
   std::set<int> transformer;
   for (const std::string& name : names)
@@ -167,7 +167,7 @@ class UniversalOpener {
       CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(zero, name)));
       if (info.is_directory()) names_.push_back(name);
     }
-    if (names_.empty()) return NotFound("{}: there are no parameters in it", zero);
+    if (names_.empty()) return NotFound("{}: it does not contain parameters", zero);
     return OkStatus();
   }
 
@@ -177,7 +177,7 @@ class UniversalOpener {
     const std::string directory = fmt::format("zero/{}", name);
     CAIRN_ASSIGN_OR_RETURN(const auto files, fs_.List(JoinPath(directory_, directory)));
     if (steps_differ_ && files.size() > 1 && std::ranges::find(files, "step.pt") == files.end())
-      return NotFound("{}: there is no step.pt beside its states, and those of other parameters differ",
+      return NotFound("{}: step.pt is missing beside its states, and the steps of other parameters differ",
                       JoinPath(directory_, directory));
     for (const std::string& file : files) {
       if (file == "fp32.pt") continue;
@@ -256,7 +256,7 @@ class UniversalOpener {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, relative));
     const std::string path = file.path();
     const PyValue* value = file.root().is(PyKind::kTensor) ? &file.root() : Find(file.root(), "param");
-    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: there is no tensor in it", path);
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: it does not contain a tensor", path);
     auto array = builder_.ArrayIn(file, *value->tensor, name);
     if (!array.ok()) return array.status().WithContext(path);
     const auto known = shapes_.find(name);

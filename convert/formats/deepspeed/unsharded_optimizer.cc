@@ -12,7 +12,6 @@
 
 #include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/megatron/megatron_optimizer.h"
-#include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {

@@ -2,8 +2,8 @@
 // fp32 masters beside it if the weights have 16 bits.
 //
 // Source: deepspeed 0.19 runtime/fp16/unfused_optimizer.py, fused_optimizer.py, runtime/engine.py. It numbers
-// parameters and does not name them. With masters they are told apart by value: each master rounds to its
-// weight, and a group has its parameters in the order of the model. Without masters they are told apart by
+// parameters and does not name them. With masters they are identified by value: each master rounds to its
+// weight, and a group has its parameters in the order of the model. Without masters they are identified by
 // shape.
 #pragma once
 

@@ -13,7 +13,6 @@
 
 #include "convert/formats/deepspeed/model_file.h"
 #include "convert/formats/training/group_members.h"
-#include "convert/formats/training/optimizer_states.h"
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -25,7 +24,7 @@ constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of t
 // Puts a shard's vector behind those that `flat` has. Elements between extents are in no file.
 Status AppendVector(const TorchFile& shard, const TensorRef* tensor, const std::string& name,
                     StoredBuilder& builder, StoredArray& flat) {
-  if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path(), name);
+  if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: vector {} is missing", shard.path(), name);
   auto array = builder.ArrayIn(shard, *tensor, name);
   if (!array.ok()) return array.status().WithContext(shard.path());
   if (!flat.name.empty() && flat.dtype != array->dtype)
@@ -278,7 +277,7 @@ class ZeroReader {
 
   Result<const PyValue*> MastersOf(const TorchFile& shard) const {
     const PyValue* masters = FindKind(*OptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
-    if (!masters) return Corrupt("{}: there are no fp32_flat_groups", shard.path());
+    if (!masters) return Corrupt("{}: fp32_flat_groups are missing", shard.path());
     return masters;
   }
 
@@ -439,7 +438,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shar
                               StoredBuilder& builder) {
   ZeroContents contents;
   for (const TorchFile& shard : shards)
-    if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path());
+    if (!OptimizerOf(shard)) return Corrupt("{}: optimizer_state_dict is missing", shard.path());
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = ZeroStageOf(optimizer);
   ReadState(shards[0], contents.stage, contents.state);

@@ -87,7 +87,8 @@ class ConfigSource final : public ForeignSource {
  public:
   ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
                std::vector<std::string> history)
-      : source_(std::move(source)), manifest_(source_->manifest()) {
+      : ForeignSource(source->manifest()), source_(std::move(source)) {
+    SetName(source_->name());
     manifest_.model = std::move(model);
     manifest_.files.clear();
     RenameMembers(mapped, manifest_.state);
@@ -104,13 +105,9 @@ class ConfigSource final : public ForeignSource {
     for (size_t i = 0; i < catalog_.tensors.size(); ++i) first_parts_[i + 1] += first_parts_[i];
   }
 
-  const Manifest& manifest() const override { return manifest_; }
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return source_->directory(); }
-  const std::string& name() const override { return name_.empty() ? source_->name() : name_; }
-  void SetName(std::string name) override { name_ = std::move(name); }
-  void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
   Status CheckRead() override { return source_->CheckRead(); }
   void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
   uint64_t bytes_read() const override { return source_->bytes_read(); }
@@ -199,8 +196,6 @@ class ConfigSource final : public ForeignSource {
   }
 
   const std::unique_ptr<CheckpointSource> source_;
-  Manifest manifest_;
-  std::string name_;
   TensorTable catalog_;
   std::vector<ArrayPart> parts_;     // by tensor
   std::vector<size_t> first_parts_;  // of each tensor; one more at the end

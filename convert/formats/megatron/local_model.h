@@ -1,4 +1,4 @@
-// What one model parallel rank of DeepSpeed holds: its tensors under the names that its program has for them,
+// The tensors that one model parallel rank of DeepSpeed holds, under the names that its program has for them,
 // in the order in which it registers them.
 #pragma once
 
@@ -22,7 +22,7 @@ struct LocalTensor {
   bool gated = false;
 };
 
-// How a program names what it holds.
+// How a program names its tensors.
 enum class LocalNames {
   kPipeline,  // Megatron-DeepSpeed's pipeline: "3.input_layernorm.weight", "tied_modules.embed.…"
   kLanguage,  // Megatron-DeepSpeed without one: "language_model.encoder.layers.0.…"
@@ -43,7 +43,7 @@ struct LocalModel {
 Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
                                 const Topology& topology);
 
-// What fills a local array of `role`: parts of the written tensors.
+// The parts of the written tensors that fill a local array of `role`.
 void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
               StoredTarget& target);
 

@@ -105,7 +105,7 @@ class MegatronDistOpener {
   }
 
  private:
-  // What is not a tensor: states of modules, random states, and what all ranks have in common.
+  // Leaves values that are not tensors: states of modules, random states, and the state of all ranks.
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
@@ -173,14 +173,14 @@ class MegatronDistOpener {
       return ReadScalars(file);
     }
     const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
-    if (item == index.bytes.end()) return NotFound("{} is missing; it says what the model is", path);
+    if (item == index.bytes.end()) return NotFound("{} is missing; it describes the model", path);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
     if (!file.root().is(PyKind::kList) || file.root().items.empty())
       return Corrupt("{}: common_state is not what Megatron writes", directory_);
     return ReadArgs(*file.root().items[0], index).WithContext(directory_);
   }
 
-  // What torch's optimizers and Megatron's scaler of losses keep in tensors.
+  // Numbers that torch's optimizers and Megatron's grad scaler keep in tensors.
   Status ReadScalars(const TorchFile& file) {
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer) return OkStatus();
@@ -267,7 +267,7 @@ class MegatronDistOpener {
   };
   std::map<std::string, CutState> cut_;
   bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
-  Result<MegatronBuckets> buckets_ = NotFound("there are none");
+  Result<MegatronBuckets> buckets_ = NotFound("not read yet");
   Manifest manifest_;
 };
 

@@ -37,106 +37,20 @@ json Llama3Scaling(const json& factor) {
           {"original_max_position_embeddings", 8192}};
 }
 
-// Arguments that change the function; only this value (or none) is supported.
+// Arguments that change the function, and the one value that is supported.
 const std::map<std::string, json>& Changing() {
   static const std::map<std::string, json> kChanging = {
-      {"activation_func", nullptr},
-      {"activation_func_clamp_value", nullptr},
-      {"attention_output_gate", nullptr},
-      {"compression_training", nullptr},  // DeepSpeed quantizes and prunes in the forward pass
-      {"enable_gpt_oss", nullptr},
-      {"enable_mhc_connections", nullptr},
-      {"experimental_attention_variant", nullptr},
-      {"export_num_eagle_layers", nullptr},
-      {"export_num_medusa_heads", nullptr},
-      {"flextron", nullptr},
-      {"glu_linear_offset", nullptr},
-      {"heterogeneous_block_specs", nullptr},
-      {"heterogeneous_layers_config_encoded_json", nullptr},
-      {"heterogeneous_layers_config_path", nullptr},
-      {"hybrid_attention_ratio", nullptr},
-      {"hybrid_layer_pattern", nullptr},
-      {"hybrid_mlp_ratio", nullptr},
-      {"hybrid_override_pattern", nullptr},
-      {"is_hybrid_model", nullptr},
-      {"linear_attention_freq", nullptr},
-      {"mlp_type", "standard"},
-      {"mrope_section", nullptr},
-      {"mtp_num_layers", nullptr},
-      {"multi_latent_attention", nullptr},
-      {"num_experts", 1},
-      {"num_moe_experts", 1},
-      {"qk_l2_norm", nullptr},
-      {"quick_geglu", nullptr},
-      {"retro_add_retriever", nullptr},
-      {"rope_type", "rope"},
-      {"spec", nullptr},
-      {"use_mup", nullptr},
-  };
+      {"mlp_type", "standard"}, {"num_experts", 1}, {"num_moe_experts", 1}, {"rope_type", "rope"}};
   return kChanging;
 }
 
-// Read below, or sizes, or shown by tensors.
-const std::set<std::string>& Mapped() {
-  static const std::set<std::string> kMapped = {"num_layers",
-                                                "hidden_size",
-                                                "ffn_hidden_size",
-                                                "num_attention_heads",
-                                                "kv_channels",
-                                                "group_query_attention",
-                                                "num_query_groups",
-                                                "num_key_value_heads",
-                                                "max_position_embeddings",
-                                                "seq_length",
-                                                "vocab_size",
-                                                "padded_vocab_size",
-                                                "make_vocab_size_divisible_by",
-                                                "layernorm_epsilon",
-                                                "norm_epsilon",
-                                                "normalization",
-                                                "position_embedding_type",
-                                                "add_position_embedding",
-                                                "use_rotary_position_embeddings",
-                                                "alibi",
-                                                "swiglu",
-                                                "gated_linear_unit",
-                                                "glu_activation",
-                                                "untie_embeddings_and_output_weights",
-                                                "add_bias_linear",
-                                                "add_qkv_bias",
-                                                "apply_layernorm_1p",
-                                                "layernorm_zero_centered_gamma",
-                                                "rotary_base",
-                                                "rope_theta",
-                                                "rotary_percent",
-                                                "rotary_interleaved",
-                                                "rotary_seq_len_interpolation_factor",
-                                                "use_rope_scaling",
-                                                "rope_scaling_factor",
-                                                "no_rope_freq",
-                                                "window_size",
-                                                "window_attn_skip_freq",
-                                                "softmax_scale",
-                                                "softmax_type",
-                                                "bias_gelu_fusion",
-                                                "bias_activation_fusion",
-                                                "openai_gelu",
-                                                "onnx_safe",
-                                                "squared_relu",
-                                                "use_te_activation_func",
-                                                "use_mcore_models",
-                                                "qk_layernorm",
-                                                "apply_residual_connection_post_layernorm",
-                                                "cairn_architecture"};
-  return kMapped;
-}
-
-bool IsHarmless(const std::string& name) {
+// Arguments that are read below, or are sizes, or that tensors show; and those that change no function.
+bool IsUnderstood(const std::string& name) {
   static const std::set<std::string, std::less<>> kNames = [] {
     std::set<std::string, std::less<>> names;
-    std::string_view left = HarmlessMegatronArguments();
-    for (size_t at; (at = left.find(' ')) != left.npos; left.remove_prefix(at + 1))
-      names.emplace(left.substr(0, at));
+    for (std::string_view left : {MappedMegatronArguments(), HarmlessMegatronArguments()})
+      for (size_t at; (at = left.find(' ')) != left.npos; left.remove_prefix(at + 1))
+        names.emplace(left.substr(0, at));
     return names;
   }();
   return kNames.contains(name);
@@ -272,13 +186,12 @@ void ReadNorms(const json& args, json& facts) {
 void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
                         json& facts) {
   for (const auto& [name, value] : args.items()) {
-    if (Mapped().contains(name) || IsUnset(value)) continue;
+    if (IsUnderstood(name) || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
-    const bool understood = changing != Changing().end()
-                                ? value == changing->second || value == json::array({changing->second})
-                                : IsHarmless(name);
+    const bool supported = changing != Changing().end() &&
+                           (value == changing->second || value == json::array({changing->second}));
     const std::string full = "args." + name;
-    if (!understood && !allowed(full)) facts["other"][full] = value;
+    if (!supported && !allowed(full)) facts["other"][full] = value;
   }
 }
 

@@ -1,12 +1,11 @@
 // The function of a model (ckpt/model/model_function.h) in the arguments of Megatron's programs, in both
 // directions.
 //
-// Closed on what matters: an argument is mapped to a field here, or changes the function in a way that no
-// field has (kChanging), or is in the written list of harmless ones (megatron_harmless.cc). What is none of
-// these, of a fork or of a later version, counts as changing the function where its value is not None, False,
-// 0 or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and
-// `--allow args.NAME` takes out again. So a real checkpoint can always be looked at and kept, and nothing is
-// released as what it is not.
+// The list is closed: an argument is mapped to a field here or is harmless (megatron_arguments.cc). Any
+// other, of a fork or of a later version, counts as changing the function if its value is not None, False, 0
+// or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and
+// `--allow args.NAME` takes out again. So a real checkpoint can always be inspected and kept, and nothing is
+// released as a model that it is not.
 #pragma once
 
 #include <functional>
@@ -30,7 +29,7 @@ std::string_view NameOf(MegatronProgram program);
 nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
-// biases and norms, the written family's name first, and "megatron" where none of Hugging Face's does.
+// biases and norms, the written family's name first, and "megatron" if none of Hugging Face's does.
 // `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
 // are among its "other", but where `allowed` says of args.NAME that it means nothing.
 void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,
@@ -49,6 +48,7 @@ Result<GptTensors> CheckFunctionArguments(const nlohmann::json& model, MegatronP
                                           const nlohmann::json& args);
 
 // Names, each followed by a blank.
+std::string_view MappedMegatronArguments();
 std::string_view HarmlessMegatronArguments();
 
 }  // namespace cairn

@@ -167,7 +167,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
     if (IntField(model, size) <= 0)
       return NotSupported(
-          "it does not say what model it is, which Megatron's formats need; --config FILE names the "
+          "it does not say which model it is, which Megatron's formats need; --config FILE names the "
           "config.json of a transformers model");
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   std::set<std::string_view> names;

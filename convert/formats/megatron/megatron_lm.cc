@@ -165,7 +165,7 @@ class MegatronOpener {
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
-  // That of all ranks.
+  // The number of updates must be the same on all ranks.
   Status TakeStep(double step) {
     if (step_ && *step_ != step)
       return NotSupported("its parameters have had {} updates and those of another rank {}", step, *step_);
@@ -177,7 +177,7 @@ class MegatronOpener {
   static std::string DistributedOf(const Rank& rank) {
     return JoinPath(ParentOf(rank.file), "distrib_optim.pt");
   }
-  // The files were listed where a rank before the one that failed was read.
+  // The files of ranks before the one that failed are listed already.
   Status LeaveOptimizer(const Rank& rank) {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, rank.file));
     if (const PyValue* optimizer = Find(file.root(), "optimizer"))
@@ -316,7 +316,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
   if (!HoldsRanks(fs, directory))
     return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
                     directory);
-  // DeepSpeed's own files in an iteration's directory are told apart by their names before.
+  // Files of DeepSpeed's in an iteration's directory were recognised by their names before.
   return MegatronOpener(fs, directory, options).Open();
 }
 

@@ -1,7 +1,7 @@
 // All three forms ask the same question: which free weight is this master, rounded? Rounds() compares the
 // first and the last elements. A list of masters is searched by shape and value. A flat buffer is walked
 // from its start with the weights in reverse: the next parameter begins at a multiple of 64 in its bucket,
-// or at once where a new bucket begins. Moments are cut at the same places as their masters. Gaps between
+// or at once if a new bucket begins. Moments are cut at the same places as their masters. Gaps between
 // parameters are declared as alignment.
 
 #include "convert/formats/megatron/megatron_optimizer.h"
@@ -20,7 +20,7 @@ constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start i
 
 Result<StoredArray> StateArray(const TorchFile& file, const PyValue* value, const std::string& name,
                                StoredBuilder& builder) {
-  if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
+  if (!value || !value->is(PyKind::kTensor)) return NotSupported("{} is missing", name);
   CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder.ArrayIn(file, *value->tensor, name));
   if (array.transposed) return NotSupported("{} is stored transposed", name);
   return array;
@@ -148,8 +148,8 @@ void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t be
       builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(vector, begin, {end - begin}));
 }
 
-// Gives one of `left` what the buffer has from element `begin` on, and where that ends; nothing where no
-// weight is what lies there.
+// Gives one of `left` the elements of the buffer from `begin` on, and returns where they end; nullopt if they
+// round to no weight.
 Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                                           std::vector<MegatronWeight*>& left) {
   for (auto found = left.begin(); found != left.end(); ++found) {
@@ -165,7 +165,7 @@ Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& 
 }
 
 // From the end of one parameter the next begins at the next multiple of 64 elements in its bucket, or at once
-// where it is the first of another: the padding between buckets is not in the file.
+// if it is the first of another: the padding between buckets is not in the file.
 Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const MegatronChunkWeights& weights) {
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   uint64_t bucket = 0, end = 0;

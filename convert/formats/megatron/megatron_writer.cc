@@ -1,7 +1,7 @@
 // For each TP rank its tensors are made once, and each PP rank takes from them those of its chunks, sorted
-// as Megatron registers them: its optimizer numbers parameters and names none, so their order must be right.
-// Then the rank's pickle is emitted: arguments, models, and the optimizer, whose states and masters walk the
-// same groups. With ZeRO 1 masters and moments go to distrib_optim.pt as flat buffers instead.
+// as Megatron registers them: its optimizer numbers parameters and does not name them, so their order must be
+// right. Then the rank's pickle is emitted: arguments, models, and the optimizer, whose states and masters
+// walk the same groups. With ZeRO 1 masters and moments go to distrib_optim.pt as flat buffers instead.
 
 #include <algorithm>
 
@@ -42,7 +42,7 @@ class MegatronPlanner {
   }
 
  private:
-  // ---- What a stage holds.
+  // ---- The tensors of a stage.
 
   std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
     const CoreModule& module = CoreModuleOf(tensor);

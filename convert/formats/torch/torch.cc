@@ -86,7 +86,7 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
     return OkStatus();
   };
   CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), add).WithContext(path));
-  if (builder.catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", path);
+  if (builder.catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", path);
   for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
     if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
   manifest.step = IntField(manifest.state, "iteration");

@@ -1,5 +1,5 @@
 // Which parameters are in which of an optimizer's groups, as `params` of the groups in a manifest's state
-// (FORMAT.md, `param_groups`): canonical names, in the optimizer's order; null where no file says it.
+// (FORMAT.md, `param_groups`): canonical names, in the optimizer's order; null if no file says it.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class GroupMembers {
  public:
   explicit GroupMembers(size_t groups = 0) : groups_(groups) {}
 
-  // A parameter is added where it is met first.
+  // A parameter is added to the first group that has it.
   void Add(size_t group, const std::string& parameter);
   bool empty() const { return seen_.empty(); }
   // There are at least so many groups; the last ones may be empty.
@@ -32,7 +32,7 @@ class GroupMembers {
 };
 
 // The states in `catalog` whose arrays have one of these names, given for each group in order; several
-// parameters where one array is of several.
+// parameters if one array belongs to several.
 GroupMembers MembersOfArrays(const StoredCatalog& catalog,
                              const std::vector<std::vector<std::string>>& names);
 

@@ -58,7 +58,8 @@ void AddByRule(const TrainingTensors& tensors, const std::function<size_t(const 
   }
 }
 
-// The first key in which two groups' hyper-parameters differ; empty: none. A group's name is none of them.
+// The first key in which two groups' hyper-parameters differ; empty if they are equal. A group's name does
+// not count.
 std::string DifferenceOf(const nlohmann::json& a, const nlohmann::json& b) {
   for (const auto& [key, value] : a.items())
     if (key != "name" && (!b.contains(key) || b[key] != value)) return key;

@@ -30,14 +30,14 @@ struct OptimizerGroups {
   std::vector<std::string> MembersOf(size_t group) const;
 };
 
-// Those of `param_groups` in a manifest's state; one of all parameters where it is empty. Two groups whose
+// Those of `param_groups` in a manifest's state; one of all parameters if it is empty. Two groups whose
 // state says no members are matrices, then vectors, as cairn train makes them. Errors: NotSupported where
 // nothing says which parameters are in which of several groups, or a parameter with a state is in none.
 Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const TrainingTensors& tensors);
 
 // The same parameters in `count` groups by `rule`; each takes the hyper-parameters that its parameters had.
 // Errors: NotSupported naming a hyper-parameter in which parameters of one group differ, and two of them;
-// `allowed`: the first one's count, and `differing` gets what is not so any more: "betas of NAME".
+// `allowed`: the first one's count, and `differing` gets the keys that no longer hold: "betas of NAME".
 Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTensors& tensors, size_t count,
                                const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
                                std::vector<std::string>& differing);
@@ -45,7 +45,7 @@ Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTens
 // Megatron's rule, and that of cairn train: matrices, which have weight decay, and the others.
 inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.shape.rank() > 1 ? 0 : 1; }
 
-// What the hyper-parameters of a group of AdamW are where a source says some or none of them: torch's
+// The hyper-parameters of a group of AdamW if a source says some or none of them: torch's
 // defaults, and in words for a note.
 nlohmann::json WithAdamWDefaults(const nlohmann::json& hyper);
 std::string AdamWDefaultsInWords();

@@ -1,6 +1,6 @@
 // Sources write the same facts under several names, so each fact has a list of names and a value that
-// follows from others where none is there. What a target cannot hold goes through FitOptimizer() and
-// PartGroups(): it is an error, or a note that begins with kAllowedNote where the user allowed it, and such
+// follows from others if it is missing. What a target cannot hold goes through FitOptimizer() and
+// PartGroups(): it is an error, or a note that begins with kAllowedNote if the user allowed it, and such
 // notes reach the history.
 
 #include "convert/formats/training/training_state.h"
@@ -48,7 +48,7 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   state.loss_scale_good_steps = FirstNumber(from, {"loss_scale_good_steps"}, 0);
   if (const int64_t hysteresis = FirstNumber(from, {"loss_scale_hysteresis"}, -1); hysteresis >= 0)
     state.loss_scale_hysteresis = hysteresis;
-  // cairn train, whose scale is dynamic where it tolerates overflows.
+  // cairn train, whose scale is dynamic if it tolerates overflows.
   state.dynamic_loss_scale |= state.loss_scale_hysteresis.value_or(0) > 0;
   state.round_robin_gradients = from.value("round_robin_gradients", nlohmann::json()) == true;
   if (const auto clip = from.find("clip_grad"); clip != from.end() && clip->is_number())

@@ -35,16 +35,16 @@ struct TrainingState {
   std::vector<std::string> notes;  // what could not be told or carried
 };
 
-// Begins the notes of what --allow optimizer let pass.
+// Begins the notes about state that --allow optimizer left out.
 inline constexpr std::string_view kAllowedNote = "allowed: ";
-// The source's history, and what was let pass on the way to `format`.
+// The source's history, and what was left out on the way to `format`.
 nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
                            const std::vector<std::string>& notes);
 
 TrainingState TrainingStateOf(const CheckpointSource& source);
 
-// What a target must know before it writes moments. Leaves out what it cannot hold where `allowed`, with a
-// note. Errors: NotSupported: those of LeaveOtherStates, and where no file says how many updates the moments
+// What a target must know before it writes moments. Leaves out what it cannot hold if `allowed`, with a
+// note. Errors: NotSupported: those of LeaveOtherStates, and if no file says how many updates the moments
 // have had.
 Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state);
 
@@ -53,7 +53,7 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
                   const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
                   TrainingState& state);
 
-// Hyper-parameters of a group that the target writes, AdamW's defaults where the source says none.
+// Hyper-parameters of a group that the target writes, AdamW's defaults if the source says none.
 nlohmann::json ParamGroup(const TrainingState& state, size_t group);
 // Emits them as entries of a dict that is open, betas as the tuple that torch wants.
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);

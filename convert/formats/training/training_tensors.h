@@ -34,12 +34,12 @@ struct TrainingTensors {
 
 // Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
 // masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. What is opaque
-// belongs to its own system and stays behind, and so do steps where the state says
+// belongs to its own system and stays behind, and so do steps if the state says
 // `one_optimizer_step`.
-// Errors: NotSupported where a type cannot be cast.
+// Errors: NotSupported if a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
 
-// For formats that hold Adam's moments with one step alone: leaves out what is more, where `allowed`. Gives
+// For formats that hold Adam's moments with one step alone: leaves out the other states, if `allowed`. Gives
 // what was left out, for a note; empty: nothing. Errors: NotSupported naming the first one.
 enum class Steps { kOne, kOfEach };  // that the format holds
 Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed);

@@ -201,7 +201,7 @@ TEST_F(RefusalTest, StateThatAFormatCannotHold) {
               HasSubstr("Megatron-Core describe this model: it would ignore layers.0.router.weight;"));
   StepRecipe bare = RecipeOf({}, {});
   bare.model = nlohmann::json::object();
-  EXPECT_THAT(Refusal("megatron", plain, bare), HasSubstr("does not say what model it is"));
+  EXPECT_THAT(Refusal("megatron", plain, bare), HasSubstr("does not say which model it is"));
   EXPECT_THAT(Refusal("megatron-deepspeed", {.topology = {.tp = 2}, .dtype = {}}, bare),
               HasSubstr("--tp 1 --pp 1"));
   StepRecipe wide = RecipeOf({}, {});

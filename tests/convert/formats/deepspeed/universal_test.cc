@@ -60,7 +60,7 @@ TEST(Universal, AFrozenParameterHasNoStepWhereOthersDiffer) {
   EXPECT_THAT(steps, testing::UnorderedElementsAre("a.weight", "c.weight", "d.weight"));
   ASSERT_TRUE(Fs().RemoveFile(dir / "out/global_step3_universal/zero/a.weight/step.pt").ok());
   EXPECT_THAT(OpenForeign(Fs(), dir / "out").status().message(),
-              testing::HasSubstr("zero/a.weight: there is no step.pt beside its states"));
+              testing::HasSubstr("zero/a.weight: step.pt is missing beside its states"));
 }
 
 }  // namespace

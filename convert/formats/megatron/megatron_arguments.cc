@@ -1,14 +1,36 @@
-// Arguments of Megatron's programs that change no model's function: how it is trained, cut, stored, logged
-// and served, its precision, and what acts together with one of kChanging alone (megatron_function.cc).
+// Arguments of Megatron's programs. Mapped ones are read in megatron_function.cc, or are sizes, or tensors
+// show them. Harmless ones do not change a model's function: how it is trained, cut, stored, logged and
+// served, its precision, and arguments that act together with an unsupported one alone.
 //
 // Every argument, dataclass field and attribute of args in Megatron-LM v2.5, v2.6, core 0.8, 0.12, 0.15.3 and
-// of August 2026, and in Megatron-DeepSpeed of July 2025, less those that megatron_function.cc reads;
+// of August 2026, and in Megatron-DeepSpeed of July 2025 is mapped, harmless or unsupported;
 // BigScience's fork by its arguments' names.
 #include "convert/formats/megatron/megatron_function.h"
 
 namespace cairn {
 
+// Neither: activation_func, activation_func_clamp_value, attention_output_gate, compression_training,
+// enable_gpt_oss, enable_mhc_connections, experimental_attention_variant, export_num_eagle_layers,
+// export_num_medusa_heads, flextron, glu_linear_offset, heterogeneous_block_specs,
+// heterogeneous_layers_config_encoded_json, heterogeneous_layers_config_path, hybrid_attention_ratio,
+// hybrid_layer_pattern, hybrid_mlp_ratio, hybrid_override_pattern, is_hybrid_model, linear_attention_freq,
+// mrope_section, mtp_num_layers, multi_latent_attention, qk_l2_norm, quick_geglu, retro_add_retriever, spec,
+// use_mup. They change the function, and only None, False, 0 or empty is supported.
 // clang-format off
+std::string_view MappedMegatronArguments() {
+  return
+    "add_bias_linear add_position_embedding add_qkv_bias alibi apply_layernorm_1p "
+    "apply_residual_connection_post_layernorm bias_activation_fusion bias_gelu_fusion cairn_architecture "
+    "ffn_hidden_size gated_linear_unit glu_activation group_query_attention hidden_size kv_channels "
+    "layernorm_epsilon layernorm_zero_centered_gamma make_vocab_size_divisible_by max_position_embeddings "
+    "no_rope_freq norm_epsilon normalization num_attention_heads num_key_value_heads num_layers "
+    "num_query_groups onnx_safe openai_gelu padded_vocab_size position_embedding_type qk_layernorm "
+    "rope_scaling_factor rope_theta rotary_base rotary_interleaved rotary_percent "
+    "rotary_seq_len_interpolation_factor seq_length softmax_scale softmax_type squared_relu swiglu "
+    "untie_embeddings_and_output_weights use_mcore_models use_rope_scaling use_rotary_position_embeddings "
+    "use_te_activation_func vocab_size window_attn_skip_freq window_size ";
+}
+
 std::string_view HarmlessMegatronArguments() {
   return
     "DDP_impl _cpu_offloading_context _is_global_batch_size_explicitly_specified "

@@ -1,5 +1,5 @@
 // States as torch.optim's state_dict() has them: a dict by name, of tensors and `step`.
-#include "convert/formats/training/optimizer_states.h"
+#include "convert/formats/training/param_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
