@@ -12,7 +12,7 @@ namespace cairn {
 struct BundleSizes {
   uint64_t least = 0;   // below it, full copies and weights share a bundle
   uint64_t target = 0;  // members become a bundle as soon as they add up to this; 0: no bundles
-  uint64_t most = 0;
+  uint64_t most = 0;    // of any tar of a store; 0: no limit
 };
 
 struct BundleDraft {

@@ -20,11 +20,6 @@
 namespace cairn {
 namespace {
 
-int64_t LastLook(const LedgerMember& entry) {
-  const int64_t stored = entry.member.record ? entry.member.record->verified_unix_seconds : 0;
-  return std::max(stored, entry.scrub.unix_seconds);
-}
-
 // All members in the member's file: itself, or those of its bundle.
 Result<std::vector<ArchiveRecord>> RecordsBeside(const Store& store, const ArchiveRecord& record) {
   if (record.bundle.empty())
@@ -128,7 +123,7 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
   for (const LedgerMember& entry : members) all += entry.member.bytes;
   uint64_t budget = bytes > 0 ? bytes : UINT64_MAX;
   if (fraction > 0) budget = std::min(budget, static_cast<uint64_t>(static_cast<double>(all) * fraction));
-  std::ranges::stable_sort(members, {}, LastLook);
+  std::ranges::stable_sort(members, {}, &LedgerMember::checked_unix_seconds);
   std::vector<LedgerMember> chosen;
   for (LedgerMember& entry : members) {
     if (!chosen.empty() && entry.member.bytes > budget) break;

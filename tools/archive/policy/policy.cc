@@ -122,12 +122,12 @@ const std::vector<Row>& Rows() {
       {{"", "parity", "\"3%\"", "blocks that repair this much damage; left out: none"},
        [](N n, T t) { return Set(t.policy.parity, Percent(n)); }},
       {{"", "bundle", "\"100GB\"", "put smaller members together once they add up to this; left out: never"},
-       [](N n, T t) { return Set(t.policy.bundle, Size(n)); }},
+       [](N n, T t) { return Set(t.policy.bundle.target, Size(n)); }},
       {{"", "bundle_min", "\"512MB\"", "below it, full copies and weights share a bundle (default 512MB)"},
-       [](N n, T t) { return Set(t.policy.bundle_min, Size(n)); }},
+       [](N n, T t) { return Set(t.policy.bundle.least, Size(n)); }},
       {{"", "bundle_max", "\"500GB\"",
         "no file is larger: the rest goes into another (default 500GB with bundle, else no limit)"},
-       [](N n, T t) { return Set(t.policy.bundle_max, Size(n)); }},
+       [](N n, T t) { return Set(t.policy.bundle.most, Size(n)); }},
       {{"", "status", "\"archive.json\"", "the last run, for monitoring (default STORE/status.json)"},
        [](N n, T t) { return Set(t.policy.status, Text(n)); }},
       {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
@@ -170,9 +170,9 @@ const std::vector<Row>& Rows() {
        [](N n, T t) { return Set(t.policy.verify_per_night, Size(n)); }},
       {{"recall", "stat", "\"hsm_pos {path}\"",
         "command that prints a file's place on tape, by which files are sorted"},
-       [](N n, T t) { return Set(t.policy.recall_stat, Text(n)); }},
+       [](N n, T t) { return Set(t.policy.recall.stat, Text(n)); }},
       {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
-       [](N n, T t) { return Set(t.policy.recall, Text(n)); }},
+       [](N n, T t) { return Set(t.policy.recall.recall, Text(n)); }},
   };
   return kRows;
 }
@@ -262,14 +262,14 @@ Status ResolveAll(const std::string& origin, const std::string& directory, Polic
 
 // Sizes that are left out follow from `bundle`.
 Status CompleteBundle(Policy& p, const std::string& origin) {
-  if (p.bundle == 0) {
-    if (p.bundle_min > 0)
-      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
+  auto& [least, target, most] = p.bundle;
+  if (target == 0) {
+    if (least > 0) return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
     return OkStatus();
   }
-  if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);
-  if (p.bundle_max == 0) p.bundle_max = std::max(kBundleMax, p.bundle);
-  if (p.bundle_min > p.bundle || p.bundle > p.bundle_max)
+  if (least == 0) least = std::min(kBundleMin, target);
+  if (most == 0) most = std::max(kBundleMax, target);
+  if (least > target || target > most)
     return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
   return OkStatus();
 }

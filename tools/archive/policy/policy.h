@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "tools/archive/bundle/bundle_plan.h"
+#include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/record.h"
 
 namespace cairn {
@@ -38,8 +40,8 @@ struct Policy {
   double margin_days = 5;
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;
-  double parity = 0;                                    // fraction
-  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles, no limit
+  double parity = 0;  // fraction
+  BundleSizes bundle;
   std::string status, metrics, on_failure;
   std::vector<KeepClass> classes;
   uint64_t quota_bytes = 0;   // 0: none
@@ -47,9 +49,9 @@ struct Policy {
   bool delete_source = false;
   bool weights_suffice = false;
   bool delete_stored = false;
-  double verify_sample = 0;         // fraction of the store; 0: no limit
-  uint64_t verify_per_night = 0;    // bytes; 0: no limit
-  std::string recall_stat, recall;  // commands
+  double verify_sample = 0;       // fraction of the store; 0: no limit
+  uint64_t verify_per_night = 0;  // bytes; 0: no limit
+  RecallCommands recall;
 
   // Its claims on members of the store (claims.h): first the one that it makes, then the one that it made
   // before it had a tag.

@@ -109,7 +109,7 @@ class Planner {
       tar += TarEntryBytes(bytes);
       sidecar += kSidecarBytesAFile;
     }
-    StoreUsage usage{.bytes = tar + sidecar, .files = CountTarPieces(entries, policy_.bundle_max) + 1};
+    StoreUsage usage{.bytes = tar + sidecar, .files = CountTarPieces(entries, policy_.bundle.most) + 1};
     if (policy_.parity > 0) {
       usage.bytes += ParityFileBytes(tar, policy_.parity).value();
       ++usage.files;
@@ -186,7 +186,7 @@ class Planner {
     entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
     entry.full_at_most = AtMost(step.entries);
     entry.weights_at_most = AtMost({step.weight_at_most});
-    if (policy_.bundle_max > 0) entry.weights_at_most.files += step.weight_bytes / policy_.bundle_max;
+    if (policy_.bundle.most > 0) entry.weights_at_most.files += step.weight_bytes / policy_.bundle.most;
     if (entry.store_full) entry.inodes += entry.full_at_most.files;
     if (entry.store_weights) entry.inodes += entry.weights_at_most.files;
     entry.weights_at_most.bytes += step.weight_at_most;  // stripped first, then put into a tar
@@ -234,14 +234,10 @@ class Planner {
 
 }  // namespace
 
-BundleSizes BundleSizesOf(const Policy& policy) {
-  return {policy.bundle_min, policy.bundle, policy.bundle_max};
-}
-
 Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
   const Store store(fs, policy.store);
-  const bool recalls = from_tape && !policy.recall.empty();
+  const bool recalls = from_tape && !policy.recall.recall.empty();
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
     if (entry.remove || (!recalls && IsStub(store.Path(entry.file)))) files.insert(entry.file);
@@ -251,7 +247,7 @@ Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& pol
 Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
-  return PlanBundles(members, BundleSizesOf(policy), all,
+  return PlanBundles(members, policy.bundle, all,
                      [&](const std::string& file) { return left_out.contains(file); });
 }
 
@@ -261,7 +257,7 @@ Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int
   planner.AddRuns();
   planner.AddTrees();
   Plan plan = std::move(planner).Finish(measured);
-  if (policy.bundle > 0 && Store(fs, policy.store).IsThere()) {
+  if (policy.bundle.target > 0 && Store(fs, policy.store).IsThere()) {
     CAIRN_ASSIGN_OR_RETURN(plan.bundling, PlanBundlesBy(fs, policy, /*all=*/false));
   }
   return plan;

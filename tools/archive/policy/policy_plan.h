@@ -56,8 +56,6 @@ struct Plan {
 // or cannot be read becomes one of the plan's failures.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
 
-BundleSizes BundleSizesOf(const Policy& policy);
-
 // Files of the store that no bundle takes now: those with a member that no class keeps, since a bundle is
 // removed only as a whole, and those on tape unless `from_tape` and the policy has a recall command.
 Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape);

@@ -57,7 +57,7 @@ std::string MetricsText(const RunReport& r, const std::string& store) {
 }
 
 Status WriteReport(FileSystem& fs, const Policy& policy, const RunReport& r) {
-  ordered_json json = {{"verb", r.verb},
+  ordered_json json = {{"verb", "run"},
                        {"ok", r.ok()},
                        {"store", policy.store},
                        {"started_unix_seconds", r.started_unix_seconds},

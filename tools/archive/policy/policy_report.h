@@ -10,7 +10,6 @@
 namespace cairn {
 
 struct RunReport {
-  std::string verb;  // "run", "verify", "prune"
   int64_t started_unix_seconds = 0;
   int64_t finished_unix_seconds = 0;
   int64_t last_success_unix_seconds = 0;  // of this run, or of one before it

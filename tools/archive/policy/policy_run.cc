@@ -23,7 +23,7 @@ Result<std::vector<std::string>> MakeBundlesBy(FileSystem& fs, const Policy& pol
                                                const PolicyEvents& events) {
   CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
   return MakeBundles({fs, policy.store},
-                     {.sizes = BundleSizesOf(policy),
+                     {.sizes = policy.bundle,
                       .parity = policy.parity,
                       .all = all,
                       .pass_over = [&](const std::string& file) { return left_out.contains(file); },
@@ -39,7 +39,6 @@ PolicyRun::PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_su
       store_(fs, policy.store),
       claim_(policy.labels().front()),
       last_(ReadLastReport(fs, policy)) {
-  report_.verb = "run";
   report_.started_unix_seconds = std::time(nullptr);
 }
 
@@ -69,7 +68,7 @@ Status PolicyRun::PrepareStore() {
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
   std::vector<std::string> notes;
   CAIRN_RETURN_IF_ERROR(CleanStore(store_, &notes));
-  for (const std::string& note : notes) Note(note);
+  for (const std::string& note : notes) events_.note(note);
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);
@@ -98,8 +97,8 @@ Status PolicyRun::Conclude(TeamStore& team) {
     CAIRN_ASSIGN_OR_RETURN(pruned, Prune(fs_, policy_));
   }
   for (const PruneEntry& entry : pruned)
-    if (entry.remove && events_.pruned) events_.pruned(entry);
-  if (policy_.bundle > 0) {
+    if (entry.remove) events_.pruned(entry);
+  if (policy_.bundle.target > 0) {
     CAIRN_ASSIGN_OR_RETURN(const auto problems, MakeBundlesBy(fs_, policy_, /*all=*/false, events_));
     Add({.failures = problems});
   }
@@ -108,7 +107,7 @@ Status PolicyRun::Conclude(TeamStore& team) {
   for (const std::string& failure : after.failures)
     if (std::ranges::find(report_.failures, failure) == report_.failures.end())
       report_.failures.push_back(failure);
-  for (const std::string& note : after.notes) Note(note);
+  for (const std::string& note : after.notes) events_.note(note);
   report_.nearest_purge_days = after.nearest_purge_days;
   for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
   return OkStatus();
@@ -128,7 +127,7 @@ void PolicyRun::Report(const Status& status) {
   }
   reported_ = true;
   if (const Status written = WriteReport(fs_, policy_, report_); !written.ok()) {
-    if (events_.problem) events_.problem(written.message());
+    events_.problem(written.message());
     report_.failures.push_back(written.message());
   }
 }
@@ -180,8 +179,8 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
     if (!delete_source) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
     const std::vector<std::string> files = FilesOf(store_.Place(record));
-    on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
-    return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
+    on_tape = policy_.recall.recall.empty() && std::ranges::any_of(files, IsStub);
+    return on_tape ? OkStatus() : Recall(files, policy_.recall).status();
   };
   const auto outcome = ArchiveWithinQuota(team, entry,
                                           {.source = entry.source,
@@ -190,14 +189,14 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .stored = claim,
                                            .successor = find_successor_});
   if (on_tape) {  // not a failure: everything that was asked for is stored
-    Note(
+    events_.note(
         fmt::format("{}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
                     entry.title));
     return false;
   }
   const Status failure = outcome.ok() ? outcome->kept : outcome.status();
   if (!failure.ok()) {
-    if (events_.problem) events_.problem(failure.message());
+    events_.problem(failure.message());
     share.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
   }
   if (!outcome.ok()) return false;
@@ -205,9 +204,9 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
     share.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
     ++share.stored_members;
     seconds_ += outcome->seconds;
-    if (events_.stored) events_.stored(entry, *outcome);
+    events_.stored(entry, *outcome);
   }
-  if (outcome->deleted && events_.source_removed) events_.source_removed(outcome->removed);
+  if (outcome->deleted) events_.source_removed(outcome->removed);
   return failure.ok();
 }
 
@@ -225,10 +224,10 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
     outcome = Archive(store_, request,
                       {.pack = policy_.pack,
                        .parity = policy_.parity,
-                       .max_tar_bytes = policy_.bundle_max,
+                       .max_tar_bytes = policy_.bundle.most,
                        .claims = {claim_}},
-                      events_.archiving ? events_.archiving(entry) : ByteProgress());
-    if (events_.archived) events_.archived();
+                      events_.archiving(entry));
+    events_.archived();
     return outcome.status();
   };
   const auto all_fit = [&] {
@@ -244,17 +243,13 @@ Result<ArchiveOutcome> PolicyRun::ArchiveWithinQuota(TeamStore& team, const Plan
 void PolicyRun::NoteInLedger(const Plan& plan) {
   Result<Ledger> ledger = Ledger::Open(store_);
   if (!ledger.ok()) {
-    if (events_.problem) events_.problem(ledger.status().message());
+    events_.problem(ledger.status().message());
     return;
   }
   (void)ledger->Sync();
   for (const PlanEntry& e : plan.entries)
     (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes})
                       : ledger->ForgetSource(e.source.path));
-}
-
-void PolicyRun::Note(const std::string& line) const {
-  if (events_.note) events_.note(line);
 }
 
 }  // namespace cairn

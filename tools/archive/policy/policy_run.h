@@ -17,15 +17,15 @@
 
 namespace cairn {
 
-// The events of a run. Each may be empty.
+// The events of a run.
 struct PolicyEvents {
-  std::function<void(const std::string& line)> note;     // for people; not a failure
-  std::function<void(const std::string& line)> problem;  // a failure, which the report will contain
-  std::function<ByteProgress(const PlanEntry&)> archiving;
-  std::function<void()> archived;  // ends what `archiving` began
-  std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored;
-  std::function<void(const std::string& source)> source_removed;
-  std::function<void(const PruneEntry&)> pruned;
+  std::function<void(const std::string& line)> note = [](const auto&) {};     // for people; not a failure
+  std::function<void(const std::string& line)> problem = [](const auto&) {};  // a failure of the report
+  std::function<ByteProgress(const PlanEntry&)> archiving = [](const auto&) { return ByteProgress(); };
+  std::function<void()> archived = [] {};  // ends what `archiving` began
+  std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored = [](const auto&, const auto&) {};
+  std::function<void(const std::string& source)> source_removed = [](const auto&) {};
+  std::function<void(const PruneEntry&)> pruned = [](const auto&) {};
   std::function<ByteProgress(const BundleDraft&)> bundling;
   std::function<void(const BundleDraft&, const Bundle&)> bundled;
 };
@@ -66,7 +66,6 @@ class PolicyRun {
   Result<ArchiveOutcome> ArchiveWithinQuota(TeamStore& team, const PlanEntry& entry,
                                             const ArchiveRequest& request);
   void NoteInLedger(const Plan& plan);
-  void Note(const std::string& line) const;
 
   FileSystem& fs_;
   const Policy& policy_;

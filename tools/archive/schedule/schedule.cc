@@ -115,8 +115,7 @@ Status CheckInterval(const ScheduleOptions& o, Scheduler scheduler) {
     return InvalidArgument("--every-hours {}: give 1 to {}", o.every_hours, kHoursOfWeek);
   return InvalidArgument(
       "--every-hours {}: {} can say 1, 2, 3, 4, 6, 8, 12, 24 (daily) and 168 (weekly) hours exactly; give "
-      "one of "
-      "these, or use --slurm, which takes any",
+      "one of these, or use --slurm, which takes any",
       o.every_hours, Name(scheduler));
 }
 
@@ -174,7 +173,7 @@ std::string SlurmScript(const ScheduleOptions& o) {
 
 std::string SystemdService(const ScheduleOptions& o) {
   std::string service = fmt::format(
-      R"({}: --install makes it anew, --uninstall removes it.
+      R"({}: --install replaces it, --uninstall removes it.
 [Unit]
 Description={}: archives checkpoints by policy
 
@@ -197,7 +196,7 @@ std::string SystemdTimer(const ScheduleOptions& o) {
                            : o.every_hours == 24         ? "*-*-* 03" + minute
                                                  : fmt::format("*-*-* 00/{}{}", o.every_hours, minute);
   return fmt::format(
-      R"({}: --install makes it anew, --uninstall removes it.
+      R"({}: --install replaces it, --uninstall removes it.
 [Unit]
 Description={}: archives checkpoints every {} hours
 

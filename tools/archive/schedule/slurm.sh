@@ -1,9 +1,9 @@
 #!/bin/bash
-%%MADE_BY%%: --install makes it anew, --uninstall ends its chain.
-# Runs a policy. Before that, and again at its end, it sees to it that one job of this chain waits for the next
-# time: no failure, time limit, requeue or scancel of a run ends the chain; scancel of the waiting job while no
-# other runs does, and so does removing this file. `sbatch` of it by hand runs the policy at once and adds no
-# second chain.
+%%MADE_BY%%: --install replaces it, --uninstall ends its chain.
+# Runs a policy. Before the run, and again after it, this script makes sure that one job of this chain waits for
+# the next time. The chain continues after a failure, a time limit, a requeue and scancel of a run. It ends if the
+# waiting job is cancelled while no other runs, or if this file is removed. `sbatch` of this file by hand runs the
+# policy at once and adds no second chain.
 #SBATCH --job-name=%%NAME%%
 #SBATCH --ntasks=1
 #SBATCH --time=%%TIME%%
@@ -14,11 +14,11 @@
 chain=%%NAME%%
 script=%%SCRIPT%%
 policy=%%POLICY%%
-# What would change the answers of squeue and the options above.
+# Variables that would change the output of squeue and the options above.
 unset "${!SQUEUE_@}" SBATCH_JOB_NAME SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_OPEN_MODE SBATCH_OUTPUT \
   SBATCH_ARRAY_INX SBATCH_WAIT
 
-# True where another job of this chain has yet to begin.
+# True if another job of this chain has not started yet.
 another_waits() {
   local jobs=$1 job state name
   while read -r job state name; do
@@ -29,12 +29,12 @@ another_waits() {
   return 1
 }
 
-# submit_next TRIES: a job that waits for its time, and of the chain runs alone (singleton).
+# submit_next TRIES: submits a job that waits for its time and for the others of the chain (singleton).
 submit_next() {
   local tries jobs file
   for ((tries = $1; tries > 0; --tries)); do
     if [ ! -e "$script" ] && [ -e "$policy" ]; then
-      echo "$chain: $script is gone, so this is the last run; 'cairn archive schedule ... --install' begins again"
+      echo "$chain: $script is gone, so this is the last run; 'cairn archive schedule ... --install' starts a new chain"
       return 0
     fi
     if jobs=$(squeue -h -u "$(id -u)" -o '%i %T %j'); then
@@ -53,7 +53,7 @@ submit_next 3
 %%RUN%%
 status=$?
 if ! submit_next 30; then
-  echo "$chain: the chain ends here; begin it again by 'cairn archive schedule ... --install'" >&2
+  echo "$chain: the chain ends here; start it again with 'cairn archive schedule ... --install'" >&2
   [ "$status" != 0 ] || status=2
 fi
 exit "$status"

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -24,8 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kAloneName = "alone",
-                           kRoomName = "room";  // locks among the claims, without content
+constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks, without content
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr auto kJoinDeadline = std::chrono::minutes(2);      // for a peer that prepares the store
@@ -33,13 +31,8 @@ constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // for a peer that 
 
 int64_t Now() { return std::time(nullptr); }
 
-std::optional<int> NumberOf(const char* text) {
-  if (text == nullptr) return std::nullopt;
-  int value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, value);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return value;
+std::optional<int64_t> NumberOf(const char* text) {
+  return text == nullptr ? std::nullopt : ParseStepNumber(text);
 }
 
 json ShareToJson(const ShareResult& r) {
@@ -117,25 +110,23 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
   const auto count = NumberOf(get_env("SLURM_ARRAY_TASK_COUNT"));
   const auto task = NumberOf(get_env("SLURM_ARRAY_TASK_ID"));
   if (count && task && *count > 1) {
-    const int first = NumberOf(get_env("SLURM_ARRAY_TASK_MIN")).value_or(0);
-    const int step = std::max(1, NumberOf(get_env("SLURM_ARRAY_TASK_STEP")).value_or(1));
-    const int index = (*task - first) / step;
+    const int64_t first = NumberOf(get_env("SLURM_ARRAY_TASK_MIN")).value_or(0);
+    const int64_t step = std::max<int64_t>(1, NumberOf(get_env("SLURM_ARRAY_TASK_STEP")).value_or(1));
+    const int64_t index = (*task - first) / step;
     if (*task < first || (*task - first) % step != 0 || index >= *count)
       return InvalidArgument(
           "task {} of a Slurm array of {} is in no plain range; submit it with --array=0-{}", *task, *count,
           *count - 1);
     const char* job = get_env("SLURM_ARRAY_JOB_ID");
-    team.rank += index * team.size;
-    team.size *= *count;
+    team.rank += static_cast<int>(index) * team.size;
+    team.size *= static_cast<int>(*count);
     // Not the name of the ranks' own step, which differs for each task.
     team.launch = job == nullptr ? "" : fmt::format("SLURM_ARRAY_JOB_ID={}", job);
   }
   if (!team.alone() && team.launch.empty())
     return InvalidArgument(
-        "the launcher does not name its job, so this launch cannot be distinguished from another; run "
-        "one "
-        "process, or "
-        "use a Slurm array");
+        "the launcher does not name its job, so this launch cannot be distinguished from another; run one "
+        "process, or use a Slurm array");
   return team;
 }
 

@@ -10,6 +10,7 @@
 // the ledger (SQLite's WAL must not be shared between hosts), prunes and reports.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,7 +24,7 @@ namespace cairn {
 
 // The team of this process, from SLURM_ARRAY_* and RankTeam's variables. Errors: InvalidArgument for an array
 // that is not a plain range, or a launcher that does not name its job.
-Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env);
+Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env = std::getenv);
 
 // The result of one source.
 struct ShareResult {

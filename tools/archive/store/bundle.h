@@ -2,12 +2,11 @@
 // limited.
 //
 //   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar       the entries of each member, byte for byte as in its
-//   own
-//                                                         tar, one member behind the other; last an entry
+//                                                         own tar, one member after the other; last an entry
 //                                                         with the same records as the sidecar, named like
 //                                                         the bundle with ".json" for ".tar"
-//   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.json  the sidecar: the members' records (record.h), their
-//                                                         offsets counting from the begin of the bundle
+//   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.json  the sidecar: the members' records (record.h), with
+//                                                         offsets from the beginning of the bundle
 //   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.parity  if the policy asks for parity
 //
 // The numbers are the first and the last step, the digits a digest of the members' names and places before;

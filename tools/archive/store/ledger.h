@@ -7,6 +7,7 @@
 // mode, so that a listing never waits for a run.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,6 +38,11 @@ struct SeenSource {
 struct LedgerMember {
   ArchiveMember member;  // its record without the list of files
   Scrub scrub;
+
+  // When its bytes were last read; 0: never.
+  int64_t checked_unix_seconds() const {
+    return std::max(scrub.unix_seconds, member.record ? member.record->verified_unix_seconds : 0);
+  }
 };
 
 class Ledger {

@@ -204,18 +204,18 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
 }
 
 ArchiveMember DescribeMember(const MemberRef& ref) {
-  std::vector<ArchiveMember> members{DescribeTar(ref)};
-  if (members.front().state == MemberState::kVerified) return members.front();
-  const bool own = members.front().record || members.front().bytes > 0;
-  if (!own) members.clear();
+  ArchiveMember member = DescribeTar(ref);
+  bool there = member.record || member.bytes > 0;
   const Result<std::vector<std::string>> bundles = ListBundles(ref.store);
-  for (size_t i = 0; bundles.ok() && i < bundles->size(); ++i) {
-    std::vector<ArchiveMember> bundled = DescribeBundle(ref.store, (*bundles)[i]);
-    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != ref.tar; });
-    Merge(members, std::move(bundled));
-    if (!members.empty() && members.front().state == MemberState::kVerified) break;
-  }
-  return members.empty() ? DescribeTar(ref) : members.front();
+  if (!bundles.ok() || member.state == MemberState::kVerified) return member;
+  for (const std::string& bundle : *bundles)
+    for (ArchiveMember& bundled : DescribeBundle(ref.store, bundle)) {
+      if (bundled.tar != ref.tar || (there && bundled.state != MemberState::kVerified)) continue;
+      there = true;
+      member = std::move(bundled);
+      if (member.state == MemberState::kVerified) return member;
+    }
+  return member;
 }
 
 Result<std::vector<ArchiveMember>> ListStore(const Store& store) {

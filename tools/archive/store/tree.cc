@@ -3,7 +3,6 @@
 #include "tools/archive/store/tree.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -45,14 +44,6 @@ bool LeadsOut(const std::string& root, const std::string& below, const std::stri
   const stdfs::path end = stdfs::weakly_canonical(stdfs::path(root) / below / target, error);
   if (error) return false;  // such as a link to itself: it leads nowhere
   return end != root && !(end.string() + "/").starts_with(root == "/" ? root : root + "/");
-}
-
-Result<std::string> TargetOf(const std::string& path, size_t bytes) {
-  std::string target(std::max<size_t>(bytes, 1) + 4096, '\0');
-  const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
-  if (size < 0) return IoError("read link {}: {}", path, std::strerror(errno));
-  target.resize(static_cast<size_t>(size));
-  return target;
 }
 
 EntryFacts FactsOf(const struct stat& st) {
@@ -99,7 +90,9 @@ class Lister {
       return NotFound("{}: {}; did something change it?", path, std::strerror(errno));
     TreeFile file{.name = name};
     if (S_ISLNK(st.st_mode)) {
-      CAIRN_ASSIGN_OR_RETURN(file.target, TargetOf(path, static_cast<size_t>(st.st_size)));
+      std::error_code error;
+      file.target = stdfs::read_symlink(path, error).string();
+      if (error) return IoError("read link {}: {}", path, error.message());
       file.leaves = followed || LeadsOut(canonical_, below, file.target);
       CAIRN_RETURN_IF_ERROR(Judge(path, file, st));
       followed = followed || file.leaves;
@@ -130,7 +123,7 @@ class Lister {
     if (links_ == Links::kRefuse)
       return NotSupported(
           "{}: a link that leads out of the tree, to {}; --links keep stores such links as links, without "
-          "what they lead to, --links follow stores what they lead to in their place",
+          "their targets, --links follow stores their targets in their place",
           path, file.target);
     if (::stat(path.c_str(), &st) != 0)
       return NotFound("{}: the link leads to {}, which cannot be read: {}", path, file.target,

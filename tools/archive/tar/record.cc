@@ -416,7 +416,7 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const json version = root.value("version", json());
   if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
       version != kClaimsVersion && version != kBranchVersion && version != kEscapedVersion)
-    return NotSupported("ledger version {}, this program reads versions {} to {}; use a newer cairn",
+    return NotSupported("sidecar version {}, this program reads versions {} to {}; use a newer cairn",
                         version.dump(), kRecordVersion, kEscapedVersion);
   try {
     ArchiveRecord record = FromJson(root);

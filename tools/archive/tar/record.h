@@ -1,15 +1,14 @@
 // The sidecar of one archived member: a JSON file beside its tar, there only once the tar was proven.
 //
 //   STORE/RUN-step-00000040.9f8e7d6c.tar        RUN/step-00000040/{manifest.json, shards, index.h5,
-//                                               SHA256SUMS}
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: what is in it and if, so that nothing is recalled to
-//                                               list it, and one tensor is read without the rest
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, where one file is too small (tar_pieces.h)
-//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
-//   STORE/bloom-step-00000002.files.77aa.tar    files that are not native step: another system's, or anything
-//   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members in one tar; its sidecar holds
-//   all
-//                                               their records (bundle.h)
+//   SHA256SUMS} STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: the entries of the tar and where they lie,
+//   so that a
+//                                               listing recalls nothing, and one tensor is read alone
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, if it is too large for one file
+//   (tar_pieces.h) STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
+//   STORE/bloom-step-00000002.files.77aa.tar    files that are not a native step: another system's, or any
+//   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members; its sidecar holds all their
+//                                               records (bundle.h)
 //
 // The eight digits are the first of the content's digest, so a name stands for one content. The sidecar
 // carries its own digest, like a manifest; any changed byte is caught.

@@ -209,7 +209,7 @@ class Indexer {
 
   const bool tree_;
   std::string path_;
-  uint64_t tar_bytes_ = 0;  // where the file ends
+  uint64_t tar_bytes_ = 0;  // the end of the file
   ArchivedFile last_;       // with its name in the tar and its header's offset
   bool is_file_ = true;     // that one
   bool placed_ = true;      // its data has its offset

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <numeric>
 
@@ -34,11 +33,12 @@ struct Layout {
   uint64_t data_blocks() const { return (tar_bytes + kParityBlockBytes - 1) / kParityBlockBytes; }
   uint64_t group_blocks() const { return shape.data * kStripesOfGroup; }
   uint64_t groups() const { return (data_blocks() + group_blocks() - 1) / group_blocks(); }
-  // Stripes of a group: as many as its blocks need.
-  uint64_t stripes(uint64_t group) const {
-    const uint64_t blocks = std::min(group_blocks(), data_blocks() - group * group_blocks());
-    return std::min(kStripesOfGroup, blocks);
+  uint64_t first_block(uint64_t group) const { return group * group_blocks(); }
+  // Blocks of a group, of which the last may have fewer.
+  uint64_t blocks(uint64_t group) const {
+    return std::min(group_blocks(), data_blocks() - first_block(group));
   }
+  uint64_t stripes(uint64_t group) const { return std::min(kStripesOfGroup, blocks(group)); }
   uint64_t parity_blocks() const {
     uint64_t blocks = 0;
     if (groups() > 0) blocks = (groups() - 1) * kStripesOfGroup + stripes(groups() - 1);
@@ -71,8 +71,6 @@ std::vector<Block*> StripeOf(Group& group, const Layout& layout, uint64_t stripe
   return blocks;
 }
 
-Digest DigestOfBlock(const Block& block, uint64_t number) { return DigestOf(std::span(block), number); }
-
 struct Header {
   Layout layout;
   std::vector<Digest> data, parity;
@@ -88,12 +86,11 @@ std::string EncodeHeader(const Header& header) {
   out.Put(static_cast<uint64_t>(header.data.size()));
   out.Put(static_cast<uint64_t>(header.parity.size()));
   for (const auto* digests : {&header.data, &header.parity})
-    for (const Digest& digest : *digests)
-      out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+    for (const Digest& digest : *digests) out.PutDigest(digest);
   std::string text = std::move(out).Take();
-  const Digest all = DigestOf(text);
-  text.append(reinterpret_cast<const char*>(all.data()), all.size());
-  return text;
+  ByteWriter end;
+  end.PutDigest(DigestOf(text));
+  return text + std::move(end).Take();
 }
 
 // Reads and checks the header of an open parity file.
@@ -122,17 +119,11 @@ Result<Header> ReadHeader(FileSystem& fs, File& file) {
     return corrupt("contradicts itself; it is damaged");
   text.resize(layout.header_bytes());
   CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
-  const Digest all = DigestOf(std::string_view(text).substr(0, text.size() - 16));
-  if (std::memcmp(all.data(), text.data() + text.size() - 16, 16) != 0)
+  ByteReader digests(std::string_view(text).substr(kFixedBytes));
+  for (uint64_t i = 0; i < data; ++i) header.data.push_back(digests.GetDigest());
+  for (uint64_t i = 0; i < parity; ++i) header.parity.push_back(digests.GetDigest());
+  if (digests.GetDigest() != DigestOf(std::string_view(text).substr(0, text.size() - sizeof(Digest))))
     return corrupt("its digests are damaged");
-  const char* at = text.data() + kFixedBytes;
-  for (auto* digests : {&header.data, &header.parity}) {
-    digests->resize(digests == &header.data ? data : parity);
-    for (Digest& digest : *digests) {
-      std::memcpy(digest.data(), at, digest.size());
-      at += digest.size();
-    }
-  }
   return header;
 }
 
@@ -140,12 +131,10 @@ Result<Header> ReadHeader(FileSystem& fs, File& file) {
 // read, and returns the first error.
 Status ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
   Status first;
-  for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
-    const uint64_t block = number * layout.group_blocks() + i;
-    std::ranges::fill(group.data[i], std::byte{0});
-    if (block >= layout.data_blocks()) continue;
-    const uint64_t begin = block * kParityBlockBytes;
-    if (begin >= tar_bytes_there) continue;
+  for (Block& block : group.data) std::ranges::fill(block, std::byte{0});
+  for (uint64_t i = 0; i < layout.blocks(number); ++i) {
+    const uint64_t block = layout.first_block(number) + i, begin = block * kParityBlockBytes;
+    if (begin >= tar_bytes_there) break;
     const uint64_t count = std::min(layout.block_bytes(block), tar_bytes_there - begin);
     const Status read = tar.ReadAt(begin, std::span(group.data[i]).first(count));
     if (first.ok()) first = read;
@@ -206,11 +195,10 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& tar, do
       const uint64_t stripes = layout.stripes(number);
       CAIRN_RETURN_IF_ERROR(ReadGroup(*source, layout.tar_bytes, layout, number, group));
       ComputeParity(code, layout, stripes, group);
-      for (uint64_t i = 0; i < layout.group_blocks(); ++i)
-        if (const uint64_t block = number * layout.group_blocks() + i; block < layout.data_blocks())
-          header.data.push_back(DigestOfBlock(group.data[i], block));
+      for (uint64_t i = 0; i < layout.blocks(number); ++i)
+        header.data.push_back(DigestOf(std::span(group.data[i]), layout.first_block(number) + i));
       for (uint64_t i = 0; i < stripes * layout.shape.parity; ++i, ++parity_block) {
-        header.parity.push_back(DigestOfBlock(group.parity[i], parity_block));
+        header.parity.push_back(DigestOf(std::span(group.parity[i]), parity_block));
         CAIRN_RETURN_IF_ERROR(
             out->WriteAt(layout.header_bytes() + parity_block * kParityBlockBytes, group.parity[i]));
       }
@@ -246,11 +234,9 @@ class Repairer {
     const Layout& layout = header_.layout;
     for (uint64_t number = 0; number < layout.groups(); ++number) {
       CAIRN_RETURN_IF_ERROR(RepairGroup(number));
-      for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
-        const uint64_t block = number * layout.group_blocks() + i;
-        if (block >= layout.data_blocks()) break;
-        CAIRN_RETURN_IF_ERROR(out.Append(std::span(group_.data[i]).first(layout.block_bytes(block))));
-      }
+      for (uint64_t i = 0; i < layout.blocks(number); ++i)
+        CAIRN_RETURN_IF_ERROR(
+            out.Append(std::span(group_.data[i]).first(layout.block_bytes(layout.first_block(number) + i))));
     }
     return out.Finish();
   }
@@ -264,10 +250,9 @@ class Repairer {
     (void)ReadGroup(tar_, tar_bytes_, layout, number, group_);
     group_.data_good.assign(layout.group_blocks(), true);
     bool whole = true;
-    for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
-      const uint64_t block = number * layout.group_blocks() + i;
-      if (block >= layout.data_blocks()) break;
-      group_.data_good[i] = DigestOfBlock(group_.data[i], block) == header_.data[block];
+    for (uint64_t i = 0; i < layout.blocks(number); ++i) {
+      const uint64_t block = layout.first_block(number) + i;
+      group_.data_good[i] = DigestOf(std::span(group_.data[i]), block) == header_.data[block];
       whole = whole && group_.data_good[i];
     }
     if (whole) return OkStatus();
@@ -277,7 +262,7 @@ class Repairer {
       const Status read =
           parity_.ReadAt(layout.header_bytes() + (first + i) * kParityBlockBytes, group_.parity[i]);
       group_.parity_good[i] =
-          read.ok() && DigestOfBlock(group_.parity[i], first + i) == header_.parity[first + i];
+          read.ok() && DigestOf(std::span(group_.parity[i]), first + i) == header_.parity[first + i];
     }
     for (uint64_t stripe = 0; stripe < stripes; ++stripe)
       CAIRN_RETURN_IF_ERROR(RepairStripe(number, stripes, stripe));
@@ -300,7 +285,7 @@ class Repairer {
     if (bad.empty()) return OkStatus();
     if (static_cast<int>(good.size()) < layout.shape.data)
       return Corrupt("{}: more is damaged than its parity repairs, near byte {}", tar_.path(),
-                     (number * layout.group_blocks() + bad.front() * stripes + stripe) * kParityBlockBytes);
+                     (layout.first_block(number) + bad.front() * stripes + stripe) * kParityBlockBytes);
     good.resize(layout.shape.data);
     for (const int target : bad) {
       std::vector<const std::byte*> in;
@@ -338,7 +323,7 @@ Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace
   if (place.pieces.empty()) {
     CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
   } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {
-    return Corrupt("{}: is of a tar of {} bytes, and the ledger tells of another", path, bytes);
+    return Corrupt("{}: belongs to a tar of {} bytes, the sidecar says otherwise", path, bytes);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   CAIRN_ASSIGN_OR_RETURN(ErasureCode code,

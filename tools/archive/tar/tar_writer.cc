@@ -1,8 +1,8 @@
 // Start() ends the entry before and writes the next header; Write() counts its bytes. An entry of unknown
 // size gets a header for the largest one, and EndEntry() keeps the true header as a patch. Both must be
-// equally long, so the header is extended from the beginning where the largest size needs that.
-// FinishPiece() pads the file, waits for what is in flight, and writes the patches before the file is
-// synced. An entry that could make a file too large starts the next piece.
+// equally long, so the header is an extended one from the beginning if the largest size needs that.
+// FinishPiece() pads the file, waits for what is in flight, and writes the patches before the file is synced.
+// An entry that could make a file too large starts the next piece.
 
 #include "tools/archive/tar/tar_writer.h"
 

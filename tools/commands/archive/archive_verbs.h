@@ -33,11 +33,11 @@ CLI::App* AddArchiveVerb(CLI::App& archive, Verb& verb, const char* name, const 
   return command;
 }
 
-struct PlanOptions {
+struct ArchivePlanOptions {
   std::string policy;
   bool json = false;
 };
-Result<int> RunArchivePlan(const PlanOptions& options);
+Result<int> RunArchivePlan(const ArchivePlanOptions& options);
 // "2.5 d", or "overdue".
 std::string DaysText(double days);
 
@@ -64,8 +64,9 @@ std::vector<std::string> FilesOf(const Store& store, const std::vector<ArchiveMe
 // The member that the selector names; all members if it is empty. Errors: NotFound if there is none.
 Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name);
 
-// CleanStore; prints which files look like Cairn's leftovers and are not.
-Status CleanAndReport(const Store& store);
+// Writes the README and removes leftovers; prints which files look like leftovers and are not. Requires the
+// lock.
+Status PrepareStore(const Store& store);
 
 // The events of bundles, printed unless `quiet`.
 PolicyEvents PrintedBundling(bool quiet);

@@ -26,7 +26,7 @@ void RecallFlags::AddTo(CLI::App& command) {
 Result<RecallCommands> RecallFlags::Commands() const {
   if (policy.empty()) return commands;
   CAIRN_ASSIGN_OR_RETURN(const Policy read, ReadPolicy(policy));
-  return RecallCommands{read.recall_stat, read.recall};
+  return read.recall;
 }
 
 std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}", member.run, member.step); }
@@ -57,7 +57,8 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   return members;
 }
 
-Status CleanAndReport(const Store& store) {
+Status PrepareStore(const Store& store) {
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
   std::vector<std::string> notes;
   CAIRN_RETURN_IF_ERROR(CleanStore(store, &notes));
   for (const std::string& note : notes) PrintProblem("note: " + note);

@@ -27,13 +27,12 @@ struct BundleOptions {
 Result<int> RunBundle(const BundleOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
-  if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
+  if (policy.bundle.target == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
   const Store store(fs, policy.store);
   std::optional<FileLock> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-    CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
+    CAIRN_RETURN_IF_ERROR(PrepareStore(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));
@@ -44,7 +43,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   std::vector<std::string> paths;
   for (const BundleDraft& draft : plan.bundles)
     for (const std::string& file : draft.files) paths.push_back(store.Path(file));
-  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  CAIRN_RETURN_IF_ERROR(Recall(paths, policy.recall).status());
   CAIRN_ASSIGN_OR_RETURN(const auto problems,
                          MakeBundlesBy(fs, policy, /*all=*/true, PrintedBundling(options.json)));
   for (const std::string& problem : problems) PrintProblem(problem);
@@ -93,7 +92,8 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
                draft.name, draft.why);
   if (bundling.waiting_members > 0)
     fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
-               bundling.waiting_members, HumanBytes(bundling.waiting_bytes), HumanBytes(policy.bundle));
+               bundling.waiting_members, HumanBytes(bundling.waiting_bytes),
+               HumanBytes(policy.bundle.target));
 }
 
 void AddArchiveBundle(CLI::App& archive, Verb& verb) {
@@ -106,13 +106,11 @@ void AddArchiveBundle(CLI::App& archive, Verb& verb) {
   bundle->add_flag("--dry-run", options->dry_run,
                    "show which members would go into which bundle and why; write nothing");
   bundle->footer(
-      "`cairn archive run --policy` bundles by itself as soon as small members add up to the policy's "
-      "`bundle` size;\n"
-      "this verb does not wait for that. A small tar is removed after its bundle was read back and every "
-      "member\n"
-      "in it verified, so the store needs room for one more bundle. Members on tape are brought back first\n"
-      "([recall] of the policy; without it they stay there); those that no class keeps stay there, since a "
-      "bundle is pruned as a whole.\n\n" +
+      "`cairn archive run --policy` bundles by itself as soon as small members add up to the policy's\n"
+      "`bundle` size; this verb does not wait for that. A small tar is removed after its bundle was read\n"
+      "back and every member in it verified, so the store needs room for one more bundle. Members on tape\n"
+      "are brought back first ([recall] of the policy; without it they stay there); those that no class\n"
+      "keeps stay there, since a bundle is pruned as a whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
 }
 

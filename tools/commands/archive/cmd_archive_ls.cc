@@ -40,7 +40,7 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on
     json["source"] = m.record->source;
     json["claims"] = ClaimsOf(*m.record);
     json["healthy"] = m.record->healthy;
-    json["verified_unix_seconds"] = std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds);
+    json["verified_unix_seconds"] = entry.checked_unix_seconds();
   }
   return json;
 }
@@ -76,27 +76,21 @@ Result<int> RunArchiveLs(const LsOptions& options) {
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
     const bool on_tape = std::ranges::any_of(FilesOf(store, {m}), IsStub);
     list.push_back(ToJson(entry, state, on_tape));
-    std::vector<std::string> row{
-        titles.Of(m),
-        std::string(Name(m.form)),
-        on_tape ? state + ", on tape" : state,
-        m.record ? std::to_string(m.record->tokens) : "-",
-        HumanBytes(m.bytes),
-        m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
-        fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
-                    trouble)};
+    std::vector<std::string> row{titles.Of(m),
+                                 std::string(Name(m.form)),
+                                 on_tape ? state + ", on tape" : state,
+                                 m.record ? std::to_string(m.record->tokens) : "-",
+                                 HumanBytes(m.bytes),
+                                 m.record ? DateText(entry.checked_unix_seconds()) : "-",
+                                 fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(),
+                                             trouble.empty() ? "" : ": ", trouble)};
     if (titles.ambiguous()) row.push_back(m.record ? m.record->source : "-");
     table.Add(row);
   }
   const std::string state = IsBusy(store) ? "archiving" : "scratch only";
   for (const SeenSource& source : waiting) {
-    std::vector<std::string> row{fmt::format("{}@{}", source.run, source.step),
-                                 "-",
-                                 state,
-                                 "-",
-                                 HumanBytes(source.bytes),
-                                 "-",
-                                 source.path};
+    const std::string title = fmt::format("{}@{}", source.run, source.step);
+    std::vector<std::string> row{title, "-", state, "-", HumanBytes(source.bytes), "-", source.path};
     if (titles.ambiguous()) row.push_back(source.path);
     table.Add(row);
     list.push_back({{"run", source.run},

@@ -87,7 +87,7 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
 
 std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
-Result<int> RunArchivePlan(const PlanOptions& options) {
+Result<int> RunArchivePlan(const ArchivePlanOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   const RunReport last = ReadLastReport(fs, policy);
@@ -98,7 +98,7 @@ Result<int> RunArchivePlan(const PlanOptions& options) {
 }
 
 void AddArchivePlan(CLI::App& archive, Verb& verb) {
-  const auto options = std::make_shared<PlanOptions>();
+  const auto options = std::make_shared<ArchivePlanOptions>();
   CLI::App* plan = AddArchiveVerb(archive, verb, "plan",
                                   "show what a policy would store now, why, and whether there is time for it",
                                   options, RunArchivePlan);

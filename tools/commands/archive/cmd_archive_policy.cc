@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <memory>
 
@@ -81,8 +80,7 @@ Result<int> PrintReport(FileSystem& fs, const Policy& policy, const RunReport& r
 
 Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
-                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   if (dry_run)
     return team.leads() ? RunArchivePlan({.policy = policy_path, .json = json}) : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));

@@ -21,7 +21,7 @@ struct PruneOptions {
 Result<std::vector<PruneEntry>> PruneStore(const Policy& policy, const PruneOptions& options) {
   const Store store(FileSystem::Posix(), policy.store);
   CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
-  CAIRN_RETURN_IF_ERROR(CleanAndReport(store));
+  CAIRN_RETURN_IF_ERROR(PrepareStore(store));
   if (!options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
@@ -78,14 +78,11 @@ void AddArchivePrune(CLI::App& archive, Verb& verb) {
       ->option_text("CLAIM");
   prune->add_flag("--dry-run", options->dry_run, "show what would be removed and why; remove nothing");
   prune->footer(
-      "A member is removed only if this policy alone claims it. What another policy or a person stored or "
-      "claims stays.\n"
-      "Whatever the classes say, these stay: trees, runs that are not on scratch, members that are not\n"
-      "verified, the newest healthy copy of each run, and a full copy whose weights a class keeps and that "
-      "are stored\n"
-      "nowhere else. Runs are known by their identity, not by their name. A bundle is removed only if no "
-      "class keeps\n"
-      "any of its members.\n\n" +
+      "A member is removed only if this policy alone claims it. What another policy or a person stored or\n"
+      "claims stays. Whatever the classes say, these stay: trees, runs that are not on scratch, members\n"
+      "that are not verified, the newest healthy copy of each run, and a full copy whose weights a class\n"
+      "keeps and that are stored nowhere else. Runs are known by their identity, not by their name. A\n"
+      "bundle is removed only if no class keeps any of its members.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));
 }
 

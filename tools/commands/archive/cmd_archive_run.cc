@@ -3,7 +3,6 @@
 // would end the others; the exit status of the last one covers all of them.
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -177,8 +176,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   const Store store(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   for (ArchiveSource& source : sources) source.links = options.links;
-  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
-                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team, ArchiveTeam());
   Runner runner(store, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
@@ -186,10 +184,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
-                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-                           return CleanAndReport(store);
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&] { return PrepareStore(store); }));
   for (const size_t i : shared.Order(sources.size())) {
     const auto work = [&] { return runner.Archive(sources[i], &shared); };
     CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
@@ -247,8 +242,8 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(
-      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
-      "other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are "
+      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what\n"
+      "no other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are\n"
       "refused.\n\n" +
       HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
                  "a source is damaged, or it changed or vanished meanwhile, and is not stored"));

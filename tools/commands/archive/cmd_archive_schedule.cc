@@ -145,14 +145,11 @@ void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)")
       ->type_name("TIME");
   schedule->footer(
-      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end of "
-      "the\n"
-      "crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the chain "
-      "continues\n"
-      "after a failure, a time limit, a requeue and scancel of a run; scancel of the waiting job ends it, "
-      "as\n"
-      "--uninstall does. To run a policy now: cairn archive run --policy POLICY, or sbatch of the "
-      "script.\n\n" +
+      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end\n"
+      "of the crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the\n"
+      "chain continues after a failure, a time limit, a requeue and scancel of a run; scancel of the\n"
+      "waiting job ends it, as --uninstall does. To run a policy now: cairn archive run --policy POLICY,\n"
+      "or sbatch of the script.\n\n" +
       HelpFooter("cairn archive schedule archive.toml --slurm --install --partition io\n"
                  "  cairn archive schedule archive.toml --slurm --uninstall"));
 }

@@ -175,9 +175,8 @@ void AddArchiveVerify(CLI::App& archive, Verb& verb) {
   options->recall.AddTo(*verify);
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
-      "Members on tape are read only if a recall command is given. Otherwise they are listed and counted, "
-      "and only\n"
-      "a member that you named is a failure.\n\n" +
+      "Members on tape are read only if a recall command is given. Otherwise they are listed and counted,\n"
+      "and only a member that you named is a failure.\n\n" +
       HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
 }
 

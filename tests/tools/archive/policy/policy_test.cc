@@ -74,11 +74,11 @@ TEST(PolicyTest, MoreParityThanCanBeHadIsRefused) {
 TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
   const std::string head = "store = \"s\"\nruns = [\"r\"]\n", tail = "[[class]]\nkeep = \"full\"\nlast = 1\n";
   const auto policy = [&](const std::string& keys) { return ParsePolicy(head + keys + tail, "p.toml"); };
-  EXPECT_EQ(policy("")->bundle, 0u);
-  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle_min, 512'000'000u);
-  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle_max, 500'000'000'000u);
-  EXPECT_EQ(policy("bundle = \"1MB\"\n")->bundle_min, 1'000'000u);
-  EXPECT_EQ(policy("bundle = \"1TB\"\n")->bundle_max, 1'000'000'000'000u);
+  EXPECT_EQ(policy("")->bundle.target, 0u);
+  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle.least, 512'000'000u);
+  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle.most, 500'000'000'000u);
+  EXPECT_EQ(policy("bundle = \"1MB\"\n")->bundle.least, 1'000'000u);
+  EXPECT_EQ(policy("bundle = \"1TB\"\n")->bundle.most, 1'000'000'000'000u);
   EXPECT_NE(policy("bundle_min = \"1MB\"\n").status().message().find("without bundle"), std::string::npos);
   EXPECT_NE(policy("bundle = \"1GB\"\nbundle_max = \"1MB\"\n").status().message().find("between"),
             std::string::npos);

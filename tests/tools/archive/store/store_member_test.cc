@@ -86,7 +86,7 @@ class ArchiveRunTest : public testing::Test {
   const cairn::Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
+TEST_F(ArchiveRunTest, StoresOneTarAndItsSidecar) {
   const auto copy = Store(FileSystem::Posix());
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   const std::string tar = TarName(copy->record());

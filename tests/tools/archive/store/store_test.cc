@@ -133,7 +133,7 @@ TEST_F(ArchiveStoreTest, TwoSavesOfOneStepAreToldApartByTar) {
   EXPECT_EQ(Find(TarName(Record("gpt", 20, 'b')))->tar, TarName(Record("gpt", 20, 'b')));
 }
 
-TEST_F(ArchiveStoreTest, StatesFollowFromLedgerAndTar) {
+TEST_F(ArchiveStoreTest, StatesFollowFromSidecarAndTar) {
   const ArchiveRecord record = Record("gpt", 20);
   const std::string tar = dir_ / TarName(record);
   const auto state = [&] { return ListStore({fs_, dir_.path()})->front().state; };
