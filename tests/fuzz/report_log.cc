@@ -3,7 +3,6 @@
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/tools/report/sample_logs.h"
-#include "tools/report/html_page.h"
 #include "tools/report/plot.h"
 #include "tools/report/report_text.h"
 
@@ -105,7 +104,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FuzzCheck(!MarkdownTable(MarkdownColumns(true), runs).empty() &&
             !CsvText(TerminalColumns(true), runs).empty());
   FuzzCheck(ReportJson(runs).size() == runs.size());
-  HtmlPage(TerminalColumns(false), runs, {});
   (void)PlotCommands(runs, {}, PlotType::kSvg).ok();
   (void)PlotCommands(runs, {.x = "pp", .y = {}}, PlotType::kPng).ok();
   return 0;

@@ -43,22 +43,19 @@ std::vector<std::string> PredictionCells(const Prediction& p) {
 }
 
 // The table with the predictions behind each row; a column of their name that it has already is replaced.
-CsvTable WithPredictions(const CsvTable& table, const std::vector<Prediction>& predictions) {
-  CsvTable result{table.name};
-  std::vector<size_t> kept;
-  for (size_t i = 0; i < table.header.size(); ++i)
-    if (std::ranges::find(kPredictionColumns, table.header[i]) == std::end(kPredictionColumns))
-      kept.push_back(i);
-  for (const size_t i : kept) result.header.push_back(table.header[i]);
-  result.header.insert(result.header.end(), std::begin(kPredictionColumns), std::end(kPredictionColumns));
-  for (size_t r = 0; r < table.rows.size(); ++r) {
-    CsvTable::Row row{table.rows[r].line};
-    for (const size_t i : kept) row.cells.push_back(table.rows[r].cells[i]);
-    const std::vector<std::string> cells = PredictionCells(predictions[r]);
-    row.cells.insert(row.cells.end(), cells.begin(), cells.end());
-    result.rows.push_back(std::move(row));
+CsvTable WithPredictions(CsvTable table, const std::vector<Prediction>& predictions) {
+  for (const char* name : kPredictionColumns) {
+    const int column = table.Column(name);
+    if (column < 0) continue;
+    table.header.erase(table.header.begin() + column);
+    for (CsvTable::Row& row : table.rows) row.cells.erase(row.cells.begin() + column);
   }
-  return result;
+  table.header.insert(table.header.end(), std::begin(kPredictionColumns), std::end(kPredictionColumns));
+  for (size_t r = 0; r < table.rows.size(); ++r) {
+    const std::vector<std::string> cells = PredictionCells(predictions[r]);
+    table.rows[r].cells.insert(table.rows[r].cells.end(), cells.begin(), cells.end());
+  }
+  return table;
 }
 
 void Print(const CsvTable& table, TableFormat format) {

@@ -1,5 +1,5 @@
 // Columns and targets are checked first, because logs may take long. Then all logs are read, their starts
-// joined to runs, summarized, sorted and printed; picture and page are made of the same summaries. A log
+// joined to runs, summarized, sorted and printed; the picture is made from the same summaries. A log
 // that cannot be read is a problem and an exit status, but the others still make their rows.
 
 #include <map>
@@ -12,7 +12,6 @@
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/report_flags.h"
-#include "tools/report/html_page.h"
 #include "tools/report/plot.h"
 #include "tools/report/report_text.h"
 
@@ -31,7 +30,6 @@ struct ReportOptions {
   bool keep_apart = false;
   PlotOptions plot;
   std::string plot_file;
-  std::string html_file;
   bool dry_run = false;
 };
 
@@ -101,47 +99,22 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
   return OkStatus();
 }
 
-// The place of a picture or page must be free before the logs are read.
-Status CheckTarget(const std::string& path) {
+// The picture's path must be free before the logs are read.
+Status CheckPlotFile(const std::string& path) {
   if (path.empty()) return OkStatus();
   const Result<FileInfo> there = FileSystem::Posix().Stat(path);
   if (there.ok()) return AlreadyExists("{} is there already; remove it or give another name", path);
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), path));
-  return there.status().kind() == StatusKind::kNotFound ? OkStatus() : there.status();
-}
-
-Status CheckTargets(const ReportOptions& options) {
-  CAIRN_RETURN_IF_ERROR(CheckTarget(options.plot_file));
-  CAIRN_RETURN_IF_ERROR(CheckTarget(options.html_file));
-  return options.plot_file.empty() ? OkStatus() : PlotTypeOf(options.plot_file).status();
-}
-
-Status WriteTarget(const ReportOptions& options, const std::string& path, const std::string& bytes) {
-  if (options.dry_run) {
-    fmt::print(stderr, "would write {}: {} bytes\n", path, bytes.size());
-    return OkStatus();
-  }
-  return WriteSmallFile(FileSystem::Posix(), path, bytes);
+  return there.status().kind() == StatusKind::kNotFound ? PlotTypeOf(path).status() : there.status();
 }
 
 Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& runs) {
   if (options.plot_file.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const PlotType type, PlotTypeOf(options.plot_file));
   CAIRN_ASSIGN_OR_RETURN(const std::string picture, Plot(runs, options.plot, type));
-  return WriteTarget(options, options.plot_file, picture);
-}
-
-// With the curves, if any.
-Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& runs) {
-  if (options.html_file.empty()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
-  if (columns.empty()) columns = PageColumns(PlansDays(options));
-  std::vector<std::string> pictures;
-  if (PlotCommands(runs, options.plot, PlotType::kSvg).ok()) {
-    CAIRN_ASSIGN_OR_RETURN(std::string picture, Plot(runs, options.plot, PlotType::kSvg));
-    pictures.push_back(std::move(picture));
-  }
-  return WriteTarget(options, options.html_file, HtmlPage(columns, runs, pictures));
+  if (!options.dry_run) return WriteSmallFile(FileSystem::Posix(), options.plot_file, picture);
+  fmt::print(stderr, "would write {}: {} bytes\n", options.plot_file, picture.size());
+  return OkStatus();
 }
 
 Result<int> RunReportVerb(const ReportOptions& options) {
@@ -151,14 +124,13 @@ Result<int> RunReportVerb(const ReportOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(sort, FindColumns({options.sort}));
   }
   CAIRN_RETURN_IF_ERROR(FindColumns(options.columns).status());
-  CAIRN_RETURN_IF_ERROR(CheckTargets(options));
+  CAIRN_RETURN_IF_ERROR(CheckPlotFile(options.plot_file));
   ReadLogs read = ReadAll(options.logs);
   const bool trouble = read.trouble;
   std::vector<RunSummary> runs = SummarizeAll(read, options);
   if (!sort.empty()) SortBy(*sort[0], options.reverse, runs);
   if (!runs.empty() || options.format == ReportFormat::kJson) CAIRN_RETURN_IF_ERROR(Print(options, runs));
   CAIRN_RETURN_IF_ERROR(WritePlot(options, runs));
-  CAIRN_RETURN_IF_ERROR(WritePage(options, runs));
   return trouble ? kExitTrouble : kExitDone;
 }
 
@@ -206,8 +178,7 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->option_text("COLUMN,...");
-  report.add_option("--html", options.html_file, "write table and plot as one page")->option_text("FILE");
-  report.add_flag("--dry-run", options.dry_run, "write neither plot nor page; print their sizes");
+  report.add_flag("--dry-run", options.dry_run, "do not write the plot; print its size");
   report.add_flag("--no-join", options.keep_apart, "show a row for each start of a run");
 }
 

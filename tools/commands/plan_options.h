@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/model/save_interval.h"
 #include "tools/plan/search.h"
 
 namespace cairn {
@@ -19,9 +20,9 @@ struct PlanFlags {
   bool bf16 = false, fp16 = false, fp32 = false, fp8 = false;
   int64_t train_samples = 0, train_tokens = 0, train_iters = 0;
   PlanRequest request;
-  bool for_cairn = false;    // plans for `cairn train`
-  double node_gbps = 1.9;    // what a node of the first users' cluster wrote
-  double mtbf_hours = 5000;  // of one node; large trainings of 48 and of 2000 nodes reported 5000 to 6000
+  bool for_cairn = false;  // plans for `cairn train`
+  double node_gbps = 1.9;  // what a node of the first users' cluster wrote
+  double mtbf_hours = kNodeMtbfHours;
   int64_t top = 10;
   int64_t hidden_near = 0;
   std::string sbatch;  // directory; empty: no scripts

@@ -49,22 +49,19 @@ std::string StagesText(const ModelShape& shape, const RunSetup& setup) {
 std::vector<std::string> Row(const ModelShape& shape, size_t rank, const PlanFacts& plan, bool with_days) {
   const RunSetup& s = plan.candidate.setup;
   const Prediction& p = plan.prediction;
-  std::vector<std::string> row = {std::to_string(rank)};
-  for (const int64_t n : {s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
+  std::vector<std::string> row;
+  for (const int64_t n : {static_cast<int64_t>(rank), s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
   row.push_back(StagesText(shape, s));
   for (const int64_t n : {s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
     row.push_back(std::to_string(n));
-  row.push_back(std::string(NameOf(s.recompute)));
-  row.push_back(fmt::format("{:.4g}", p.seconds.value));
-  row.push_back(fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high));
-  row.push_back(fmt::format("{:.1f}", p.tflops));
-  row.push_back(fmt::format("{:.1f}", p.memory_gb.value));
-  row.push_back(fmt::format("{:.0f} %", 100 * p.fit_probability));
-  row.push_back(Percent(p.time.bubble, p.time.Total()));
-  if (with_days) {
-    row.push_back(fmt::format("{:.1f}", plan.training.days));
-    row.push_back(fmt::format("{:.0f}", plan.training.gpu_hours));
-  }
+  row.insert(row.end(),
+             {NameOf(s.recompute), fmt::format("{:.4g}", p.seconds.value),
+              fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high), fmt::format("{:.1f}", p.tflops),
+              fmt::format("{:.1f}", p.memory_gb.value), fmt::format("{:.0f} %", 100 * p.fit_probability),
+              Percent(p.time.bubble, p.time.Total())});
+  if (with_days)
+    row.insert(row.end(),
+               {fmt::format("{:.1f}", plan.training.days), fmt::format("{:.0f}", plan.training.gpu_hours)});
   return row;
 }
 

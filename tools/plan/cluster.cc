@@ -47,14 +47,11 @@ const Cluster* BuiltIn(const std::string& given) {
   return found == std::end(kBuiltIn) ? nullptr : found;
 }
 
-struct Key {
-  std::string_view name;
-  double Cluster::*field;
-};
-constexpr Key kKeys[] = {{"memory-gb", &Cluster::memory_gb},         {"half-tflops", &Cluster::half_tflops},
-                         {"single-tflops", &Cluster::single_tflops}, {"hbm-gbps", &Cluster::hbm_gbps},
-                         {"link-gbps", &Cluster::link_gbps},         {"nic-gbps", &Cluster::nic_gbps},
-                         {"pcie-gbps", &Cluster::pcie_gbps}};
+constexpr std::pair<std::string_view, double Cluster::*> kNumbers[] = {
+    {"memory-gb", &Cluster::memory_gb},         {"half-tflops", &Cluster::half_tflops},
+    {"single-tflops", &Cluster::single_tflops}, {"hbm-gbps", &Cluster::hbm_gbps},
+    {"link-gbps", &Cluster::link_gbps},         {"nic-gbps", &Cluster::nic_gbps},
+    {"pcie-gbps", &Cluster::pcie_gbps}};
 
 Status TakeNumber(const std::string& where, const toml::node& node, auto& field) {
   using Field = std::remove_reference_t<decltype(field)>;
@@ -75,7 +72,7 @@ Status UnknownKey(const TomlField& field) {
   std::vector<std::string> known = {"base", "name"};
   for (const auto& [name, count] : kCounts) known.emplace_back(name);
   for (const auto& [name, flag] : kFlags) known.emplace_back(name);
-  for (const auto& [name, number] : kKeys) known.emplace_back(name);
+  for (const auto& [name, number] : kNumbers) known.emplace_back(name);
   return UnknownTomlKey(field, known, "see cairn plan --help");
 }
 
@@ -99,7 +96,7 @@ Status TakeKey(const TomlField& field, Cluster& cluster) {
   }
   for (const auto& [name, count] : kCounts)
     if (name == key) return TakeNumber(where, node, cluster.*count);
-  for (const auto& [name, number] : kKeys)
+  for (const auto& [name, number] : kNumbers)
     if (name == key) return TakeNumber(where, node, cluster.*number);
   return UnknownKey(field);
 }
@@ -111,9 +108,8 @@ Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
   cluster.measured.clear();  // other nodes are another cluster
   CAIRN_RETURN_IF_ERROR(
       TakeTomlTable(table, path, [&](const TomlField& field) { return TakeKey(field, cluster); }));
-  for (const Key& key : kKeys)
-    if (cluster.*key.field <= 0)
-      return InvalidArgument("{}: {} is missing; give it, or a base", path, key.name);
+  for (const auto& [name, number] : kNumbers)
+    if (cluster.*number <= 0) return InvalidArgument("{}: {} is missing; give it, or a base", path, name);
   if (cluster.sms <= 0 && !cluster.cpu)
     return InvalidArgument("{}: sms is missing; give it, or a base", path);
   return cluster;

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <map>
 #include <span>
+#include <utility>
 
 #include "tools/plan/formulas.h"
 #include "tools/plan/memory_model.h"
@@ -248,12 +249,14 @@ class RowParser {
     return ratio < kContradiction && ratio > 1 / kContradiction;
   }
 
+  using Votes = std::map<int64_t, int>;  // rows by their number of heads
+
   // Blank heads: those that most rows of this width have.
   void FillHeads(const std::vector<RunRow>& like) {
-    std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> by_width;  // -> (heads, layers)
-    for (const auto* rows : {&like, const_cast<const std::vector<RunRow>*>(&result_.rows)})
+    std::map<int64_t, Votes> by_width;
+    for (const auto* rows : {&like, &std::as_const(result_.rows)})
       for (const RunRow& row : *rows)
-        if (row.shape.heads > 0) by_width[row.shape.hidden].push_back({row.shape.heads, row.shape.layers});
+        if (row.shape.heads > 0) ++by_width[row.shape.hidden][row.shape.heads];
     int filled = 0;
     for (RunRow& row : result_.rows) {
       if (row.shape.heads > 0) continue;
@@ -266,13 +269,9 @@ class RowParser {
           table_.name, filled));
   }
 
-  static int64_t LikelyHeads(const std::vector<std::pair<int64_t, int64_t>>& seen, const ModelShape& shape) {
-    std::map<int64_t, int> votes;
-    for (const auto& [heads, layers] : seen) ++votes[heads];
-    int64_t best = 0;
-    for (const auto& [heads, count] : votes)
-      if (best == 0 || count > votes[best]) best = heads;
-    if (best > 0) return best;
+  // The most frequent; the smallest of equals.
+  static int64_t LikelyHeads(const Votes& votes, const ModelShape& shape) {
+    if (!votes.empty()) return std::ranges::max_element(votes, {}, &Votes::value_type::second)->first;
     // None seen: the divisor of the width that brings the head dimension nearest to 128.
     int64_t heads = 1;
     for (int64_t h = 1; h <= std::min<int64_t>(shape.hidden, 4096); ++h)

@@ -73,9 +73,8 @@ double PositiveOr(double value, double otherwise) { return value >= 0 ? value : 
 
 struct FieldName {
   std::string_view name;
-  void (*set)(double value, IterationLine& line);
+  void (*set)(double value, IterationLine& line);  // null: the field is ignored
 };
-void Ignore(double, IterationLine&) {}
 void SetLoss(double value, IterationLine& line) {
   line.loss = value;
   line.nan_loss = !std::isfinite(value);
@@ -85,11 +84,11 @@ void SetTflops(double value, IterationLine& line) { line.tflops = value; }
 constexpr FieldName kFieldNames[] = {
     {"lm loss", SetLoss},
     {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
-    {"num zeros", Ignore},
-    {"loss scale", Ignore},
-    {"params norm", Ignore},
-    {"learning rate", Ignore},
-    {"actual seqlen", Ignore},
+    {"num zeros", nullptr},
+    {"loss scale", nullptr},
+    {"params norm", nullptr},
+    {"learning rate", nullptr},
+    {"actual seqlen", nullptr},
     {"consumed tokens", [](double value, IterationLine& line) { line.consumed_tokens = WholeNumber(value); }},
     {"consumed samples",
      [](double value, IterationLine& line) { line.consumed_samples = WholeNumber(value); }},
@@ -106,8 +105,8 @@ constexpr FieldName kFieldNames[] = {
     {"TFLOPs", SetTflops},
     {"throughput per GPU (TFLOP/s/GPU)", SetTflops},
     {"model TFLOPs", SetTflops},
-    {"hardware TFLOPs", Ignore},
-    {"MFU (%)", Ignore},
+    {"hardware TFLOPs", nullptr},
+    {"MFU (%)", nullptr},
 };
 
 const FieldName* FindField(std::string_view name) {
@@ -120,6 +119,7 @@ const FieldName* FindField(std::string_view name) {
 void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
   const FieldName* field = FindField(name);
   if (field == nullptr) return TakeOddField(name, value, line, loss_rank);
+  if (field->set == nullptr) return;
   const auto number = NumberAt(value);
   if (!number) return;
   if (field->set == SetLoss) loss_rank = kLanguageModelLoss;

@@ -1,4 +1,4 @@
-// The file is one table, kColumns: every form of a report (tables, CSV, JSON, page, plots) takes its columns
+// The file is one table, kColumns: every form of a report (tables, CSV, JSON, plots) takes its columns
 // from it. Most columns are a member of RunSummary or of one of its parts, so a template over pointers to
 // members makes their functions. Below the table are the selections of columns, cells and sorting.
 
@@ -181,12 +181,6 @@ Result<ColumnList> FindColumns(const std::vector<std::string>& names) {
 
 ColumnList MarkdownColumns(bool days) { return Known(kMarkdown, days); }
 ColumnList TerminalColumns(bool days) { return Known(kTerminal, days); }
-ColumnList PageColumns(bool days) {
-  ColumnList columns = TerminalColumns(days);
-  std::rotate(columns.begin() + 1, columns.end() - 2, columns.end());  // status and cause behind the name
-  return columns;
-}
-
 std::string Cell(const ReportColumn& column, const RunSummary& run) {
   if (column.text) {
     std::string text = column.text(run);

@@ -32,7 +32,6 @@ Result<ColumnList> FindColumns(const std::vector<std::string>& names);
 // The usual columns of tables. `days`: with the days of the planned training.
 ColumnList MarkdownColumns(bool days);
 ColumnList TerminalColumns(bool days);
-ColumnList PageColumns(bool days);  // status and cause follow the name, because a page scrolls sideways
 
 // The cell of a table; "-" if it is empty.
 std::string Cell(const ReportColumn& column, const RunSummary& summary);

@@ -123,6 +123,23 @@ TEST(LogReaderTest, ConfigurationFromTheDumpOfArguments) {
   EXPECT_EQ(config.precision, "bf16");
 }
 
+TEST(LogReaderTest, WorldSizesOfEachVersionOfMegatron) {
+  const RunConfig first = OneStart("using world size: 16 and model-parallel size: 2 \n").config;
+  EXPECT_EQ(first.gpus, 16);
+  EXPECT_EQ(first.tp, 2);
+  const RunConfig core =
+      OneStart(
+          "using world size: 64, data-parallel size: 2, context-parallel size: 4, hierarchical "
+          "context-parallel sizes: None, encoder-tensor-model-parallel size: 3, "
+          "tensor-model-parallel size: 8, pipeline-model-parallel size: 1\n")
+          .config;
+  EXPECT_EQ(core.gpus, 64);
+  EXPECT_EQ(core.dp, 2);
+  EXPECT_EQ(core.cp, 4);
+  EXPECT_EQ(core.tp, 8);
+  EXPECT_EQ(core.pp, 1);
+}
+
 TEST(LogReaderTest, ConfigurationFromACommandLineAndFromJson) {
   const RunConfig config = OneStart(
                                "+ srun python -u pretrain_gpt.py --tensor-model-parallel-size 4 "

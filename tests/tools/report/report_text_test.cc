@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/report/sample_logs.h"
-#include "tools/report/html_page.h"
 #include "tools/report/plot.h"
 
 namespace cairn {
@@ -78,16 +77,6 @@ TEST(ReportTextTest, Sizes) {
   EXPECT_EQ(SizeText(181.2e9), "181B");
   EXPECT_EQ(SizeText(350e6), "350M");
   EXPECT_EQ(SizeText(136192), "136K");
-}
-
-TEST(ReportTextTest, ThePageIsSelfContainedAndEscapesText) {
-  const std::string page = HtmlPage(PageColumns(false), Runs(), {"<?xml?>\n<svg id=\"x\"></svg>"});
-  EXPECT_NE(page.find("<svg id=\"x\">"), std::string::npos);
-  EXPECT_LT(page.find("Cause</th>"), page.find("GPUs</th>"));
-  EXPECT_EQ(page.find("<?xml"), std::string::npos);
-  EXPECT_EQ(page.find("<b>"), std::string::npos);
-  EXPECT_EQ(page.find("http"), std::string::npos);
-  EXPECT_NE(page.find("&lt;b&gt;"), std::string::npos);
 }
 
 TEST(ReportTextTest, PlotsShowTheQuantitiesThatHaveValues) {

@@ -19,7 +19,7 @@ Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
 // completed from.
 std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs);
 
-// The tensors that any glob means ("NAME", "NAME/master") as `destination`, read back.
+// The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
 // Returns how many. Errors: AlreadyExists; InvalidArgument if no tensor fits a glob; Corrupt.
 Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
                               const std::string& destination, const ByteProgress& progress);
