@@ -345,8 +345,9 @@ class DeepSpeedFile {
       if (setting.if_both == IfBoth::kMustAgree)
         return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
                                value.dump(), FlagText(flag, config_));
-      config_.notes.push_back(fmt::format("{} has no effect here: as in DeepSpeed, {} counts, where {} is {}",
-                                          FlagText(flag, config_), path_, setting.path, value.dump()));
+      config_.notes.push_back(
+          fmt::format("{} has no effect here: as in DeepSpeed, {} counts, in which {} is {}",
+                      FlagText(flag, config_), path_, setting.path, value.dump()));
     }
     field = read;
     given_.emplace_back(setting.flag);

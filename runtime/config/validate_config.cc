@@ -72,7 +72,7 @@ Status CheckChoices(const TrainConfig& c) {
   if (!(c.mtbf > 0)) return InvalidArgument("--mtbf is {}; it must be above 0", c.mtbf);
   if (!c.recompute() && (c.partition_activations || c.checkpoint_in_cpu || c.split_transformers))
     return InvalidArgument(
-        "--partition-activations, --checkpoint-in-cpu and --split-transformers are about what is recomputed: "
+        "--partition-activations, --checkpoint-in-cpu and --split-transformers concern recomputed layers: "
         "give --checkpoint-activations, too");
   if (c.split_transformers && c.recompute_method != "block" && c.recompute_num_layers > 1 &&
       c.recompute_num_layers % 2 != 0)
@@ -99,12 +99,13 @@ Status CheckChoices(const TrainConfig& c) {
         c.zero_stage, c.pipeline_model_parallel_size);
   if (c.offload_param && c.zero_stage != 3) return InvalidArgument("--offload-param needs --zero-stage 3");
   if (c.offload_param && !c.offload_optimizer)
-    return InvalidArgument("--offload-param needs --offload-optimizer: the host updates what it keeps");
+    return InvalidArgument(
+        "--offload-param needs --offload-optimizer: the host updates the parameters that it keeps");
   if (c.zero_stage > 3) return InvalidArgument("--zero-stage is {}; known are 0 to 3", c.zero_stage);
   if (c.train_tokens < 0 || c.lr_decay_tokens < 0 || c.lr_warmup_tokens < 0)
     return InvalidArgument("--train-tokens, --lr-decay-tokens and --lr-warmup-tokens must be at least 0");
   if (c.skip_train && (c.load.empty() || c.eval_iters == 0))
-    return InvalidArgument("--skip-train needs --load and --eval-iters: it evaluates what is there");
+    return InvalidArgument("--skip-train needs --load and --eval-iters: it evaluates the weights of --load");
   if (!c.skip_train && (c.train_iters > 0) == (c.train_samples > 0))
     return InvalidArgument("give one of --train-iters and --train-samples");
   CAIRN_RETURN_IF_ERROR(CheckData(c));

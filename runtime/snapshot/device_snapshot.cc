@@ -16,8 +16,8 @@ Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOption
   const std::string path = ModulePath(kCudaModule);
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
-    return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda where nvcc is", path,
-                        ::dlerror());
+    return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda on a host with nvcc",
+                        path, ::dlerror());
   using Maker = void (*)(const CudaSnapshotOptions&, Status*, DeviceSnapshot**);
   const auto make = reinterpret_cast<Maker>(::dlsym(module, "CairnNewCudaSnapshot"));
   if (make == nullptr) return NotSupported("{} belongs to another build; build again", path);

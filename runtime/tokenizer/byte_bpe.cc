@@ -54,8 +54,8 @@ Result<ByteBpe> ByteBpe::Create(const BpeModel& model) {
     const auto& [left, right] = model.merges[rank];
     const int32_t a = id_of(left), b = id_of(right), merged = id_of(left + right);
     if (a < 0 || b < 0 || merged < 0)
-      return Corrupt("merge {} is of \"{}\" and \"{}\": they and what they make must be in the vocabulary",
-                     rank, left, right);
+      return Corrupt("merge {} is of \"{}\" and \"{}\": both and their merge must be in the vocabulary", rank,
+                     left, right);
     bpe.merges_[PairKey(a, b)] = {static_cast<uint32_t>(rank), merged};
   }
   std::unordered_map<std::string, char> bytes;

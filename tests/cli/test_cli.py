@@ -407,7 +407,7 @@ class VerifyTest(CliTest):
         self.cairn("ls", step, says=["changed since verified", "shard-00001.h5 has changed"])
         self.cairn("verify", step, code=1)
         note = self.cairn("verify", step, "--structure", says="good").stderr
-        self.assertIn("still held to be damaged", note)
+        self.assertIn("still counts as damaged", note)
         self.assertEqual(self.state(step), "damaged")
         flip(shard, before.st_size // 2)
         self.assertEqual(self.state(step), "damaged")

@@ -145,7 +145,7 @@ class SealTest(CliTest):
             shutil.copytree(self.run_dir, checkpoint / part)
         (checkpoint / "trainer_state.json").write_text("{}")
         parts = [checkpoint / "optimizer_0", checkpoint / "pytorch_model_fsdp_0"]
-        self.cairn("verify", checkpoint, code=2, says=f"(cairn seal {checkpoint}), or verify what lies in it: {parts[0]} {parts[1]}\n")
+        self.cairn("verify", checkpoint, code=2, says=f"(cairn seal {checkpoint}), or verify the runs in it: {parts[0]} {parts[1]}\n")
         for part in parts:
             self.cairn("verify", part, says="good")
         self.seal(checkpoint)

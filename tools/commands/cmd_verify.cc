@@ -1,6 +1,6 @@
 // CKPT decides the check: a member of a store, another system's checkpoint with or without a seal, or native
-// steps one after another. A problem is printed and sets the exit status; it does not end the verb. How a
-// native step's files look is noted before they are read, so that a change meanwhile is noticed later. The
+// steps one after another. A problem is printed and sets the exit status; it does not end the verb. Sizes and
+// times of a native step's files are noted before they are read: a change meanwhile is noticed later. The
 // bytes of another system's checkpoint are verified if its files have checksums.
 
 #include <fmt/ranges.h>
@@ -82,7 +82,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
     if (steps.ok() && !steps->empty()) runs.push_back(JoinPath(path, name));
   }
   if (runs.empty()) return "";
-  return fmt::format("; seal it first (cairn seal {}), or verify what lies in it: {}", path,
+  return fmt::format("; seal it first (cairn seal {}), or verify the runs in it: {}", path,
                      fmt::join(runs, " "));
 }
 
@@ -250,7 +250,7 @@ class Verifier {
     return {};
   }
 
-  // The step is intact in spite of them, so they do not fail the check; but nothing deletes it.
+  // The step is intact in spite of them, so they do not fail the check; but retention does not delete it.
   static std::vector<std::string> NoteUnlisted(FileSystem& fs, const std::string& directory,
                                                const Manifest& manifest) {
     constexpr size_t kNamed = 3;
@@ -258,7 +258,8 @@ class Verifier {
     if (!found.ok() || found->empty()) return {};
     const size_t named = std::min(found->size(), kNamed);
     PrintProblem(fmt::format(
-        "note: {} holds what its manifest does not list: {}{}; retention keeps the step until that is moved "
+        "note: {} contains files that its manifest does not list: {}{}; retention keeps the step until they "
+        "are moved "
         "away",
         directory, fmt::join(found->begin(), found->begin() + static_cast<std::ptrdiff_t>(named), ", "),
         found->size() > named ? fmt::format(" and {} more", found->size() - named) : ""));
@@ -316,7 +317,7 @@ class Verifier {
     if (!record.ok()) {
       if (!std::exchange(noted_, true))
         PrintProblem(
-            fmt::format("note: what was found is not kept for cairn ls: {}", record.status().message()));
+            fmt::format("note: the result is not recorded for cairn ls: {}", record.status().message()));
       return;
     }
     // A check that passed today may be weaker than one that failed before.
@@ -325,7 +326,7 @@ class Verifier {
     const Standing standing = StandingOf(*record, LookAtFiles(directory, manifest));
     if (passed && standing.trust == Trust::kDamaged)
       PrintProblem(
-          fmt::format("note: {} is still held to be damaged: {}; only a check as strong settles that",
+          fmt::format("note: {} still counts as damaged: {}; only an equally strong check can settle that",
                       directory, standing.why));
   }
 
@@ -400,14 +401,14 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
           "CKPT", options->checkpoint,
           "a step, RUN@STEP, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
-  verify->add_option("B", options->loss.b, "with --loss: what CKPT is compared with");
+  verify->add_option("B", options->loss.b, "with --loss: the checkpoint that CKPT is compared with");
   verify
       ->add_option(
           "--loss", options->loss.batches,
           "compare the losses of CKPT and B on the same batches of one sample, in fp32: PREFIX of an "
           "indexed dataset, a .txt file of token ids (a document a line), or mock (random tokens); :N "
           "for N batches, otherwise 8. Needs the model in memory, and room in TMPDIR for the weights "
-          "of what is not a step of Cairn")
+          "of a checkpoint that is not a step of Cairn")
       ->option_text("BATCHES");
   AddTolerance(*verify, "--loss-tolerance", options->loss.tolerance,
                "largest difference of a batch's losses, as a share of the loss (default 1e-6: equal weights "

@@ -33,7 +33,7 @@ Result<Packet> DecodePacket(std::string_view bytes) {
   CAIRN_ASSIGN_OR_RETURN(const PacketSize size, SizeOfPacket(bytes.substr(0, kPacketHeaderBytes)));
   bytes.remove_prefix(std::min(bytes.size(), kPacketHeaderBytes));
   if (bytes.size() < size.head || bytes.size() - size.head != size.tail)
-    return Corrupt("a packet of {} bytes where {} were announced", bytes.size(), size.head + size.tail);
+    return Corrupt("a packet of {} bytes, but {} were announced", bytes.size(), size.head + size.tail);
   CAIRN_ASSIGN_OR_RETURN(nlohmann::json head, ParseStrictJson(bytes.substr(0, size.head), kMaxDepth));
   if (!head.is_object()) return Corrupt("a packet that is not a JSON object");
   return Packet{std::move(head), std::string(bytes.substr(size.head))};

@@ -66,7 +66,7 @@ Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other)
                            Name(own.dtype), ToString(own.spec.shape), Name(other.dtype),
                            ToString(other.spec.shape));
   return InvalidArgument(
-      "by what rank {} holds, {} would be {} of the step; by what another rank holds, {}: two parts of the "
+      "by the tensors of rank {}, {} would be {} of the step; by those of another rank, {}: two parts of the "
       "state dict share names of tensors, and some ranks hold one part alone; save the two in runs of their "
       "own, or under names that they do not share",
       rank, tensor.fqn, DisplayName(own), DisplayName(other));

@@ -56,7 +56,7 @@ Status RandomStreams::LoadState(const std::string& state) {
   at::Tensor shared = StateOf(generator_);
   const size_t half = shared.nbytes();
   if (state.size() != 2 * half)
-    return Corrupt("random state of {} bytes where this device has {}; resume on the device that saved it",
+    return Corrupt("random state of {} bytes, but this device has {}; resume on the device that saved it",
                    state.size(), 2 * half);
   std::memcpy(shared.mutable_data_ptr(), state.data(), half);
   at::Tensor own = at::empty_like(own_state_);

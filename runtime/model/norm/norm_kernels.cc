@@ -3,11 +3,15 @@
 #include "runtime/model/norm/norm_kernels.h"
 
 #include <ATen/record_function.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
-#include "runtime/model/norm/norm_on_gpu.h"
+#include "ckpt/base/module_path.h"
+#include "runtime/model/norm/norm_module.h"
 
 namespace cairn {
 namespace {
@@ -16,6 +20,27 @@ using at::Tensor;
 
 constexpr int64_t kRowsPerGroup = 32;  // at least: a group's sums are passed over once more
 constexpr int64_t kMostGroups = 512;   // a block of threads each
+
+// The module stays loaded, as the CUDA driver does.
+const NormModule* LoadNormModule() {
+  const std::string path = ModulePath("libcairn_norm.so");
+  void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) return nullptr;
+  const auto function = reinterpret_cast<NormModuleFunction>(::dlsym(module, kNormModuleFunction));
+  TORCH_CHECK(function, path, " belongs to another build; build again");
+  return function();
+}
+
+// Null if the module is not built or does not load; it is looked for once.
+const NormModule* GpuNormModule() {
+  static const NormModule* const module = LoadNormModule();
+  return module;
+}
+
+// libtorch's current cudaStream_t.
+void* CurrentStreamOf(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
 
 // Rows and groups of them.
 struct NormRowGroups {
@@ -84,7 +109,7 @@ void WithNormTypeOf(at::ScalarType type, Visit&& visit) {
 
 template <typename T>
 const NormLaunches<T>& NormLaunchesFor() {
-  return std::get<NormLaunches<T>>(*NormModuleOfGpu());
+  return std::get<NormLaunches<T>>(*GpuNormModule());
 }
 
 void CheckNormLaunch(const char* error) { TORCH_CHECK(error == nullptr, "norm on the GPU: ", error); }
@@ -94,7 +119,7 @@ bool HasNormKernel(const Tensor& x, const NormSettings& settings) {
   const at::ScalarType type = x.scalar_type();
   if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return false;
   return x.is_cuda() && (!settings.weight.defined() || settings.weight.scalar_type() == type) &&
-         NormModuleOfGpu() != nullptr;
+         GpuNormModule() != nullptr;
 }
 
 }  // namespace
