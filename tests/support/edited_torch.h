@@ -30,7 +30,7 @@ class EditedTorch {
 
   EditedTorch(FileSystem& fs, std::string path) : fs_(fs), path_(std::move(path)) {
     auto bytes = ReadSmallFile(fs_, path_, 64 << 20);
-    auto file = TorchFile::Open(fs_, path_);
+    auto file = TorchFile::Open(fs_, "", path_);
     if (!bytes.ok() || !file.ok()) throw std::runtime_error(path_ + " does not open");
     bytes_ = std::move(bytes).value();
     file_.emplace(std::move(file).value());
