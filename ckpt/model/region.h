@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,20 @@ struct Region {
 
 // The number of elements that two regions of one tensor have in common.
 uint64_t CommonElements(const Region& a, const Region& b);
+
+// Calls visit(segment, common) for the segments of elements `range` of `box` (Decompose) that meet `other`,
+// with the box that they have in common.
+template <typename Visit>
+void ForEachMeeting(const Box& box, FlatRange range, const Box& other, Visit visit) {
+  if (!Intersect(box, other)) return;
+  for (const Segment& segment : Decompose(box, range))
+    if (const std::optional<Box> common = Intersect(segment.box, other)) visit(segment, *common);
+}
+
+// Elements `range` of `box` that lie in `block` too, as a range of the row-major order of `box`; empty if
+// there are none. Requires that the block is contiguous in its tensor (convert/stream/block_stream.h), so
+// that what it has in common with any box is contiguous in that box.
+FlatRange CommonRun(const Box& box, FlatRange range, const Box& block);
 
 // A list of regions, each made on access: there may be hundreds of thousands.
 class Regions {

@@ -29,12 +29,9 @@ std::vector<ExtentsAhead::Wanted> ChunkAhead::ChunksOf(const TensorBox& next) {
   const uint64_t element_bytes = SizeOf(catalog_.tensors[next.tensor].dtype);
   for (size_t i = first; i < last; ++i) {
     const Piece piece = catalog_.pieces[i];
-    const std::optional<Box> common = Intersect(piece.box, next.box);
-    if (!common || piece.codec == Codec::kDerived) continue;  // nothing of it is stored
-    const uint64_t at = FlatIndex(piece.box, common->offset);
-    const uint64_t begin = std::max(at, piece.range.begin);
-    const uint64_t end = std::min(at + common->Volume(), piece.range.end);
-    if (begin >= end) continue;
+    if (piece.codec == Codec::kDerived) continue;  // nothing of it is stored
+    const auto [begin, end] = CommonRun(piece.box, piece.range, next.box);
+    if (begin == end) continue;
     const uint64_t end_chunk = ChunkCount((end - piece.range.begin) * element_bytes);
     uint64_t chunk =
         std::max(planned_chunks_[i - first], (begin - piece.range.begin) * element_bytes / kChunkBytes);

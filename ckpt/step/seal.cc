@@ -10,6 +10,10 @@
 
 namespace cairn {
 
+StepInfo StepInfo::Of(const Manifest& source, const Topology& topology) {
+  return {{source.run, source.step}, topology, source.model, source.state, source.history, source.branches};
+}
+
 Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
                               const std::vector<ShardReceipt>& receipts) {
   Catalog merged;

@@ -16,6 +16,9 @@ struct StepInfo {
   nlohmann::json state = nlohmann::json::object();
   nlohmann::json history = nlohmann::json::array();
   std::vector<int64_t> branches = {};  // BranchesOf() (ckpt/run/branch.h); a copied step has its source's
+
+  // Of a step that is made from another one, for a topology.
+  static StepInfo Of(const Manifest& source, const Topology& topology);
 };
 
 // Joins the receipts' pieces under the global `tensors`, checks that every element is covered exactly once.

@@ -35,8 +35,9 @@ class RequestRegions final : public Regions {
 };
 
 bool Meets(const Piece& piece, const ChunkPlace& place, const Box& box) {
-  return std::ranges::any_of(Decompose(piece.box, place.elements),
-                             [&](const Segment& segment) { return Intersect(segment.box, box).has_value(); });
+  bool meets = false;
+  ForEachMeeting(piece.box, place.elements, box, [&](const Segment&, const Box&) { meets = true; });
+  return meets;
 }
 
 // True if `inner` is one run of `outer`'s row-major order, which contains it.
@@ -49,10 +50,8 @@ bool IsOneRun(const Box& outer, const Box& inner) {
 // Copies the part that `request` wants of `elements` of a piece, whose values are `values`.
 void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> values,
              uint64_t element_bytes, const ReadRequest& request) {
-  for (const Segment& segment : Decompose(piece.box, elements)) {
-    const std::optional<Box> common = Intersect(segment.box, request.box);
-    if (!common) continue;
-    ForEachRun(*common, segment.box, request.box, [&](uint64_t source, uint64_t target, uint64_t count) {
+  ForEachMeeting(piece.box, elements, request.box, [&](const Segment& segment, const Box& common) {
+    ForEachRun(common, segment.box, request.box, [&](uint64_t source, uint64_t target, uint64_t count) {
       const auto run = values.subspan((segment.begin + source) * element_bytes, count * element_bytes);
       std::byte* to = request.out.data() + target * element_bytes;
       if (to == run.data()) return;  // it was read in place
@@ -62,7 +61,7 @@ void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> 
         StreamCopy(to, run);
       }
     });
-  }
+  });
 }
 
 }  // namespace

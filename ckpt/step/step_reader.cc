@@ -136,13 +136,12 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
   uint64_t found = 0;
   for (size_t i = first; i < last; ++i) {
     const Piece piece = catalog_.pieces[i];
-    if (!Intersect(piece.box, box) && box.rank() > 0) continue;
-    for (const Segment& segment : Decompose(piece.box, piece.range)) {
-      const std::optional<Box> common = Intersect(segment.box, box);
-      if (!common) continue;
-      found += common->Volume();
-      CAIRN_RETURN_IF_ERROR(ReadPiecePart(i, segment, *common, box, out));
-    }
+    Status status;
+    ForEachMeeting(piece.box, piece.range, box, [&](const Segment& segment, const Box& common) {
+      found += common.Volume();
+      if (status.ok()) status = ReadPiecePart(i, segment, common, box, out);
+    });
+    CAIRN_RETURN_IF_ERROR(status);
   }
   if (found != box.Volume())
     return Corrupt("{}: tensor {} box {}: its pieces hold {} of {} elements; run cairn verify --structure",

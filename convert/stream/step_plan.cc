@@ -111,26 +111,4 @@ std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
   return shards;
 }
 
-RegionList StepPlan::Wanted(int pp_rank, std::span<const uint32_t> sources) const {
-  std::vector<Region> regions;
-  for (const PlannedShard& shard : Stage(pp_rank))
-    for (const Piece& piece : shard.pieces)
-      regions.push_back({.tensor = sources.empty() ? piece.tensor : sources[piece.tensor],
-                         .file = static_cast<uint32_t>(shard.rank),
-                         .box = piece.box,
-                         .range = piece.range});
-  return RegionList(std::move(regions));
-}
-
-Result<ProgramSize> SizeOfStep(const CheckpointSource& source, const StepPlan& plan,
-                               std::span<const uint32_t> sources) {
-  ProgramSize size;
-  for (int stage = 0; stage < plan.topology().pp; ++stage) {
-    const RegionList wanted = plan.Wanted(stage, sources);
-    CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
-    size += SizeOf(program, source.catalog(), source.regions(), wanted);
-  }
-  return size;
-}
-
 }  // namespace cairn

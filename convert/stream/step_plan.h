@@ -6,13 +6,10 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <span>
 #include <vector>
 
 #include "ckpt/model/catalog.h"
-#include "ckpt/model/copy_program.h"
 #include "ckpt/model/placement.h"
-#include "ckpt/model/source.h"
 
 namespace cairn {
 
@@ -37,9 +34,6 @@ class StepPlan {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // The shards of one pipeline stage, by rank. Planned by stage: memory does not grow with PP.
   std::vector<PlannedShard> Stage(int pp_rank) const;
-  // Its pieces as the wanted regions of a plan, each of its rank. Tensor i comes from tensor `sources[i]` of
-  // the source; from tensor i if `sources` is empty.
-  RegionList Wanted(int pp_rank, std::span<const uint32_t> sources = {}) const;
 
  private:
   std::vector<TensorEntry> tensors_;
@@ -48,10 +42,5 @@ class StepPlan {
   std::vector<std::vector<uint32_t>> roles_;  // of each spec: the tensors of its roles
   std::vector<uint32_t> opaque_;
 };
-
-// The size of the plan that makes the step from the source's tensors. Plans stage by stage and reads nothing.
-// Errors: Corrupt naming a tensor whose elements are missing in the source, or there twice.
-Result<ProgramSize> SizeOfStep(const CheckpointSource& source, const StepPlan& plan,
-                               std::span<const uint32_t> sources = {});
 
 }  // namespace cairn

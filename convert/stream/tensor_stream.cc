@@ -6,6 +6,8 @@
 #include "convert/stream/tensor_stream.h"
 
 #include <algorithm>
+#include <cassert>
+#include <mutex>
 #include <numeric>
 #include <set>
 
@@ -13,8 +15,13 @@ namespace cairn {
 
 std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress) {
   if (!progress) return {};
-  return [progress = std::move(progress), done = std::make_shared<uint64_t>(0)](uint64_t bytes) {
-    progress(*done += bytes);
+  struct Sum {
+    std::mutex mutex;
+    uint64_t bytes = 0;
+  };
+  return [progress = std::move(progress), done = std::make_shared<Sum>()](uint64_t bytes) {
+    const std::lock_guard lock(done->mutex);
+    progress(done->bytes += bytes);
   };
 }
 
@@ -24,9 +31,15 @@ std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors) {
   return {sources.begin(), sources.end()};
 }
 
-TensorStream::TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors,
-                           TensorStreamOptions options)
-    : source_(source), tensors_(std::move(tensors)), options_(std::move(options)), counts_(tensors_.size()) {
+TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors,
+                           uint64_t block_bytes, const CastOptions& options,
+                           std::function<void(uint64_t)> advance)
+    : source_(source),
+      tensors_(tensors),
+      block_bytes_(block_bytes),
+      options_(options),
+      advance_(std::move(advance)),
+      counts_(tensors_.size()) {
   for (const WrittenTensor& tensor : tensors_) {
     sums_.emplace_back(tensor.entry);
     source_sums_.try_emplace(tensor.source, TensorFingerprint(source_.catalog().tensors[tensor.source]));
@@ -46,7 +59,7 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
   for (const auto& [tensor, from_it] : written) order.push_back(tensor);
   std::optional<uint32_t> current;
   CAIRN_RETURN_IF_ERROR(StreamBlocks(
-      source_, order, options_.block_bytes,
+      source_, order, block_bytes_,
       [&](const Block& block) -> Status {
         if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
         current = block.tensor;
@@ -67,7 +80,7 @@ Status TensorStream::WriteBlock(const Block& block, std::span<const uint32_t> te
     if (!IsSourceItself(tensor)) sums_[tensor].Add(out.begin, out.bytes);
     CAIRN_RETURN_IF_ERROR(target.Write(out));
   }
-  if (options_.advance) options_.advance(block.bytes.size());
+  if (advance_) advance_(block.bytes.size());
   return OkStatus();
 }
 
@@ -94,14 +107,13 @@ bool TensorStream::overflowed() const {
          std::ranges::any_of(counts_, [](const CastCounts& counts) { return counts.overflowed > 0; });
 }
 
-TransferResult TensorStream::Outcome() const {
-  TransferResult result{
-      .overflowed = overflowed(), .fingerprints = SourceFingerprints(), .bytes_read = source_.bytes_read()};
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+std::vector<TransferredTensor> TensorStream::Counts(size_t tensors) const {
+  std::vector<TransferredTensor> counts;
+  for (size_t i = 0; i < tensors; ++i) {
     const TensorEntry& from = source_.catalog().tensors[tensors_[i].source];
-    result.tensors.push_back({from.spec.name, from.role, from.dtype, tensors_[i].entry.dtype, counts_[i]});
+    counts.push_back({from.spec.name, from.role, from.dtype, tensors_[i].entry.dtype, counts_[i]});
   }
-  return result;
+  return counts;
 }
 
 // Sums depend on names and roles.
@@ -113,6 +125,11 @@ bool TensorStream::IsSourceItself(uint32_t tensor) const {
 
 const TensorFingerprint& TensorStream::SumOf(uint32_t tensor) const {
   return IsSourceItself(tensor) ? source_sums_.at(tensors_[tensor].source).sum : sums_[tensor];
+}
+
+void TensorStream::SetSum(uint32_t tensor, const TensorFingerprint& sum) {
+  assert(IsSourceItself(tensor));
+  source_sums_.at(tensors_[tensor].source).sum = sum;
 }
 
 Fingerprints TensorStream::SourceFingerprints() const {

@@ -13,7 +13,6 @@
 
 #include "ckpt/codec/cast.h"
 #include "convert/stream/fingerprint.h"
-#include "convert/stream/transfer.h"
 
 namespace cairn {
 
@@ -38,21 +37,31 @@ class BlockTarget {
   virtual Status EndTensors() { return OkStatus(); }
 };
 
-struct TensorStreamOptions {
-  uint64_t block_bytes = kMaxBlockBytes;
+struct CastOptions {
   OnOverflow on_overflow = OnOverflow::kInfinity;
   // True: a finite value that would become infinite ends the stream. False: such values are counted.
   bool refuse_overflow = false;
-  std::function<void(uint64_t)> advance;  // gets the bytes of each block as they are read; may be empty
 };
 
-// A function that adds up the bytes that it gets and passes the sum on, for progress. Copies share the sum.
+// A tensor that was written, and how its values changed.
+struct TransferredTensor {
+  std::string name;  // canonical, of the source
+  Role source = Role::kMaster;
+  Dtype from = Dtype::kF32;
+  Dtype to = Dtype::kF16;
+  CastCounts counts;
+};
+
+// A function that adds up the bytes that it gets and passes the sum on, for progress. Copies share the sum,
+// and any thread may call them. Empty if `progress` is.
 std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress);
 
 class TensorStream {
  public:
-  // `source` must outlive the stream.
-  TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors, TensorStreamOptions options);
+  // `source` and `tensors` must outlive the stream. `block_bytes`: of the source at a time. `advance` gets
+  // the bytes of each block as they are read; may be empty.
+  TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors, uint64_t block_bytes,
+               const CastOptions& options, std::function<void(uint64_t)> advance);
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
   // and of `target`; InvalidArgument naming a tensor that overflows, if that is refused.
@@ -61,10 +70,15 @@ class TensorStream {
 
   // True if finite values became infinite and the options do not saturate them.
   bool overflowed() const;
-  // The counts and sums so far. Values that keep their type are counted as elements alone.
-  TransferResult Outcome() const;
+  // The counts of the first tensors so far. Values that keep their type are counted as elements alone.
+  std::vector<TransferredTensor> Counts(size_t tensors) const;
   // Over the source's tensors that were read.
   Fingerprints SourceFingerprints() const;
+
+  // The sum of the values written to a tensor so far. Another thread may ask for a tensor that is whole.
+  const TensorFingerprint& SumOf(uint32_t tensor) const;
+  // Sets the sum of a tensor that an earlier run or another rank wrote as it was read.
+  void SetSum(uint32_t tensor, const TensorFingerprint& sum);
 
   // Checks the tensors read back at `path`: their table and their sums. Errors: Corrupt naming a tensor that
   // is missing, that nobody wrote, or whose dtype, shape or values differ.
@@ -78,11 +92,12 @@ class TensorStream {
   Status WriteBlock(const Block& block, std::span<const uint32_t> tensors, BlockTarget& target);
   Status CastBlock(uint32_t tensor, const Block& block, Block& out);
   bool IsSourceItself(uint32_t tensor) const;
-  const TensorFingerprint& SumOf(uint32_t tensor) const;
 
   CheckpointSource& source_;
-  const std::vector<WrittenTensor> tensors_;
-  const TensorStreamOptions options_;
+  const std::vector<WrittenTensor>& tensors_;
+  const uint64_t block_bytes_;
+  const CastOptions options_;
+  const std::function<void(uint64_t)> advance_;
   std::map<uint32_t, Sum> source_sums_;  // by the source's tensor
   std::vector<TensorFingerprint> sums_;  // of each written tensor that is not its source itself
   std::vector<CastCounts> counts_;

@@ -1,10 +1,6 @@
-// The format plans all files, cairn.json among them, before a byte is written. write_foreign.h writes them.
-
 #include "convert/verbs/export.h"
 
 #include "convert/formats/training/training_state.h"
-#include "convert/stream/memory_estimate.h"
-#include "convert/verbs/write_foreign.h"
 
 namespace cairn {
 namespace {
@@ -29,44 +25,30 @@ void NoteTrainingState(const CheckpointSource& source, std::vector<std::string>&
   if (!names.empty()) notes.push_back("the training's own state is not carried: " + names);
 }
 
-Result<TargetFiles> PlanExport(const CheckpointSource& source, const System& format,
-                               const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(TargetFiles plan, format.plan(source, options.target));
+}  // namespace
+
+Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options) {
+  Result<TargetFiles> planned = format.plan(source, options.target);
+  if (!planned.ok()) return planned.status().WithContext(source.name());
+  TargetFiles& plan = *planned;
   NoteTrainingState(source, plan.notes);
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({.name = "cairn.json", .bytes = bytes, .text = std::move(record)});
-  return plan;
-}
-
-}  // namespace
-
-Result<TransferCost> EstimateExport(const CheckpointSource& source, const System& format,
-                                    const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
-  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, plan.target));
-  const uint64_t window = options.writer.max_memory;
-  const WriteRingOptions ring = ForeignRing(options.writer);
-  const std::vector<uint32_t> tensors = SourcesOf(plan.target.tensors);
-  cost.peak_memory = kProgramMemory + MemoryOfReading(source, tensors, BlockBytesFor(window), window) +
-                     MemoryOfWriting(source, tensors, ring.buffer_bytes, ring.in_flight, 1);
-  return cost;
+  Transfer transfer(source, FilesTarget{.files = std::move(plan.target),
+                                        .reader = std::string(format.reader),
+                                        .directory = plan.directory});
+  transfer.writer = options.writer;
+  transfer.cast.refuse_overflow = true;
+  transfer.notes = std::move(plan.notes);
+  transfer.progress = options.progress;
+  return transfer;
 }
 
 Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
                               const std::string& target, const ExportOptions& options) {
-  Result<TargetFiles> plan = PlanExport(source, format, options);
-  if (!plan.ok()) return plan.status().WithContext(source.name());
-  CAIRN_ASSIGN_OR_RETURN(TransferResult result,
-                         WriteForeign(fs, source, std::move(plan->target), target,
-                                      {.reader = std::string(format.reader),
-                                       .directory = plan->directory,
-                                       .stream = {.block_bytes = BlockBytesFor(options.writer.max_memory),
-                                                  .refuse_overflow = true,
-                                                  .advance = Accumulated(options.progress)},
-                                       .writer = options.writer}));
-  result.notes = std::move(plan->notes);
-  return result;
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanExport(source, format, options));
+  return transfer.Run(fs, target);
 }
 
 }  // namespace cairn

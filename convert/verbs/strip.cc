@@ -1,7 +1,5 @@
-// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. A
-// release is then files of another system (write_foreign.h), any other result a native step. Overflows are
-// known only at the end of the stream: the files are then removed. TryStrip() runs the same stream into a
-// target that keeps nothing, so both return the same counts.
+// The plan says which tensor is read for each parameter, and the type of each written tensor. A release is
+// then files of another system, any other result a native step.
 
 #include "convert/verbs/strip.h"
 
@@ -10,25 +8,14 @@
 #include <unordered_map>
 
 #include "ckpt/base/glob.h"
-#include "ckpt/base/sha256_sums.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/release_plan.h"
 #include "convert/formats/hugging_face/safetensors.h"
-#include "convert/stream/memory_estimate.h"
-#include "convert/verbs/write_foreign.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMinStripBlockBytes = 64 << 10;
-constexpr uint64_t kMaxBlockBytes = 64 << 20;
-
-// Blocks are larger than elsewhere: rows of a block become runs of a transposed tensor.
-uint64_t StripBlockBytes(uint64_t max_memory) {
-  return std::clamp(max_memory / 8, kMinStripBlockBytes, kMaxBlockBytes);
-}
-
-struct StripPlan {
+struct WeightsPlan {
   std::vector<WrittenTensor> weights;  // one a parameter, then those under second names
   size_t parameters = 0;               // that have a weight of their own
   ForeignModel model;
@@ -52,7 +39,7 @@ bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBo
 Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
 
 // A tensor of the result has one type: a glob that keeps one of its parts in fp32 keeps all.
-Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
+Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   std::unordered_map<std::string_view, TensorEntry*> weight_of;
   for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
   std::vector<bool> used(options.keep_fp32.size());
@@ -108,7 +95,7 @@ std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
 }
 
 // Tensors of their own in the result, of the same values.
-void AddSecondNames(const std::vector<SecondName>& names, StripPlan& plan) {
+void AddSecondNames(const std::vector<SecondName>& names, WeightsPlan& plan) {
   for (const SecondName& name : names) {
     WrittenTensor weight = *std::ranges::find(plan.weights, name.first,
                                               [](const WrittenTensor& w) { return w.entry.spec.name; });
@@ -119,10 +106,10 @@ void AddSecondNames(const std::vector<SecondName>& names, StripPlan& plan) {
   }
 }
 
-Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& options) {
+Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptions& options) {
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
-  StripPlan plan;
+  WeightsPlan plan;
   const std::vector<ParameterSpec> parameters = ReleasedParameters(source);
   if (parameters.empty()) return NotFound("{}: there are no weights in it", source.name());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
@@ -192,95 +179,49 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   return metadata;
 }
 
-TensorStreamOptions StreamOptions(const StripOptions& options) {
-  return {.block_bytes = StripBlockBytes(options.writer.max_memory),
-          .on_overflow = options.on_overflow,
-          .advance = Accumulated(options.progress)};
-}
+using Target = std::variant<StepTarget, FilesTarget>;
 
-// Reports one tensor a parameter, not those under second names.
-TransferResult ReportOf(StripPlan& plan, TransferResult result) {
-  result.tensors.resize(plan.parameters);
-  result.notes = std::move(plan.notes);
-  return result;
-}
-
-Result<StepPlan> PlanNative(const CheckpointSource& source, const StripPlan& plan,
-                            const StripOptions& options) {
+Result<Target> PlanStep(const CheckpointSource& source, WeightsPlan& plan, const StripOptions& options) {
   std::vector<TensorEntry> tensors;
   for (const WrittenTensor& weight : plan.weights) tensors.push_back(weight.entry);
-  return StepPlan::Make(tensors, source.manifest().model,
-                        options.topology.value_or(source.manifest().topology));
+  CAIRN_ASSIGN_OR_RETURN(StepPlan shards,
+                         StepPlan::Make(tensors, source.manifest().model,
+                                        options.topology.value_or(source.manifest().topology)));
+  StepInfo info = StepInfo::Of(source.manifest(), shards.topology());
+  info.history = HistoryOf(source, options);
+  return Target(
+      StepTarget{.info = std::move(info), .tensors = std::move(plan.weights), .plan = std::move(shards)});
 }
 
-Result<StoredTarget> PlanFiles(const CheckpointSource& source, const StripPlan& plan,
-                               const StripOptions& options) {
-  return PlanRelease(plan.model, plan.weights, options.max_file_bytes, ProvenanceOf(source, options),
-                     options.copies);
-}
-
-Result<TransferResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
-                                   const std::string& run_dir, const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const StepPlan step, PlanNative(source, plan, options));
-  const Manifest& manifest = source.manifest();
-  const StepInfo info{{manifest.run, manifest.step}, step.topology(),  manifest.model, manifest.state,
-                      HistoryOf(source, options),    manifest.branches};
-  const TensorStreamOptions stream_options = StreamOptions(options);
-  TensorStream stream(source, plan.weights, stream_options);
-  CAIRN_ASSIGN_OR_RETURN(const auto builder, StepBuilder::Create(fs, run_dir, info, step, options.writer));
-  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
-  for (int stage = 0; stage < step.topology().pp; ++stage) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tensors, builder->BeginStage());
-    CAIRN_RETURN_IF_ERROR(stream.Run(tensors, *builder));
-    CAIRN_RETURN_IF_ERROR(builder->EndStage());
-  }
-  CAIRN_RETURN_IF_ERROR(source.CheckRead());
-  source.SetCacheBytes(0);
-  TransferResult result = ReportOf(plan, stream.Outcome());
-  if (result.overflowed) return result;
-  CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
-  CAIRN_ASSIGN_OR_RETURN(const StepFingerprint found,
-                         SumsOf(*written, options.writer.max_memory, stream_options.advance));
-  CAIRN_RETURN_IF_ERROR(stream.Compare(written->directory(), written->catalog(), found));
-  CAIRN_RETURN_IF_ERROR(builder->Publish());
-  result.path = builder->final_path();
-  result.bytes_written = written->manifest().bytes();
-  result.files = written->manifest().files.size() + 1;
-  return result;
-}
-
-class NullTarget final : public BlockTarget {
- public:
-  Status Write(const Block&) override { return OkStatus(); }
-};
-
-// The largest block in its new type needs memory beside the blocks that are read.
-uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
-  const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
-  uint64_t cast = 0, largest = 0;
-  for (const WrittenTensor& weight : plan.weights) {
-    const TensorEntry& from = source.catalog().tensors[weight.source];
-    const Dtype to = weight.entry.dtype;
-    largest = std::max(largest, from.bytes());
-    if (from.dtype != to) cast = std::max(cast, SizeOf(to) * 100 / SizeOf(from.dtype));
-  }
-  const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
-  const std::vector<uint32_t> sources = SourcesOf(plan.weights);
-  return kProgramMemory + MemoryOfReading(source, sources, block, max_memory) +
-         std::min(block, largest) * cast / 100 +
-         MemoryOfWriting(source, sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
+Result<Target> PlanFiles(const CheckpointSource& source, const WeightsPlan& plan,
+                         const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanRelease(plan.model, plan.weights, options.max_file_bytes,
+                                                         ProvenanceOf(source, options), options.copies));
+  return Target(FilesTarget{.files = std::move(files),
+                            .reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
+                            .sha256sums = true});
 }
 
 }  // namespace
 
-Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
-  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
-  TensorStream stream(source, plan.weights, StreamOptions(options));
-  NullTarget target;
-  CAIRN_RETURN_IF_ERROR(stream.RunAll(target));
-  source.SetCacheBytes(0);
-  return ReportOf(plan, stream.Outcome());
+Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
+  const bool native = options.format == StripFormat::kNative;
+  CAIRN_ASSIGN_OR_RETURN(auto target,
+                         native ? PlanStep(source, plan, options) : PlanFiles(source, plan, options));
+  Transfer transfer(source, std::move(target));
+  transfer.writer = options.writer;
+  transfer.cast.on_overflow = options.on_overflow;
+  transfer.reported = plan.parameters;
+  transfer.notes = std::move(plan.notes);
+  transfer.progress = options.progress;
+  return transfer;
+}
+
+Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                             const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(source, options));
+  return transfer.Run(fs, target);
 }
 
 std::set<std::string> OrphanStates(const TensorTable& table) {
@@ -299,48 +240,6 @@ std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
     if (tensor.role == Role::kTraining || IsOptimizers(tensor.spec.name, paths))
       names.push_back(tensor.spec.name);
   return names;
-}
-
-Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
-  const uint64_t peak_memory = MemoryOfStrip(source, plan, options);
-  if (options.format == StripFormat::kNative) {
-    TransferCost cost;
-    for (const uint32_t tensor : SourcesOf(plan.weights))
-      cost.read_bytes += source.catalog().tensors[tensor].bytes();
-    CAIRN_ASSIGN_OR_RETURN(const StepPlan target, PlanNative(source, plan, options));
-    std::vector<uint32_t> sources;
-    for (const WrittenTensor& weight : plan.weights) sources.push_back(weight.source);
-    CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfStep(source, target, sources));
-    const StepSize size = EstimateStepSize(target);
-    cost.file_bytes = size.file_bytes;
-    cost.moved_bytes = cost.read_bytes + size.data_bytes;
-    cost.files = size.files + options.writer.beside.size();
-    cost.peak_memory = peak_memory + MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
-    return cost;
-  }
-  CAIRN_ASSIGN_OR_RETURN(const StoredTarget target, PlanFiles(source, plan, options));
-  CAIRN_ASSIGN_OR_RETURN(TransferCost cost, CostOfFiles(source, target));
-  cost.peak_memory = peak_memory;
-  for (const TargetFile& file : target.files)
-    cost.file_bytes += Sha256Line(std::string(64, '0'), file.name).size();
-  ++cost.files;  // SHA256SUMS
-  return cost;
-}
-
-Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                             const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
-  if (options.format == StripFormat::kNative) return StripToStep(fs, source, plan, target, options);
-  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanFiles(source, plan, options));
-  CAIRN_ASSIGN_OR_RETURN(
-      TransferResult result,
-      WriteForeign(fs, source, std::move(files), target,
-                   {.reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
-                    .sha256sums = true,
-                    .stream = StreamOptions(options),
-                    .writer = options.writer}));
-  return ReportOf(plan, std::move(result));
 }
 
 }  // namespace cairn

@@ -2,8 +2,8 @@
 // stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
 // native step.
 //
-// One pass in a fixed window of memory; of the source only those tensors are read. Finite values that would
-// become infinite make it fail, unless they are to be saturated; either way each tensor's count is reported.
+// Of the source only those tensors are read. Finite values that would become infinite make it fail, unless
+// they are to be saturated; either way each tensor's count is reported.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/codec/cast.h"
-#include "ckpt/io/file_copies.h"
 #include "convert/foreign/write_options.h"
-#include "convert/stream/fingerprint.h"
-#include "convert/stream/step_builder.h"
-#include "convert/stream/transfer.h"
+#include "convert/transfer/transfer.h"
 
 namespace cairn {
 
@@ -32,15 +28,18 @@ struct StripOptions {
   std::optional<Topology> topology;  // of a native result; the source's by default
   FileCopies copies;                 // files beside safetensors: a tokenizer
   std::string command;               // that asks for it, for the metadata; without paths
-  StepBuilderOptions writer;
+  WriterOptions writer;
   std::function<void(uint64_t)> progress;  // told the bytes done of TransferCost::moved_bytes; may be empty
 };
 
-// Writes nothing. Errors: those of Strip that need no reading.
-Result<TransferCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
+// Errors: NotSupported (architecture, dtype); Corrupt (tensors that are not the model's); InvalidArgument (a
+// glob that matches nothing).
+Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options);
 
-// Casts all tensors and keeps nothing: returns the counts of Strip(). Reads all tensors.
-Result<TransferResult> TryStrip(CheckpointSource& source, const StripOptions& options);
+// Plans and runs: makes the directory `target`; for kNative `target`/step-N. Errors: those of PlanStrip and
+// Transfer::Run.
+Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                             const StripOptions& options);
 
 // Parameters that have optimizer states but no weight, because the training fused weights for its optimizer
 // alone. A release does not need them.
@@ -49,11 +48,5 @@ std::set<std::string> OrphanStates(const TensorTable& table);
 // Tensors that no format releases: those of an optimizer's state dict in a file of torch.save, and those of
 // the training's own state.
 std::vector<std::string> NamesOfTraining(const CheckpointSource& source);
-
-// Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
-// left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are
-// not the model's); InvalidArgument (a glob that matches nothing).
-Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                             const StripOptions& options);
 
 }  // namespace cairn

@@ -38,29 +38,22 @@ std::vector<ManifestFile> ShardsOf(const StepReader& source) {
 }
 
 Result<StepSeal> SealOf(const StepReader& source, const StepPlan& plan, const std::string& shards) {
-  const Manifest& manifest = source.manifest();
   const Catalog catalog = CatalogOf(source, plan);
   CAIRN_RETURN_IF_ERROR(CheckCoverage(catalog).WithContext(source.directory()));
-  const StepInfo info{{manifest.run, manifest.step},
-                      plan.topology(),
-                      manifest.model,
-                      manifest.state,
-                      manifest.history,
-                      manifest.branches};
-  return SealCatalog(info, catalog, ShardsOf(source), shards);
+  return SealCatalog(StepInfo::Of(source.manifest(), plan.topology()), catalog, ShardsOf(source), shards);
 }
 
 }  // namespace
 
 Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanShards(source, options));
   CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, SealOf(source, plan, source.directory()));
   return seal.index.size() + seal.manifest.size();
 }
 
 Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
                                      const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanShards(source, options));
   const int64_t step = source.manifest().step;
   CAIRN_ASSIGN_OR_RETURN(Committer committer, Committer::Create(fs, {.run_dir = run_dir, .step = step}));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));

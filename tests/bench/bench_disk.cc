@@ -114,7 +114,7 @@ int TransferByUring(const DiskJob& job, const RawTransfer& how) {
   return error;
 }
 
-int Transfer(const DiskJob& job, const RawTransfer& how) {
+int RunJob(const DiskJob& job, const RawTransfer& how) {
   return how.engine == RawTransfer::Engine::kUring ? TransferByUring(job, how) : TransferByThreads(job, how);
 }
 
@@ -143,7 +143,7 @@ Result<double> RawWrite(const std::string& path, std::span<const std::byte> byte
   if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL)
     return PosixError("reserve space for", path, reserved);
   const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
-  if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
+  if (const int error = RunJob(job, how); error != 0) return PosixError("write", path, error);
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
   file = UniqueFd();  // closed within the time
   return watch.Seconds();
@@ -153,7 +153,7 @@ Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, cons
   const Stopwatch watch;
   CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY | (how.direct ? O_DIRECT : 0)));
   const DiskJob job{file.get(), bytes.data(), bytes.size(), false};
-  if (const int error = Transfer(job, how); error != 0) return PosixError("read", path, error);
+  if (const int error = RunJob(job, how); error != 0) return PosixError("read", path, error);
   file = UniqueFd();  // closed within the time
   return watch.Seconds();
 }
@@ -164,7 +164,7 @@ Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const s
   CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDWR | O_CREAT | O_EXCL));
   const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   const RawTransfer how{.depth = 1, .block = 1 << 20, .direct = false};
-  if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
+  if (const int error = RunJob(job, how); error != 0) return PosixError("write", path, error);
   seconds.write = watch.Seconds();
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
   file = UniqueFd();  // closed within the time
@@ -176,7 +176,7 @@ Status RecyclePages(const std::string& directory, std::span<const std::byte> byt
   const ScratchFile file(directory);
   CAIRN_ASSIGN_OR_RETURN(const UniqueFd fd, OpenScratch(file.path(), O_RDWR | O_CREAT | O_EXCL));
   const DiskJob job{fd.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
-  const int error = Transfer(job, {.depth = 1, .block = 1 << 20, .direct = false});
+  const int error = RunJob(job, {.depth = 1, .block = 1 << 20, .direct = false});
   return error == 0 ? OkStatus() : PosixError("write", file.path(), error);
 }
 

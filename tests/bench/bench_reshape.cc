@@ -7,12 +7,13 @@
 
 #include <fmt/ranges.h>
 
+#include <cstring>
 #include <filesystem>
 
-#include "convert/stream/step_builder.h"
 #include "tests/bench/bench_disk.h"
 #include "tests/bench/bench_memory.h"
 #include "tests/bench/bench_state.h"
+#include "tests/support/made_source.h"
 #include "tools/process/child.h"
 
 namespace cairn {
@@ -54,22 +55,11 @@ class ReshapeBench {
   Status MakeSource() {
     const std::vector<TensorEntry> tensors = GptLikeState(scratch_.size()).tensors;
     const StepInfo info{.identity = {"00000000000000000000000000000001", 1}, .topology = kSourceTopology};
-    CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, StepPlan::Make(tensors, info.model, kSourceTopology));
-    CAIRN_ASSIGN_OR_RETURN(const auto builder,
-                           StepBuilder::Create(FileSystem::Posix(), source_, info, plan, {}));
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> here, builder->BeginStage());
-    for (uint32_t tensor : here) {
-      BlockCursor cursor(tensors[tensor].spec.shape, scratch_.size() / SizeOf(tensors[tensor].dtype));
-      for (uint64_t begin = 0; !cursor.done(); cursor.Advance()) {
-        const uint64_t bytes = cursor.box().Volume() * SizeOf(tensors[tensor].dtype);
-        CAIRN_RETURN_IF_ERROR(builder->Write({tensor, cursor.box(), begin, scratch_.first(bytes)}));
-        begin += cursor.box().Volume();
-      }
-      bytes_ += tensors[tensor].bytes();
-    }
-    CAIRN_RETURN_IF_ERROR(builder->EndStage());
-    CAIRN_RETURN_IF_ERROR(builder->Seal().status());
-    return builder->Publish();
+    for (const TensorEntry& tensor : tensors) bytes_ += tensor.bytes();
+    return WriteMadeStep(source_, info, tensors,
+                         [this](const TensorEntry&, uint64_t, std::span<std::byte> out) {
+                           std::memcpy(out.data(), scratch_.data(), out.size());
+                         });
   }
 
   Contender Raw() {

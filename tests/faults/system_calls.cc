@@ -90,7 +90,7 @@ auto Through(Call call, Real real) -> decltype(real()) {
 
 // The same for transfers, which may also be cut short.
 template <typename Real>
-ssize_t Transfer(Call call, size_t bytes, Real real) {
+ssize_t TransferBytes(Call call, size_t bytes, Real real) {
   const int error = TheInjector().Next(call);
   if (error == kShort) return real(bytes > 1 ? bytes / 2 : bytes);
   if (error == 0) return real(bytes);
@@ -124,10 +124,10 @@ int __wrap_open(const char* path, int flags, mode_t mode) {
   return cairn::Through(Call::kOpen, [&] { return __real_open(path, flags, mode); });
 }
 ssize_t __wrap_pwrite(int fd, const void* data, size_t bytes, off_t offset) {
-  return cairn::Transfer(Call::kWrite, bytes, [&](size_t n) { return __real_pwrite(fd, data, n, offset); });
+  return cairn::TransferBytes(Call::kWrite, bytes, [&](size_t n) { return __real_pwrite(fd, data, n, offset); });
 }
 ssize_t __wrap_pread(int fd, void* data, size_t bytes, off_t offset) {
-  return cairn::Transfer(Call::kRead, bytes, [&](size_t n) { return __real_pread(fd, data, n, offset); });
+  return cairn::TransferBytes(Call::kRead, bytes, [&](size_t n) { return __real_pread(fd, data, n, offset); });
 }
 int __wrap_fsync(int fd) {
   const int result = cairn::Through(Call::kSync, [&] { return __real_fsync(fd); });

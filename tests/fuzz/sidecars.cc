@@ -4,7 +4,7 @@
 #include "ckpt/codec/plane_codec.h"
 #include "ckpt/step/parity_file.h"
 #include "ckpt/step/shard_plan.h"
-#include "convert/stream/unit_record.h"
+#include "convert/transfer/unit_record.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "ckpt/codec/cast.h"
-#include "convert/stream/step_builder.h"
+#include "tests/support/made_source.h"
 #include "tests/support/make_step.h"
 
 namespace cairn {
@@ -57,21 +57,14 @@ Status Write(const Flags& flags) {
                                 {"consumed_samples", 8 * flags.step},
                                 {"consumed_tokens", 1024 * flags.step}},
                       .branches = BranchesOf(flags.step, newest)};
-  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan,
-                         StepPlan::Make(TensorsOf(recipe), recipe.model, flags.topology));
-  CAIRN_ASSIGN_OR_RETURN(const auto builder,
-                         StepBuilder::Create(FileSystem::Posix(), flags.run_dir, info, plan, {}));
-  for (int stage = 0; stage < flags.topology.pp; ++stage) {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tensors, builder->BeginStage());
-    for (uint32_t t : tensors) {
-      const TensorEntry& tensor = plan.tensors()[t];
-      const std::vector<std::byte> bytes = ValuesFor(tensor, flags);
-      CAIRN_RETURN_IF_ERROR(builder->Write({t, Box::Whole(tensor.spec.shape), 0, bytes}));
-    }
-    CAIRN_RETURN_IF_ERROR(builder->EndStage());
-  }
-  CAIRN_RETURN_IF_ERROR(builder->Seal().status());
-  return builder->Publish();
+  std::string made;  // the tensor that has `values`
+  std::vector<std::byte> values;
+  return WriteMadeStep(flags.run_dir, info, TensorsOf(recipe),
+                       [&](const TensorEntry& tensor, uint64_t begin, std::span<std::byte> out) {
+                         if (made != DisplayName(tensor)) values = ValuesFor(tensor, flags);
+                         made = DisplayName(tensor);
+                         std::memcpy(out.data(), values.data() + begin * SizeOf(tensor.dtype), out.size());
+                       });
 }
 
 }  // namespace

@@ -1,12 +1,7 @@
 #include "tools/cli/writer_flags.h"
 
-#include <malloc.h>
-#include <sys/resource.h>
-
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/cli/choices.h"
-#include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 
@@ -33,15 +28,6 @@ Result<double> MeasureReading(CheckpointSource& source) {
 }
 
 }  // namespace
-
-void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
-  verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
-      ->check(CLI::Range(1, 256))
-      ->option_text("N");
-  AddMaxMemory(verb, options.max_memory);
-  AddChoice<Direct>(verb, "--direct", options.direct, "write past the page cache (default auto)",
-                    {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
-}
 
 Status PrintDryRun(CheckpointSource& source, const TransferCost& cost, const std::string& target, bool json,
                    uint64_t overflowed) {
@@ -72,14 +58,6 @@ Status PrintDryRun(CheckpointSource& source, const TransferCost& cost, const std
   }
   if (target.empty() || overflowed > 0) return OkStatus();
   return CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes);
-}
-
-void PrepareToWrite() {
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace cairn

@@ -19,8 +19,6 @@ namespace cairn {
 namespace {
 
 struct ConvertArguments {
-  std::string source;
-  std::string target;
   std::optional<Dtype> dtype;
   TopologyFlags topology;
   StripFlags flags;
@@ -50,30 +48,19 @@ Status CheckFlags(const ConvertArguments& arguments) {
   return OkStatus();
 }
 
-Result<OpenedSource> OpenChecked(const ConvertArguments& arguments, bool weights_alone) {
-  const StripFlags& flags = arguments.flags;
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
-                         (weights_alone ? OpenWeights : OpenAnyCkpt)(arguments.source, flags.open));
-  if (!flags.dry_run)
-    CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
-  return opened;
-}
-
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, false));
+  const TransferFlags& flags = arguments.flags.transfer;
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags, /*weights=*/false));
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
-  ExportFlags flags{
-      .options = {.target = {.topology = topology,
-                             .dtype = arguments.dtype,
-                             .local_spec = arguments.local_spec,
-                             .param_groups = arguments.param_groups,
-                             .allow_optimizer = FitsAnyGlob("optimizer", arguments.flags.open.allow)},
-                  .writer = arguments.flags.options.writer,
-                  .progress = {}},
-      .dry_run = arguments.flags.dry_run,
-      .json = arguments.flags.json};
-  return RunExport(opened, *FindSystem(arguments.format), arguments.target, flags);
+  const ExportOptions options{.target = {.topology = topology,
+                                         .dtype = arguments.dtype,
+                                         .local_spec = arguments.local_spec,
+                                         .param_groups = arguments.param_groups,
+                                         .allow_optimizer = FitsAnyGlob("optimizer", flags.open.allow)},
+                              .writer = flags.writer,
+                              .progress = {}};
+  return RunExport(opened, *FindSystem(arguments.format), options, flags);
 }
 
 Result<int> RunConvert(const ConvertArguments& given) {
@@ -85,18 +72,14 @@ Result<int> RunConvert(const ConvertArguments& given) {
   StripFlags flags = arguments.flags;
   const bool whole =
       flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty();
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments, !whole));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags.transfer, !whole));
   if (whole) {
-    CAIRN_ASSIGN_OR_RETURN(flags.options.writer.beside, ChooseTokenizer(opened, flags));
-    return RunReshape(opened, arguments.target,
-                      {.topology = arguments.topology,
-                       .writer = flags.options.writer,
-                       .dry_run = flags.dry_run,
-                       .json = flags.json});
+    CAIRN_ASSIGN_OR_RETURN(const FileCopies tokenizer, ChooseTokenizer(opened, flags));
+    return RunReshape(opened, {.transfer = flags.transfer, .topology = arguments.topology}, tokenizer);
   }
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(opened.source().manifest()));
-  return RunStrip(opened, arguments.target, flags);
+  return RunStrip(opened, flags);
 }
 
 std::vector<std::pair<std::string, std::string>> TargetChoices() {
@@ -121,10 +104,6 @@ std::string FormatList() {
 void AddConvertCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<ConvertArguments>();
   CLI::App* convert = app.add_subcommand("convert", "convert a checkpoint from any format to any other");
-  convert->add_option("SRC", arguments->source, "a checkpoint in one of the listed formats")->required();
-  convert
-      ->add_option("DST", arguments->target, "new directory; with --to native a run directory for the step")
-      ->required();
   AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST", TargetChoices())->required();
   AddChoice<Dtype>(*convert, "--dtype", arguments->dtype,
                    "type of the weights, rounded from the fp32 masters if there are any; hf, safetensors and "
@@ -142,6 +121,8 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
                   {{"transformer_engine", false}, {"local", true}});
   AddTopologyFlags(*convert, arguments->topology);
   AddStripFlags(*convert, arguments->flags);
+  AddTransferFlags(*convert, arguments->flags.transfer, "a checkpoint in one of the listed formats",
+                   "new directory; with --to native a run directory for the step");
   convert->footer(
       FormatList() +
       "\nThe result is read back and compared before it gets its name. The tokenizer of a Hugging Face "

@@ -4,8 +4,6 @@
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
-#include "tools/cli/writer_flags.h"
-#include "tools/commands/transfer_report.h"
 
 namespace cairn {
 namespace {
@@ -16,7 +14,7 @@ void Print(const OpenedSource& opened, const System& format, const Topology& top
   const std::string fingerprint = ToHex(result.fingerprints.overall);
   const size_t tensors = result.fingerprints.tensors.size();
   if (json) {
-    nlohmann::ordered_json facts = TransferFacts(opened, result, done.seconds);
+    nlohmann::ordered_json facts = TransferFacts(opened, done);
     facts.update({{"source", opened.source().name()},
                   {"format", format.name},
                   {"source_fingerprint", fingerprint},
@@ -25,30 +23,21 @@ void Print(const OpenedSource& opened, const System& format, const Topology& top
     PrintJson(facts);
     return;
   }
-  PrintTransfer(opened, result, done.seconds, fmt::format("{}, {}", format.name, ToString(topology)),
+  PrintTransfer(opened, done, fmt::format("{}, {}", format.name, ToString(topology)),
                 Counted(tensors, "tensor") + ", ");
   fmt::print("read back and equal: source fingerprint {}\n", fingerprint);
 }
 
 }  // namespace
 
-Result<int> RunExport(const OpenedSource& opened, const System& format, const std::string& target,
-                      const ExportFlags& flags) {
-  CheckpointSource& source = opened.source();
-  ExportOptions options = flags.options;
-  const Result<TransferCost> estimated = EstimateExport(source, format, options);
-  if (!estimated.ok()) return estimated.status().WithContext(source.name());
-  if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, *estimated, target, flags.json));
-    return kExitDone;
-  }
+Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
+                      const TransferFlags& flags) {
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanExport(opened.source(), format, options));
   RemoveOutputsAtSignals();
-  CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
-                         RunTimed("converting", estimated->moved_bytes, !flags.json, options.progress, [&] {
-                           return Export(FileSystem::Posix(), source, format, target, options);
-                         }));
-  Print(opened, format, options.target.topology, done, flags.json);
-  for (const std::string& note : done.result.notes) PrintProblem("note: " + note);
+  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("converting", transfer, flags));
+  if (!done) return kExitDone;
+  Print(opened, format, options.target.topology, *done, flags.json);
+  for (const std::string& note : done->result.notes) PrintProblem("note: " + note);
   return kExitDone;
 }
 

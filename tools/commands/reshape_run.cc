@@ -10,8 +10,6 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
-#include "tools/cli/writer_flags.h"
-#include "tools/commands/transfer_report.h"
 
 namespace cairn {
 namespace {
@@ -20,8 +18,8 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
            const TimedTransfer& done) {
   const TransferResult& result = done.result;
   const std::string fingerprint = ToHex(result.fingerprints.overall);
-  if (flags.json) {
-    nlohmann::ordered_json facts = TransferFacts(opened, result, done.seconds);
+  if (flags.transfer.json) {
+    nlohmann::ordered_json facts = TransferFacts(opened, done);
     facts.update({{"source", opened.source().name()},
                   {"topology", TopologyJson(target)},
                   {"fingerprint", fingerprint},
@@ -30,7 +28,7 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
     PrintJson(facts);
     return;
   }
-  PrintTransfer(opened, result, done.seconds, ToString(target));
+  PrintTransfer(opened, done, ToString(target));
   if (result.bytes_resumed > 0)
     fmt::print("{} of it were there already, and right\n", HumanBytes(result.bytes_resumed));
   fmt::print("{}: fingerprint {}\n",
@@ -39,7 +37,7 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
 }
 
 // Reads no tensor, so the report has no fingerprint.
-Result<int> RunVirtually(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags,
+Result<int> RunVirtually(const OpenedSource& opened, const TransferFlags& flags,
                          const ReshapeOptions& options) {
   const CheckpointSource& source = opened.source();
   const StepReader* step = opened.foreign ? nullptr : opened.step.reader.get();
@@ -57,7 +55,7 @@ Result<int> RunVirtually(const OpenedSource& opened, const std::string& target, 
     return kExitDone;
   }
   CAIRN_ASSIGN_OR_RETURN(const VirtualStep result,
-                         ReshapeVirtually(FileSystem::Posix(), *step, target, options));
+                         ReshapeVirtually(FileSystem::Posix(), *step, flags.target, options));
   if (!result.held.ok())
     PrintProblem(
         fmt::format("warning: nothing keeps {} from being pruned: {}", result.shards, result.held.message()));
@@ -125,29 +123,23 @@ void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
                 "the output head and the loss count as a layer of the last stage");
 }
 
-Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags) {
+Result<int> RunReshape(const OpenedSource& opened, const ReshapeFlags& flags, const FileCopies& tokenizer) {
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, flags.topology.Of(source.manifest()));
   ReshapeOptions options{
       .target = topology,
-      .writer = flags.writer,
+      .writer = flags.transfer.writer,
       .vocab_multiple = flags.vocab_multiple,
       .resume = flags.resume,
       .read_back = !flags.no_read_back,
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
       .progress = {}};
-  if (flags.is_virtual) return RunVirtually(opened, target, flags, options);
-  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateReshape(source, options));
-  if (flags.dry_run && !options.team.leads()) return kExitDone;
-  if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, flags.json));
-    return kExitDone;
-  }
-  CAIRN_ASSIGN_OR_RETURN(
-      const TimedTransfer done,
-      RunTimed("reshaping", cost.moved_bytes, !flags.json && options.team.leads(), options.progress,
-               [&] { return Reshape(FileSystem::Posix(), source, target, options); }));
-  if (options.team.leads()) Print(flags, opened, topology, done);
+  options.writer.beside = tokenizer;
+  if (flags.is_virtual) return RunVirtually(opened, flags.transfer, options);
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const auto done,
+                         RunTransfer("reshaping", transfer, flags.transfer, options.team.leads()));
+  if (done && options.team.leads()) Print(flags, opened, topology, *done);
   return kExitDone;
 }
 

@@ -7,7 +7,7 @@
 
 #include "convert/verbs/reshape.h"
 #include "tools/cli/verb.h"
-#include "tools/source/open_ckpt.h"
+#include "tools/commands/transfer_run.h"
 
 namespace cairn {
 
@@ -29,18 +29,16 @@ struct TopologyFlags {
 void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags);
 
 struct ReshapeFlags {
+  TransferFlags transfer;
   TopologyFlags topology;
   uint64_t vocab_multiple = 0;  // 0: that of the source
   bool resume = false;
   bool no_read_back = false;
-  StepBuilderOptions writer;
   bool is_virtual = false;  // metadata only
-  bool dry_run = false;
-  bool json = false;
 };
 
 // Reshapes and reports, alone or as one of the ranks that mpirun or srun started. With `dry_run` prints the
-// cost only.
-Result<int> RunReshape(const OpenedSource& opened, const std::string& target, const ReshapeFlags& flags);
+// cost only. `tokenizer`: files for the new step.
+Result<int> RunReshape(const OpenedSource& opened, const ReshapeFlags& flags, const FileCopies& tokenizer);
 
 }  // namespace cairn

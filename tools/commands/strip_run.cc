@@ -1,7 +1,6 @@
-// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value
-// to find overflows. An overflow is the result of a check, not an error:
-// the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not change
-// the result, since the command is stored with it: the same request makes the same bytes.
+// A dry run to a type reads every value to find overflows. An overflow is the result of a check, not an
+// error: the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not
+// change the result, since the command is stored with it: the same request makes the same bytes.
 
 #include "tools/commands/strip_run.h"
 
@@ -17,8 +16,6 @@
 #include "tools/cli/stop_signals.h"
 #include "tools/cli/writer_flags.h"
 #include "tools/commands/step_tokenizer.h"
-#include "tools/commands/transfer_report.h"
-#include "tools/source/source_flags.h"
 
 namespace cairn {
 namespace {
@@ -46,8 +43,9 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-ordered_json ToJson(const OpenedSource& opened, const TransferResult& result, double seconds) {
+ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
   const CheckpointSource& source = opened.source();
+  const TransferResult& result = done.result;
   ordered_json tensors = ordered_json::array();
   for (const TransferredTensor& tensor : result.tensors) {
     ordered_json row = {{"name", tensor.name},
@@ -57,7 +55,7 @@ ordered_json ToJson(const OpenedSource& opened, const TransferResult& result, do
     row.update(ToJson(tensor.counts));
     tensors.push_back(std::move(row));
   }
-  ordered_json facts = TransferFacts(opened, result, seconds);
+  ordered_json facts = TransferFacts(opened, done);
   facts.update({{"ok", !result.overflowed},
                 {"source_fingerprint", ToHex(result.fingerprints.overall)},
                 {"states_left_out", OrphanStates(source.catalog())},
@@ -106,9 +104,9 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TransferResult& result,
-                    double seconds) {
+void PrintStripText(const OpenedSource& opened, const StripOptions& options, const TimedTransfer& done) {
   const CheckpointSource& source = opened.source();
+  const auto& [result, seconds] = done;
   if (!result.overflowed)
     fmt::print("{} -> {}: {}, {} in {}, {}, peak memory {}\n", source.name(), result.path,
                Counted(result.tensors.size(), "tensor"),
@@ -146,20 +144,20 @@ void PrintOverflow(const TransferResult& result, const StripOptions& options, st
 }
 
 // If a type is given, reads all values: only they show whether any overflows.
-Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
-                   const TransferCost& cost, bool json) {
+Result<int> DryRun(Transfer transfer, const StripFlags& flags) {
+  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
+  const bool json = flags.transfer.json;
   TransferResult tried;
-  if (options.dtype) {
-    StripOptions trial = options;
+  if (flags.options.dtype) {
     Progress progress("looking for overflows", cost.read_bytes, !json);
-    trial.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
+    transfer.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(tried, transfer.Try());
   }
   const uint64_t overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0;
-  CAIRN_RETURN_IF_ERROR(PrintDryRun(source, cost, target, json, overflowed));
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(transfer.source, cost, flags.transfer.target, json, overflowed));
   if (!tried.overflowed) return kExitDone;
   if (!json) PrintLosses(tried);
-  PrintOverflow(tried, options, "nothing would be written");
+  PrintOverflow(tried, flags.options, "nothing would be written");
   return kExitCheckFailed;
 }
 
@@ -177,11 +175,6 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
                   "directory with the tokenizer files to copy beside the weights; default: those of SRC, if "
                   "it has any")
       ->option_text("DIR");
-  AddSourceFlags(verb, flags.open);
-  AddSourceCheckFlags(verb, flags.checks);
-  AddWriterFlags(verb, options.writer);
-  verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
-  verb.add_flag("--json", flags.json, "print facts and every tensor's counts as JSON");
 }
 
 std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults) {
@@ -209,23 +202,22 @@ Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags&
   return files;
 }
 
-Result<int> RunStrip(const OpenedSource& opened, const std::string& target, const StripFlags& flags) {
+Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   CheckpointSource& source = opened.source();
   StripOptions options = flags.options;
+  options.writer = flags.transfer.writer;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
-  CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(source, options));
-  if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(source, options));
+  if (flags.transfer.dry_run) return DryRun(transfer, flags);
   RemoveOutputsAtSignals();
-  CAIRN_ASSIGN_OR_RETURN(const TimedTransfer done,
-                         RunTimed("writing weights", cost.moved_bytes, !flags.json, options.progress,
-                                  [&] { return Strip(FileSystem::Posix(), source, target, options); }));
-  const TransferResult& result = done.result;
-  if (flags.json)
-    PrintJson(ToJson(opened, result, done.seconds));
+  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("writing weights", transfer, flags.transfer));
+  const TransferResult& result = done->result;
+  if (flags.transfer.json)
+    PrintJson(ToJson(opened, *done));
   else
-    PrintStripText(opened, options, result, done.seconds);
+    PrintStripText(opened, options, *done);
   if (!result.overflowed) {
     for (const std::string& note : result.notes) PrintProblem("note: " + note);
     if (options.format == StripFormat::kHuggingFace && !HasTokenizer(options.copies))

@@ -5,9 +5,9 @@
 
 #include "convert/formats/systems.h"
 #include "convert/verbs/strip.h"
-#include "tools/check/source_check.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/verb.h"
+#include "tools/commands/transfer_run.h"
 
 namespace cairn {
 
@@ -15,17 +15,13 @@ inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
     {"fp16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"fp32", Dtype::kF32}};
 
 struct StripFlags {
-  StripOptions options;
+  TransferFlags transfer;
+  StripOptions options;   // its writer is that of `transfer`
   std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
-  OpenOptions open;
   bool saturate = false;
-  SourceChecks checks;
-  bool dry_run = false;
-  bool json = false;
 };
 
-// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, those of source_flags.h and writer_flags.h,
-// --dry-run and --json.
+// Adds --max-shard-size, --keep-fp32, --saturate and --tokenizer.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
@@ -37,6 +33,6 @@ std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::str
 Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags);
 
 // Strips and reports. `flags.options` has its format and dtype.
-Result<int> RunStrip(const OpenedSource& opened, const std::string& target, const StripFlags& flags);
+Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags);
 
 }  // namespace cairn

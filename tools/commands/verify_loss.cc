@@ -212,17 +212,17 @@ class LossRun {
  private:
   // Weights alone, each as it is stored.
   Result<std::string> MakeStep(const OpenedSource& opened, const std::string& run_dir) const {
-    StripOptions strip{.dtype = std::nullopt,
-                       .format = StripFormat::kNative,
-                       .topology = Topology{.tp = 1, .pp = 1, .dp = 1},
-                       .command = "cairn verify --loss"};
-    CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, EstimateStrip(opened.source(), strip));
+    const StripOptions strip{.dtype = std::nullopt,
+                             .format = StripFormat::kNative,
+                             .topology = Topology{.tp = 1, .pp = 1, .dp = 1},
+                             .command = "cairn verify --loss"};
+    CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(opened.source(), strip));
+    CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), run_dir, cost.file_bytes)
                               .WithContext("the temporary copy (TMPDIR says where)"));
     Progress progress("reading weights", cost.moved_bytes, !options_.json);
-    strip.progress = [&](uint64_t done) { progress.Update(done); };
-    CAIRN_ASSIGN_OR_RETURN(const TransferResult result,
-                           Strip(FileSystem::Posix(), opened.source(), run_dir, strip));
+    transfer.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(const TransferResult result, transfer.Run(FileSystem::Posix(), run_dir));
     return result.path;
   }
 

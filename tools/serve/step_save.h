@@ -1,6 +1,6 @@
 // One save of one rank: its shard, what it leaves for the rank that commits, and the commit.
 //
-// Ranks meet in the partial directory (convert/stream/rank_team.h), which all of them can see; the trainer's
+// Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; the trainer's
 // process groups are not used. Rank 0 opens the room once it holds the run. Each rank then writes its shard
 // and leaves its values as files of the team. Rank 0 merges them, writes the values that are in no shard into
 // two shards of its own, and publishes. If a rank fails, or its trainer ends before its state was copied, the
@@ -17,7 +17,7 @@
 
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
-#include "convert/stream/rank_team.h"
+#include "ckpt/run/rank_team.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/state_dict.h"

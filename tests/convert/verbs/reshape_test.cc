@@ -275,7 +275,7 @@ TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
   const ReshapeOptions options{.target = {.tp = 1, .pp = 2, .dp = 4}, .writer = {}, .progress = {}};
   const auto source = Open(dir / "a");
-  const auto cost = EstimateReshape(*source, options);
+  const auto cost = PlanReshape(*source, options)->Cost();
   ASSERT_TRUE(cost.ok());
   const auto result = Reshape(Fs(), *source, dir / "b", options);
   ASSERT_TRUE(result.ok());

@@ -240,7 +240,7 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
   EXPECT_EQ(index["metadata"]["total_size"], total);
   EXPECT_TRUE(files.contains(fmt::format("model-00001-of-{:05}.safetensors", files.size())));
   EXPECT_EQ(result->files, files.size() + 4);  // index, two configurations, SHA256SUMS
-  EXPECT_EQ(EstimateStrip(*OpenWithoutSkipping(dir_ / "run"), {.max_file_bytes = 4000})->files,
+  EXPECT_EQ(PlanStrip(*OpenWithoutSkipping(dir_ / "run"), {.max_file_bytes = 4000})->Cost()->files,
             result->files);
 }
 
@@ -303,12 +303,12 @@ TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
 TEST_F(StripOverflowTest, ATrialForeseesItAndWritesNothing) {
   const auto step = StepReader::Open(Fs(), dir_ / "run/step-00000100");
   ASSERT_TRUE(step.ok());
-  const auto tried = TryStrip(**step, {});
+  const auto tried = PlanStrip(**step, {})->Try();
   ASSERT_TRUE(tried.ok()) << tried.status().message();
   EXPECT_TRUE(tried->overflowed);
   EXPECT_EQ(Find(*tried, "layers.1.mlp.up.weight").counts.overflowed, 2u);
-  EXPECT_FALSE(TryStrip(**step, {.dtype = Dtype::kBF16})->overflowed);
-  EXPECT_FALSE(TryStrip(**step, {.on_overflow = OnOverflow::kSaturate})->overflowed);
+  EXPECT_FALSE(PlanStrip(**step, {.dtype = Dtype::kBF16})->Try()->overflowed);
+  EXPECT_FALSE(PlanStrip(**step, {.on_overflow = OnOverflow::kSaturate})->Try()->overflowed);
   EXPECT_EQ(Left(), only_source_);
 }
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ckpt/io/file_lock.h"
-#include "convert/stream/rank_team.h"
+#include "ckpt/run/rank_team.h"
 #include "tools/archive/store/store.h"
 
 namespace cairn {

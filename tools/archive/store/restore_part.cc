@@ -8,7 +8,6 @@
 #include "ckpt/step/partial_dir.h"
 #include "convert/formats/hugging_face/safetensors_layout.h"
 #include "convert/verbs/strip.h"
-#include "convert/verbs/write_foreign.h"
 
 namespace cairn {
 
@@ -80,10 +79,9 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   // A directory with one file, which is moved out of it.
   CAIRN_ASSIGN_OR_RETURN(const PartialDir partial, PartialDir::MakeFor(fs, destination));
   const std::string directory = JoinPath(partial.path(), "weights");
-  const auto written =
-      WriteForeign(fs, step, std::move(target), directory,
-                   {.reader = "safetensors", .stream = {.advance = Accumulated(progress)}, .writer = {}});
-  if (!written.ok()) return written.status();
+  Transfer transfer(step, FilesTarget{.files = std::move(target), .reader = "safetensors"});
+  transfer.progress = progress;
+  CAIRN_RETURN_IF_ERROR(transfer.Run(fs, directory).status());
   CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(directory, "model.safetensors"), destination));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
   return tensors;

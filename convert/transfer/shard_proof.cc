@@ -4,7 +4,7 @@
 // chunk's digest and a sum of its elements at the place that the shard's plan gives them: it finds right
 // bytes in a wrong place, too.
 
-#include "convert/stream/shard_proof.h"
+#include "convert/transfer/shard_proof.h"
 
 #include <algorithm>
 

@@ -1,7 +1,9 @@
 // The steps follow the order of durability: the writer syncs files and directories, the proof reads them,
 // SHA256SUMS lists the digests of the proof, the directory gets its name, and its parent is synced.
-
-#include "convert/verbs/write_foreign.h"
+//
+// The proof reads every file once, past the page cache. The format's own reader must find each tensor, and no
+// other. The sums of the values must equal those of the stream. Headers, pickles, constants and texts must
+// equal the planned bytes.
 
 #include <algorithm>
 #include <map>
@@ -14,6 +16,7 @@
 #include "convert/foreign/stored_scan.h"
 #include "convert/foreign/stored_writer.h"
 #include "convert/formats/systems.h"
+#include "convert/transfer/writers.h"
 
 namespace cairn {
 namespace {
@@ -77,46 +80,44 @@ class FileProof {
   std::string sha256_;
 };
 
-class ForeignWriting {
+class FileWriting {
  public:
-  ForeignWriting(FileSystem& fs, CheckpointSource& source, StoredTarget target,
-                 const WriteForeignOptions& options)
+  FileWriting(FileSystem& fs, const Transfer& transfer, const FilesTarget& target)
       : fs_(fs),
-        source_(source),
-        target_(std::move(target)),
-        options_(options),
-        stream_(source, target_.tensors, options.stream) {}
+        transfer_(transfer),
+        target_(target),
+        files_(target.files),
+        advance_(Accumulated(transfer.progress)),
+        stream_(StreamOf(transfer, advance_)) {}
 
   Result<TransferResult> Run(const std::string& path) {
     if (fs_.Stat(path).ok())
       return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
-    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, target_.bytes()));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, files_.bytes()));
     CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs_, path));
-    WriteRing ring(fs_, ForeignRing(options_.writer));
+    WriteRing ring(fs_, RingOfFiles(transfer_.writer));
     CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                           StoredWriter::Create(fs_, ring, partial.path(), target_, options_.writer.direct));
-    source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
+                           StoredWriter::Create(fs_, ring, partial.path(), files_, transfer_.writer.direct));
     CAIRN_RETURN_IF_ERROR(stream_.RunAll(*writer));
-    CAIRN_RETURN_IF_ERROR(source_.CheckRead());
-    source_.SetCacheBytes(0);
-    TransferResult result = stream_.Outcome();
+    CAIRN_RETURN_IF_ERROR(transfer_.source.CheckRead());
+    TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed) return result;
     CAIRN_RETURN_IF_ERROR(writer->Finish(result.fingerprints.overall));
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
-    if (options_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
+    if (target_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
     CAIRN_RETURN_IF_ERROR(partial.Publish());
     result.path = path;
-    result.bytes_written = target_.bytes() + sums_bytes_;
-    result.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
+    result.bytes_written = files_.bytes() + sums_bytes_;
+    result.files = files_.files.size() + (target_.sha256sums ? 1 : 0);
     return result;
   }
 
  private:
   Status Prove(const StoredWriter& writer, const std::string& directory) {
-    const std::string& below = options_.directory;
+    const std::string& below = target_.directory;
     const std::string opened = below.empty() ? directory : JoinPath(directory, below);
     OpenOptions open;
-    open.format = options_.reader;
+    open.format = target_.reader;
     const auto reader = OpenForeign(fs_, opened, open);
     if (!reader.ok())
       return Corrupt("{}: what is read back is not what was written ({}); check the disk and try again",
@@ -124,9 +125,9 @@ class ForeignWriting {
     const StoredCatalog& found = *(*reader)->stored();
     const std::string& root = (*reader)->directory();
     std::map<std::string, FileProof> proofs;
-    for (uint32_t i = 0; i < target_.files.size(); ++i) {
-      const std::string& name = target_.files[i].name;
-      proofs.try_emplace(name, writer, i, target_.files[i], options_.sha256sums);
+    for (uint32_t i = 0; i < files_.files.size(); ++i) {
+      const std::string& name = files_.files[i].name;
+      proofs.try_emplace(name, writer, i, files_.files[i], target_.sha256sums);
     }
     std::vector<FileProof*> proof_of;  // of each file that the reader found tensors in
     std::set<std::string> scanned;
@@ -145,13 +146,13 @@ class ForeignWriting {
                     .raw =
                         [&](uint32_t file, std::span<const std::byte> bytes) {
                           proof_of[file]->Add(bytes);
-                          if (options_.stream.advance) options_.stream.advance(bytes.size());
+                          if (advance_) advance_(bytes.size());
                         }}));
     CAIRN_RETURN_IF_ERROR(stream_.Compare(opened, found, sums));
     for (auto& [name, proof] : proofs) {
       if (!scanned.contains(name)) CAIRN_RETURN_IF_ERROR(ScanPlain(directory, proof));
       CAIRN_RETURN_IF_ERROR(proof.Check(directory));
-      if (options_.sha256sums) sums_[name] = proof.sha256();
+      if (target_.sha256sums) sums_[name] = proof.sha256();
     }
     return OkStatus();
   }
@@ -177,9 +178,10 @@ class ForeignWriting {
   }
 
   FileSystem& fs_;
-  CheckpointSource& source_;
-  const StoredTarget target_;
-  const WriteForeignOptions& options_;
+  const Transfer& transfer_;
+  const FilesTarget& target_;
+  const StoredTarget& files_;
+  const std::function<void(uint64_t)> advance_;
   TensorStream stream_;
   std::map<std::string, std::string> sums_;  // SHA-256 of each file
   uint64_t sums_bytes_ = 0;
@@ -187,26 +189,13 @@ class ForeignWriting {
 
 }  // namespace
 
-WriteRingOptions ForeignRing(const StepBuilderOptions& writer) {
+WriteRingOptions RingOfFiles(const WriterOptions& writer) {
   return {.buffer_bytes = kBufferBytes, .in_flight = std::max(4, 2 * writer.jobs)};
 }
 
-Result<TransferCost> CostOfFiles(const CheckpointSource& source, const StoredTarget& target) {
-  const RegionList wanted = target.Wanted();
-  CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
-  TransferCost cost{.plan = SizeOf(program, source.catalog(), source.regions(), wanted),
-                    .file_bytes = target.bytes(),
-                    .files = target.files.size()};
-  for (const uint32_t tensor : SourcesOf(target.tensors))
-    cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  cost.moved_bytes = cost.read_bytes + cost.file_bytes;
-  return cost;
-}
-
-Result<TransferResult> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
-                                    std::string path, const WriteForeignOptions& options) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return ForeignWriting(fs, source, std::move(target), options).Run(path);
+Result<TransferResult> WriteFiles(FileSystem& fs, const Transfer& transfer, const FilesTarget& target,
+                                  const std::string& path) {
+  return FileWriting(fs, transfer, target).Run(path);
 }
 
 }  // namespace cairn

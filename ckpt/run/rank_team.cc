@@ -3,7 +3,7 @@
 // another launch is not entered. "team-ended-N" says that rank N has finished. "team-failed" holds the words
 // of the first failure. If the directory itself is gone, rank 0 has failed and removed it, or has published.
 
-#include "convert/stream/rank_team.h"
+#include "ckpt/run/rank_team.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "convert/stream/rank_team.h"
+#include "ckpt/run/rank_team.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "convert/stream/unit_record.h"
+#include "convert/transfer/unit_record.h"
 
 #include <cstring>
 

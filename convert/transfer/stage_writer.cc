@@ -1,4 +1,4 @@
-#include "convert/stream/stage_writer.h"
+#include "convert/transfer/stage_writer.h"
 
 #include <algorithm>
 #include <bit>
@@ -49,21 +49,15 @@ Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRi
 }
 
 Status StageWriter::Append(const Block& block) {
-  const uint64_t element_bytes = SizeOf(plan_.tensors()[block.tensor].dtype);
-  for (const Target& target : targets_[block.tensor])
-    if (const std::optional<Box> common = Intersect(target.box, block.box))
-      CAIRN_RETURN_IF_ERROR(Scatter(target, block, *common, element_bytes));
+  for (const Target& target : targets_[block.tensor]) CAIRN_RETURN_IF_ERROR(Scatter(target, block));
   return OkStatus();
 }
 
-// `common` is contiguous in the target's box (block_stream.h), so what the target's range leaves of it is one
-// run of the piece. Short runs of the block are gathered first: each append takes a lock and starts a digest.
-Status StageWriter::Scatter(const Target& target, const Block& block, const Box& common,
-                            uint64_t element_bytes) {
-  const uint64_t first = FlatIndex(target.box, common.offset);
-  const uint64_t begin = std::max(first, target.range.begin);
-  const uint64_t end = std::min(first + common.Volume(), target.range.end);
-  if (begin >= end) return OkStatus();
+// Short runs of the block are gathered first: each append takes a lock and starts a digest.
+Status StageWriter::Scatter(const Target& target, const Block& block) {
+  const uint64_t element_bytes = SizeOf(plan_.tensors()[block.tensor].dtype);
+  const FlatRange elements = CommonRun(target.box, target.range, block.box);
+  if (elements.size() == 0) return OkStatus();
   ShardWriter& shard = *shards_[target.shard];
   size_t gathered = 0;
   Status status;
@@ -71,7 +65,7 @@ Status StageWriter::Scatter(const Target& target, const Block& block, const Box&
     if (status.ok() && gathered > 0) status = shard.Append(target.piece, std::span(gather_).first(gathered));
     gathered = 0;
   };
-  for (const Segment& segment : Decompose(common, {begin - first, end - first})) {
+  for (const Segment& segment : Decompose(target.box, elements)) {
     ForEachRun(segment.box, block.box, segment.box, [&](uint64_t source, uint64_t, uint64_t count) {
       const auto run = block.bytes.subspan(source * element_bytes, count * element_bytes);
       if (gathered + run.size() > gather_.size()) flush();

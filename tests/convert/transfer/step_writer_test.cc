@@ -1,7 +1,6 @@
-#include "convert/stream/step_builder.h"
-
 #include <gtest/gtest.h>
 
+#include "convert/transfer/transfer.h"
 #include "convert/verbs/strip.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
@@ -31,7 +30,7 @@ class LockProbe final : public WrappedFileSystem {
   const bool fails_;
 };
 
-TEST(StepBuilder, TakesTheLockBeforeItMakesAnything) {
+TEST(StepWriter, TakesTheLockBeforeItMakesAnything) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   for (const bool fails : {true, false}) {
@@ -44,7 +43,7 @@ TEST(StepBuilder, TakesTheLockBeforeItMakesAnything) {
   }
 }
 
-TEST(StepBuilder, ADirectoryThatAnotherTookMeanwhileStays) {
+TEST(StepWriter, ADirectoryThatAnotherTookMeanwhileStays) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   OvertakingFileSystem fs(Fs(), dir / "out");

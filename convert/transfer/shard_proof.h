@@ -8,7 +8,7 @@
 
 #include "ckpt/io/extent_reader.h"
 #include "convert/stream/fingerprint.h"
-#include "convert/stream/stage_writer.h"
+#include "convert/transfer/stage_writer.h"
 
 namespace cairn {
 

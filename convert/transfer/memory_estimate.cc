@@ -1,4 +1,4 @@
-#include "convert/stream/memory_estimate.h"
+#include "convert/transfer/memory_estimate.h"
 
 #include <algorithm>
 #include <array>

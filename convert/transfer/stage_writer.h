@@ -36,7 +36,6 @@ class StageWriter {
   // The tensors that have pieces here, in catalog order.
   const std::vector<uint32_t>& tensors() const { return tensors_; }
   const std::vector<Target>& targets(uint32_t tensor) const { return targets_[tensor]; }
-  size_t shard_count() const { return shards_.size(); }
   ShardWriter& shard(size_t index) { return *shards_[index]; }
   const ShardWriter& shard(size_t index) const { return *shards_[index]; }
 
@@ -48,7 +47,7 @@ class StageWriter {
 
  private:
   explicit StageWriter(const StepPlan& plan);
-  Status Scatter(const Target& target, const Block& block, const Box& common, uint64_t element_bytes);
+  Status Scatter(const Target& target, const Block& block);
 
   const StepPlan& plan_;
   std::vector<std::unique_ptr<ShardWriter>> shards_;

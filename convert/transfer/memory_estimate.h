@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "convert/stream/step_builder.h"
+#include "convert/transfer/stage_writer.h"
 
 namespace cairn {
 
