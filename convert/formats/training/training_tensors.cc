@@ -22,7 +22,9 @@ class Chooser {
       : catalog_(source.catalog()),
         lookup_(catalog_),
         dtype_(dtype),
-        one_step_(source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true) {}
+        one_step_(source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true) {
+    for (const TensorEntry& tensor : catalog_.tensors) roles_.insert(tensor.role);
+  }
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
@@ -71,7 +73,7 @@ class Chooser {
   // Adam's are the two moments together; one alone is another optimizer's.
   Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
     const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
-    for (const Role role : KnownRoles()) {
+    for (const Role& role : roles_) {
       if (!IsOptimizerState(role) || role == Role::kMaster || (role == Role::kStep && one_step_)) continue;
       const auto found = Find(spec, role);
       if (!found) continue;
@@ -92,6 +94,7 @@ class Chooser {
   const TensorLookup lookup_;
   const std::optional<Dtype> dtype_;
   const bool one_step_;
+  std::set<Role> roles_;  // of all tensors
   TrainingTensors chosen_;
 };
 
