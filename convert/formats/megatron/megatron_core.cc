@@ -98,8 +98,8 @@ Status CorePlan::Choose(bool may_be_fp32) {
 Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
   CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors, Steps::kOne, options.allow_optimizer, state));
   if (topology.zero > 1)
-    return InvalidArgument(
-        "Megatron-LM does not have ZeRO {}; choose --zero 1, its distributed optimizer, or 0", topology.zero);
+    return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
+                           topology.zero);
   if (!tensors.optimizer) return OkStatus();
   CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors, options.allow_optimizer, state));
   const bool fp32 = may_be_fp32 && std::ranges::all_of(tensors.parameters, [&](const auto& parameter) {

@@ -73,7 +73,7 @@ class TorchDistPlanner {
     plan_.builder.AddText(directory + "metadata.json", kMetadata);
     plan_.builder.AddText(std::string(kMegatronTracker),
                           name == kMegatronRelease ? name : std::to_string(plan_.state.iteration));
-    plan_.state.notes.push_back("random states are not carried; the training seeds them again");
+    plan_.state.notes.push_back("random states are not carried; the training seeds them anew");
     plan_.AddNotes();
     return TargetFiles{std::move(plan_.builder.target), "", std::move(plan_.state.notes)};
   }
