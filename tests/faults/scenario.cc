@@ -8,6 +8,7 @@
 #include "tools/archive/bundle/bundler.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/delete.h"
+#include "tools/archive/store/ledger.h"
 #include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/source.h"

@@ -317,6 +317,11 @@ Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
   return found == members.end() ? std::nullopt : found->record;
 }
 
+Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted) {
+  return FindSound(
+      store, [&](const ArchiveRecord& there) { return there.manifest_digest == wanted.manifest_digest; });
+}
+
 Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild) {
   CAIRN_RETURN_IF_ERROR(store.List().status());
   Result<Ledger> ledger = Ledger::Open(store);

@@ -90,6 +90,9 @@ Result<std::vector<ArchiveMember>> ListSound(const Store& store);
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
                                                const std::function<bool(const ArchiveRecord&)>& fits);
 
+// The member of the store with the same manifest, if it was proven and not found damaged since.
+Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted);
+
 // The members by the ledger, or by the store itself if it cannot be written to.
 Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild);
 

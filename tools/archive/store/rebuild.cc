@@ -11,6 +11,7 @@
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/record_sums.h"
 #include "tools/archive/tar/tar_file_system.h"
 #include "tools/archive/tar/tar_pieces.h"
 

@@ -19,10 +19,10 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/claims.h"
-#include "tools/archive/store/ledger.h"
 #include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/tar/file_packer.h"
+#include "tools/archive/tar/record_sums.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/archive/tar/tar_writer.h"
@@ -350,11 +350,6 @@ uint64_t TarBytesAtMost(const Manifest& manifest) {
   uint64_t bytes = 1 << 20;
   for (const uint64_t entry : TarEntries(manifest)) bytes += TarEntryBytes(entry);
   return bytes;
-}
-
-Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted) {
-  return FindSound(
-      store, [&](const ArchiveRecord& there) { return there.manifest_digest == wanted.manifest_digest; });
 }
 
 Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,

@@ -38,9 +38,6 @@ class ProvenCopy {
 std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
-// The member of the store with the same manifest, if it was proven and not found damaged since.
-Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted);
-
 // Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
 // Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
 // store). `record`: of weights that were stripped from another step; nullopt: DescribeSource(step).

@@ -147,16 +147,6 @@ std::string EscapeName(std::string_view name);
 // The inverse of EscapeName(). Errors: Corrupt.
 Result<std::string> UnescapeName(std::string_view text);
 
-// The name of the entry with Sha256Sums(): kSha256SumsName, with as many ".cairn" appended as make it unique
-// in the member.
-std::string SumsName(const ArchiveRecord& record);
-// The list for `sha256sum -c`; names with a backslash or line break are escaped as sha256sum does. For a tree
-// a comment comes first, with its path and how links were stored.
-std::string Sha256Sums(const ArchiveRecord& record);
-// The inverse: enters every file's SHA-256, and a tree's path, into the record. Errors: Corrupt naming a file
-// that is missing in the list.
-Status TakeSha256Sums(std::string_view text, ArchiveRecord& record);
-
 // The text of a sidecar: JSON that carries its own digest, so that any changed byte is caught.
 std::string SignedSidecarText(nlohmann::json root);
 std::string SidecarText(const nlohmann::json& value);  // one text for one value, without a digest
