@@ -421,7 +421,7 @@ class VerifyTest(CliTest):
         step = self.make_step()
         (self.run_dir / "verified").write_text("in the way")
         done = self.cairn("verify", self.run_dir, says="good")
-        self.assertEqual(len(re.findall("not kept", done.stderr)), 1)
+        self.assertEqual(len(re.findall("not recorded", done.stderr)), 1)
         self.assertEqual(self.state(step), "committed")
 
     def limited(self, limits, *args):

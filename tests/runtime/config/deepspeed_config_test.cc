@@ -41,7 +41,7 @@ TEST_F(DeepSpeedConfigTest, TheFilesLossScaleCountsAsInDeepSpeed) {
   EXPECT_EQ(config.gradient_accumulation_steps, 256);
   ASSERT_EQ(config.notes.size(), 2u);
   EXPECT_EQ(config.notes[0], "--loss-scale 12 has no effect here: as in DeepSpeed, " + path_ +
-                                 " counts, where fp16.loss_scale is 0");
+                                 " counts, in which fp16.loss_scale is 0");
   EXPECT_EQ(config.notes[1],
             path_ +
                 ": prescale_gradients, steps_per_print, wall_clock_breakdown have no effect here: they tune "
