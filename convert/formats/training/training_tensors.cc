@@ -119,15 +119,15 @@ Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, st
 }
 
 Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {
-  std::set<std::string_view> left;
-  const auto leave = [&](const TrainingParameter& parameter, Role role, uint32_t index) -> Status {
+  std::set<std::string> left;
+  const auto leave = [&](const TrainingParameter& parameter, const Role& role, uint32_t index) -> Status {
     if (!allowed)
       return NotSupported(
           "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
           "native hold it",
           parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
     tensors.tensors[index].read_back = false;
-    left.insert(Name(role));
+    left.emplace(Name(role));
     return OkStatus();
   };
   tensors.optimizer = false;
@@ -139,7 +139,7 @@ Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool
     tensors.optimizer |= parameter.exp_avg.has_value();
   }
   std::string names;
-  for (const std::string_view name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  for (const std::string& name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
   return names;
 }
 
