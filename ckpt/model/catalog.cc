@@ -71,9 +71,9 @@ Status CheckEveryTensor(const AnyCatalog& catalog) {
   return OkStatus();
 }
 
-uint32_t HashOf(std::string_view name, Role role) {
+uint32_t HashOf(std::string_view name, const Role& role) {
   // The multiplication spreads the role, and regularities of std::hash, over the upper bits.
-  const uint64_t both = std::hash<std::string_view>()(name) + static_cast<uint64_t>(role);
+  const uint64_t both = std::hash<std::string_view>()(name) + std::hash<std::string_view>()(Name(role));
   return static_cast<uint32_t>(both * 0x9e3779b97f4a7c15 >> 32);
 }
 

@@ -23,17 +23,16 @@ constexpr uint64_t kExceptionBytes = 4 + 2;
 static_assert(kChunkBytes < kEncodedBit);
 
 uint32_t VersionFor(const Catalog& catalog) {
-  const auto is_named = [](const TensorEntry& tensor) { return tensor.role >= Role::kFirstNamed; };
+  const auto is_named = [](const TensorEntry& tensor) { return !tensor.role.has_number(); };
   if (std::ranges::any_of(catalog.tensors, is_named)) return kVersion;
   const bool plain = std::ranges::all_of(
       catalog.pieces, [](Codec c) { return c == Codec::kNone; }, &Piece::codec);
   return plain ? kPlainVersion : kCodecVersion;
 }
 
-void PutRole(ByteWriter& out, Role role) {
-  const bool named = role >= Role::kFirstNamed;
-  out.Put(named ? kNamedRole : static_cast<uint8_t>(role));
-  if (named) out.PutText(Name(role));
+void PutRole(ByteWriter& out, const Role& role) {
+  out.Put(role.has_number() ? role.number() : kNamedRole);
+  if (!role.has_number()) out.PutText(Name(role));
 }
 
 void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
@@ -145,12 +144,11 @@ class Decoder {
   // table.
   Result<Role> ReadRole() {
     const auto number = in_.Get<uint8_t>();
-    if (number != kNamedRole || version_ < kVersion)
-      return number < static_cast<uint8_t>(Role::kFirstNamed) ? static_cast<Role>(number) : Role{};
+    if (number != kNamedRole || version_ < kVersion) return number == kNamedRole ? Role() : Role(number);
     const std::string name(in_.GetText());
     Result<Role> role = RoleNamed(name);
     if (!role.ok()) return Bad(role.status().message());
-    return *role >= Role::kFirstNamed ? role : Bad("role " + name + " has a number");
+    return !role->has_number() ? role : Bad("role " + name + " has a number");
   }
 
   Status Tensor() {
@@ -336,7 +334,7 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   uint64_t bytes = kHeaderBytes;
   for (const TensorEntry& t : catalog.tensors)
     bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank() +
-             (t.role >= Role::kFirstNamed ? 2 + Name(t.role).size() : 0);
+             (t.role.has_number() ? 0 : 2 + Name(t.role).size());
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
   for (const Piece& p : catalog.pieces) {
     bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size();

@@ -1,10 +1,7 @@
-// Roles without a number are kept in a table of the process, which only grows. A Role is therefore one byte,
-// and its name costs one look-up.
 #include "ckpt/model/tensor.h"
 
-#include <array>
-#include <atomic>
-#include <mutex>
+#include <algorithm>
+#include <cstring>
 
 #include "ckpt/base/glob.h"
 
@@ -19,42 +16,10 @@ constexpr std::string_view kRoleNames[] = {"?", "weight", "master", "exp_avg", "
                                            "row_var", "col_var", "variance",
                                            // values of a training
                                            "json", "pickle", "training"};
-constexpr size_t kFirstNamed = static_cast<size_t>(Role::kFirstNamed);
-constexpr size_t kMaxNameBytes = 64;
-
-// Names of roles from kFirstNamed on. A name is never removed.
-class NamedRoles {
- public:
-  static NamedRoles& Get() {
-    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all users
-    return *roles;
-  }
-
-  size_t size() const { return count_.load(std::memory_order_acquire); }
-  std::string_view operator[](size_t index) const { return names_[index]; }
-
-  // Its index; nullopt if the table is full.
-  std::optional<size_t> Add(std::string_view name) {
-    const std::scoped_lock lock(mutex_);
-    const size_t count = size();
-    for (size_t i = 0; i < count; ++i)
-      if (names_[i] == name) return i;
-    if (count == names_.size()) return std::nullopt;
-    names_[count] = name;
-    count_.store(count + 1, std::memory_order_release);
-    return count;
-  }
-
- private:
-  std::mutex mutex_;
-  std::atomic<size_t> count_ = 0;
-  std::array<std::string, 256 - kFirstNamed> names_;
-};
-
 bool IsRoleName(std::string_view name) {
   constexpr std::string_view kCharacters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:";
-  if (name.empty() || name.size() > kMaxNameBytes || name.find_first_not_of(kCharacters) != name.npos)
+  if (name.empty() || name.size() > Role::kMaxNameBytes || name.find_first_not_of(kCharacters) != name.npos)
     return false;
   for (const std::string_view group : {".", "..", "cairn", "model", "state", "master_low"})
     if (name == group) return false;
@@ -63,33 +28,24 @@ bool IsRoleName(std::string_view name) {
 
 }  // namespace
 
-std::string_view Name(Role role) {
-  const auto index = static_cast<size_t>(role);
-  if (index < std::size(kRoleNames)) return kRoleNames[index];
-  const NamedRoles& named = NamedRoles::Get();
-  return index >= kFirstNamed && index - kFirstNamed < named.size() ? named[index - kFirstNamed]
-                                                                    : kRoleNames[0];
-}
-
-std::vector<Role> KnownRoles() {
-  std::vector<Role> roles;
-  for (size_t i = 1; i < std::size(kRoleNames); ++i) roles.push_back(static_cast<Role>(i));
-  for (size_t i = 0; i < NamedRoles::Get().size(); ++i) roles.push_back(static_cast<Role>(kFirstNamed + i));
-  return roles;
+std::string_view Name(const Role& role) {
+  if (role.has_number()) return kRoleNames[role.number() < std::size(kRoleNames) ? role.number() : 0];
+  const auto* name = reinterpret_cast<const char*>(role.bytes_.data());
+  return {name, strnlen(name, role.bytes_.size())};
 }
 
 std::optional<Role> ParseRole(std::string_view name) {
   for (size_t i = 1; i < std::size(kRoleNames); ++i)
-    if (kRoleNames[i] == name) return static_cast<Role>(i);
+    if (kRoleNames[i] == name) return Role(static_cast<uint8_t>(i));
   return std::nullopt;
 }
 
 Result<Role> RoleNamed(std::string_view name) {
   if (const auto known = ParseRole(name)) return *known;
   if (!IsRoleName(name)) return InvalidArgument("\"{}\" cannot be the name of a role", name);
-  const auto index = NamedRoles::Get().Add(name);
-  if (!index) return InvalidArgument("role {}: there are too many roles", name);
-  return static_cast<Role>(kFirstNamed + *index);
+  Role role;
+  std::ranges::copy(name, role.bytes_.begin());
+  return role;
 }
 
 bool IsOpaque(Role role) {

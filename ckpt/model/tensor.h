@@ -5,6 +5,8 @@
 // one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,53 +19,92 @@
 
 namespace cairn {
 
-enum class Role : uint8_t {
-  kWeight = 1,    // what forward and backward use
-  kMaster = 2,    // fp32 copy that the optimizer updates if weights have 16 bits
-  kExpAvg = 3,    // Adam's first moment
-  kExpAvgSq = 4,  // Adam's second moment
-  kRng = 5,       // opaque random state of one rank; only its own topology can use it; reshape copies it
+// A role is a value with a name. The roles below also have a number, by which files store them; any other
+// role (RoleNamed) has only its name.
+class Role {
+ public:
+  static constexpr size_t kMaxNameBytes = 64;
+  constexpr Role() = default;                                     // no role: "?"
+  constexpr explicit Role(uint8_t number) : bytes_{0, number} {}  // "?" if no role has the number
+  static const Role kWeight;                                      // what forward and backward use
+  static const Role kMaster;    // fp32 copy that the optimizer updates if weights have 16 bits
+  static const Role kExpAvg;    // Adam's first moment
+  static const Role kExpAvgSq;  // Adam's second moment
+  static const Role
+      kRng;  // opaque random state of one rank; only its own topology can use it; reshape copies it
   // States of other optimizers, by the names that torch.optim, transformers and Muon give them. Most have the
   // parameter's shape; kStep, kMuProduct, kEta and kMu are one number each, Adafactor's have a row or a
   // column.
-  kStep = 6,            // updates of this parameter, if parameters differ
-  kMaxExpAvgSq = 7,     // amsgrad
-  kMomentumBuffer = 8,  // SGD, RMSprop, Muon
-  kSquareAvg = 9,       // RMSprop, Adadelta
-  kGradAvg = 10,        // RMSprop, centered
-  kAccDelta = 11,       // Adadelta
-  kSum = 12,            // Adagrad
-  kExpInf = 13,         // Adamax
-  kMuProduct = 14,      // NAdam
-  kPrev = 15,           // Rprop
-  kStepSize = 16,       // Rprop
-  kEta = 17,            // ASGD
-  kMu = 18,             // ASGD
-  kAx = 19,             // ASGD
-  kExpAvgSqRow = 20,    // Adafactor
-  kExpAvgSqCol = 21,    // Adafactor
-  kRowVariance = 22,    // Adafactor of torch.optim
-  kColVariance = 23,    // Adafactor of torch.optim
-  kVariance = 24,       // Adafactor of torch.optim
+  static const Role kStep;            // updates of this parameter, if parameters differ
+  static const Role kMaxExpAvgSq;     // amsgrad
+  static const Role kMomentumBuffer;  // SGD, RMSprop, Muon
+  static const Role kSquareAvg;       // RMSprop, Adadelta
+  static const Role kGradAvg;         // RMSprop, centered
+  static const Role kAccDelta;        // Adadelta
+  static const Role kSum;             // Adagrad
+  static const Role kExpInf;          // Adamax
+  static const Role kMuProduct;       // NAdam
+  static const Role kPrev;            // Rprop
+  static const Role kStepSize;        // Rprop
+  static const Role kEta;             // ASGD
+  static const Role kMu;              // ASGD
+  static const Role kAx;              // ASGD
+  static const Role kExpAvgSqRow;     // Adafactor
+  static const Role kExpAvgSqCol;     // Adafactor
+  static const Role kRowVariance;     // Adafactor of torch.optim
+  static const Role kColVariance;     // Adafactor of torch.optim
+  static const Role kVariance;        // Adafactor of torch.optim
   // Values of a training that belong to no parameter.
-  kJson = 25,      // uint8: UTF-8 text of one JSON value
-  kPickle = 26,    // uint8: torch.save of a value that JSON cannot hold; nothing here unpickles it
-  kTraining = 27,  // a tensor, for example of a dataloader
-  // From here on: roles that have only a name (RoleNamed), numbered in the order this process met them.
-  kFirstNamed = 64,
+  static const Role kJson;    // uint8: UTF-8 text of one JSON value
+  static const Role kPickle;  // uint8: torch.save of a value that JSON cannot hold; nothing here unpickles it
+  static const Role kTraining;  // a tensor, for example of a dataloader
+
+  constexpr bool has_number() const { return bytes_[0] == 0; }
+  constexpr uint8_t number() const { return bytes_[1]; }    // if it has one
+  constexpr auto operator<=>(const Role&) const = default;  // roles without a number come last, by name
+
+ private:
+  friend std::string_view Name(const Role& role);
+  friend Result<Role> RoleNamed(std::string_view name);
+  std::array<uint8_t, kMaxNameBytes> bytes_{};  // 0 and the number, or the name
 };
+inline constexpr Role Role::kWeight{1};
+inline constexpr Role Role::kMaster{2};
+inline constexpr Role Role::kExpAvg{3};
+inline constexpr Role Role::kExpAvgSq{4};
+inline constexpr Role Role::kRng{5};
+inline constexpr Role Role::kStep{6};
+inline constexpr Role Role::kMaxExpAvgSq{7};
+inline constexpr Role Role::kMomentumBuffer{8};
+inline constexpr Role Role::kSquareAvg{9};
+inline constexpr Role Role::kGradAvg{10};
+inline constexpr Role Role::kAccDelta{11};
+inline constexpr Role Role::kSum{12};
+inline constexpr Role Role::kExpInf{13};
+inline constexpr Role Role::kMuProduct{14};
+inline constexpr Role Role::kPrev{15};
+inline constexpr Role Role::kStepSize{16};
+inline constexpr Role Role::kEta{17};
+inline constexpr Role Role::kMu{18};
+inline constexpr Role Role::kAx{19};
+inline constexpr Role Role::kExpAvgSqRow{20};
+inline constexpr Role Role::kExpAvgSqCol{21};
+inline constexpr Role Role::kRowVariance{22};
+inline constexpr Role Role::kColVariance{23};
+inline constexpr Role Role::kVariance{24};
+inline constexpr Role Role::kJson{25};
+inline constexpr Role Role::kPickle{26};
+inline constexpr Role Role::kTraining{27};
 
 // "weight", "master", "exp_avg", "momentum_buffer", ...: the key of the state as its optimizer spells it; "?"
 // for no Role.
-std::string_view Name(Role role);
+std::string_view Name(const Role& role);
 // A role with a number of its own. States of other systems are mapped to these alone.
 std::optional<Role> ParseRole(std::string_view name);
-// The role of any name: a known one, or a new one. Errors: InvalidArgument if the name has characters other
-// than letters, digits and "_-.:", is longer than 64, or means something else in index.h5; or if there are
-// more than 192 such roles.
+// The role of any name: one with a number, or one that has only the name. Errors: InvalidArgument if the name
+// has characters other than letters, digits and "_-.:", is longer than 64, or means something else in
+// index.h5.
 Result<Role> RoleNamed(std::string_view name);
-// All roles that this process knows; those without a number come last.
-std::vector<Role> KnownRoles();
 // True for state that belongs to no parameter and is copied whole: random states and other values of a
 // training.
 bool IsOpaque(Role role);

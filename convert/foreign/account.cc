@@ -13,7 +13,6 @@
 namespace cairn {
 namespace {
 
-constexpr int kFates = 256;  // labels of fates begin here, behind those of roles
 constexpr uint64_t kMaxRuns = 1 << 20;
 constexpr size_t kMaxListedPathBytes = 512;
 
@@ -121,13 +120,13 @@ void Account::AddFile(const TorchFile& file) {
                storage.bytes);
     if (!known || found->second.second.empty()) continue;
     for (const auto& [from, to] : Gaps(std::move(found->second.second), storage.bytes))
-      ledgers_[file.name()].claims.push_back({storage.file_offset + from, storage.file_offset + to,
-                                              kFates + static_cast<int>(Fate::kUnreferenced)});
+      ledgers_[file.name()].claims.push_back(
+          {storage.file_offset + from, storage.file_offset + to, Name(Fate::kUnreferenced)});
   }
 }
 
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
-  ledgers_[file].claims.push_back({begin, begin + bytes, kFates + static_cast<int>(fate)});
+  ledgers_[file].claims.push_back({begin, begin + bytes, Name(fate)});
   names_.try_emplace({fate, std::move(name)}, true);
 }
 
@@ -180,20 +179,20 @@ Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& ta
   return OkStatus();
 }
 
-int Account::LabelOf(const TensorEntry& tensor) const {
-  return optimizer_.contains(tensor.spec.name) ? kFates + static_cast<int>(Fate::kOptimizer)
-                                               : static_cast<int>(tensor.role);
+std::string_view Account::LabelOf(const TensorEntry& tensor) const {
+  return optimizer_.contains(tensor.spec.name) ? Name(Fate::kOptimizer) : Name(tensor.role);
 }
 
 // Which label each array's bytes have; what an array has beyond its parts is padding.
-Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<int>& labels) const {
+Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals,
+                            std::vector<std::string_view>& labels) const {
   std::vector<std::vector<const ArrayPart*>> parts(catalog.arrays.size());
   for (const ArrayPart& part : catalog.parts) parts[part.array].push_back(&part);
-  labels.assign(catalog.arrays.size(), 0);
+  labels.assign(catalog.arrays.size(), {});
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
     if (parts[i].empty()) {
-      if (replicas_.contains(i)) labels[i] = kFates + static_cast<int>(Fate::kReplica);
+      if (replicas_.contains(i)) labels[i] = Name(Fate::kReplica);
       continue;
     }
     const TensorEntry& tensor = catalog.tensors[parts[i][0]->tensor];
@@ -205,7 +204,7 @@ Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals, std::v
     if (left == 0 || replicas_.contains(i)) continue;
     if (tensor.spec.pad_multiple == 0) return Corrupt("{} elements of {} are in no tensor", left, array.name);
     totals[labels[i]].second -= left * SizeOf(array.dtype);
-    auto& padding = totals[kFates + static_cast<int>(Fate::kPadding)];
+    auto& padding = totals[Name(Fate::kPadding)];
     padding.first += 1;
     padding.second += left * SizeOf(array.dtype);
   }
@@ -239,15 +238,15 @@ Status Account::Settle(const std::string& file, Ledger ledger, Totals& totals) {
 Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   std::map<std::string, Ledger> ledgers = ledgers_;
   Totals totals;
-  std::vector<int> labels;
+  std::vector<std::string_view> labels;
   for (const TensorEntry& tensor : catalog.tensors) ++totals[LabelOf(tensor)].first;
-  for (const auto& [what, there] : names_) ++totals[kFates + static_cast<int>(what.first)].first;
+  for (const auto& [what, there] : names_) ++totals[Name(what.first)].first;
   CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, totals, labels));
-  totals[kFates + static_cast<int>(Fate::kReplica)].first += replicas_.size();
+  totals[Name(Fate::kReplica)].first += replicas_.size();
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
     for (const StoredExtent& extent : array.extents) {
-      if (labels[i] == 0) break;
+      if (labels[i].empty()) break;
       ledgers[catalog.files[extent.file]].claims.push_back(
           {extent.file_offset, extent.file_offset + extent.range.size() * SizeOf(array.dtype), labels[i]});
     }
@@ -262,9 +261,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   nlohmann::json parts = nlohmann::json::object(), in_no_tensor = nlohmann::json::array();
   for (const auto& [label, total] : totals) {
     if (total.first == 0 && total.second == 0) continue;
-    const std::string_view name =
-        label < kFates ? Name(static_cast<Role>(label)) : Name(static_cast<Fate>(label - kFates));
-    parts[std::string(name)] = {{"count", total.first}, {"bytes", total.second}};
+    parts[std::string(label)] = {{"count", total.first}, {"bytes", total.second}};
   }
   for (const auto& [what, there] : names_)
     if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames)

@@ -72,16 +72,17 @@ class Account {
   };
   struct Claim {
     uint64_t begin, end;
-    int label;  // a Role, or kFates + a Fate
+    std::string_view label;  // the name of a role or of a fate
   };
   struct Ledger {  // of a file
     std::vector<Storage> storages;
     std::vector<Claim> claims;
   };
-  using Totals = std::map<int, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
+  using Totals = std::map<std::string_view, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
 
-  int LabelOf(const TensorEntry& tensor) const;
-  Status CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<int>& labels) const;
+  std::string_view LabelOf(const TensorEntry& tensor) const;
+  Status CheckArrays(const StoredCatalog& catalog, Totals& totals,
+                     std::vector<std::string_view>& labels) const;
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;

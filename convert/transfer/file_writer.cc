@@ -165,6 +165,7 @@ class FileWriting {
     while (scan->offset() < info.bytes) {
       CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan->Next(kBufferBytes));
       proof.Add(bytes);
+      if (advance_) advance_(bytes.size());
     }
     return OkStatus();
   }

@@ -22,7 +22,9 @@ class Chooser {
       : catalog_(source.catalog()),
         lookup_(catalog_),
         dtype_(dtype),
-        one_step_(source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true) {}
+        one_step_(source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true) {
+    for (const TensorEntry& tensor : catalog_.tensors) roles_.insert(tensor.role);
+  }
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
@@ -71,7 +73,7 @@ class Chooser {
   // Adam's are the two moments together; one alone is another optimizer's.
   Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
     const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
-    for (const Role role : KnownRoles()) {
+    for (const Role& role : roles_) {
       if (!IsOptimizerState(role) || role == Role::kMaster || (role == Role::kStep && one_step_)) continue;
       const auto found = Find(spec, role);
       if (!found) continue;
@@ -92,6 +94,7 @@ class Chooser {
   const TensorLookup lookup_;
   const std::optional<Dtype> dtype_;
   const bool one_step_;
+  std::set<Role> roles_;  // of all tensors
   TrainingTensors chosen_;
 };
 
@@ -116,15 +119,15 @@ Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, st
 }
 
 Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {
-  std::set<std::string_view> left;
-  const auto leave = [&](const TrainingParameter& parameter, Role role, uint32_t index) -> Status {
+  std::set<std::string> left;
+  const auto leave = [&](const TrainingParameter& parameter, const Role& role, uint32_t index) -> Status {
     if (!allowed)
       return NotSupported(
           "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
           "native hold it",
           parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
     tensors.tensors[index].read_back = false;
-    left.insert(Name(role));
+    left.emplace(Name(role));
     return OkStatus();
   };
   tensors.optimizer = false;
@@ -136,7 +139,7 @@ Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool
     tensors.optimizer |= parameter.exp_avg.has_value();
   }
   std::string names;
-  for (const std::string_view name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  for (const std::string& name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
   return names;
 }
 
