@@ -37,8 +37,8 @@ class IoQueue {
   virtual void Read(File& file, uint64_t offset, std::span<std::byte> bytes, uint64_t tag) = 0;
   // The next transfer to finish, in any order. Requires in_flight() > 0.
   virtual Completion Wait() = 0;
-  // Returns when Wait() need not wait for the disk. Requires that something is in flight. One thread may call it
-  // while another one starts transfers.
+  // Returns when Wait() need not wait for the disk. Requires that something is in flight. One thread may call
+  // it while another one starts transfers.
   virtual void AwaitOne() = 0;
 
   virtual int in_flight() const = 0;

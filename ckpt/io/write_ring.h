@@ -51,7 +51,8 @@ class WriteRing {
   Status Drain() { return Await(Mark()); }
 
  private:
-  // Waits until a write ended, with `lock` of the mutex let go for that long: others acquire and submit meanwhile.
+  // Waits until a write ended, with `lock` of the mutex let go for that long: others acquire and submit
+  // meanwhile.
   void Reap(std::unique_lock<std::mutex>& lock);
 
   const WriteRingOptions options_;
