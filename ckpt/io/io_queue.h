@@ -2,7 +2,7 @@
 //
 // The posix file system serves it by io_uring, or by a few threads of pread and pwrite where the kernel
 // refuses that (containers often do); every other file system by such threads over its own files, so that
-// faults can be injected there too. Used by one thread at a time.
+// faults can be injected there too. Used by one thread at a time, apart from AwaitOne().
 #pragma once
 
 #include <cstddef>
@@ -37,6 +37,9 @@ class IoQueue {
   virtual void Read(File& file, uint64_t offset, std::span<std::byte> bytes, uint64_t tag) = 0;
   // The next transfer to finish, in any order. Requires in_flight() > 0.
   virtual Completion Wait() = 0;
+  // Returns when Wait() need not wait for the disk. Requires that something is in flight. One thread may call
+  // it while another one starts transfers.
+  virtual void AwaitOne() = 0;
 
   virtual int in_flight() const = 0;
   virtual int depth() const = 0;

@@ -80,7 +80,7 @@ Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
 
 // How much of it was filled is not known any more: it waits for Finish().
 Status PagedFile::ReadAgain(uint64_t number, Page& page) {
-  CAIRN_RETURN_IF_ERROR(ring_.Await(ring_.Mark()));
+  CAIRN_RETURN_IF_ERROR(ring_.Drain());
   if (!reader_) {
     CAIRN_ASSIGN_OR_RETURN(reader_, fs_.OpenForRead(path()));
   }
@@ -116,7 +116,7 @@ Status PagedFile::Evict() {
 Status PagedFile::Finish() {
   WritePages(pages_.begin(), pages_.end());
   pages_.clear();
-  CAIRN_RETURN_IF_ERROR(ring_.Await(ring_.Mark()));
+  CAIRN_RETURN_IF_ERROR(ring_.Drain());
   CAIRN_RETURN_IF_ERROR(file_->Allocate(bytes_));
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   return file_->Close();

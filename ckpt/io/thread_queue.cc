@@ -37,6 +37,11 @@ class ThreadQueue final : public IoQueue {
     return completion;
   }
 
+  void AwaitOne() override {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return !completions_.empty(); });
+  }
+
   int in_flight() const override { return in_flight_; }
   int depth() const override { return depth_; }
   const std::string& engine() const override { return engine_; }

@@ -11,17 +11,28 @@ WriteRing::WriteRing(FileSystem& fs, const WriteRingOptions& options)
 
 WriteRing::~WriteRing() { (void)Drain(); }
 
-void WriteRing::Reap() {
+void WriteRing::Reap(std::unique_lock<std::mutex>& lock) {
+  if (reaping_) {
+    reaped_.wait(lock, [this, before = reaps_] { return reaps_ != before; });
+    return;
+  }
+  reaping_ = true;
+  lock.unlock();
+  queue_->AwaitOne();
+  lock.lock();
   IoQueue::Completion done = queue_->Wait();
   if (status_.ok()) status_ = std::move(done.status);
   const auto found = writing_.find(done.tag);
   free_.push_back(std::move(found->second));
   writing_.erase(found);
+  reaping_ = false;
+  ++reaps_;
+  reaped_.notify_all();
 }
 
 std::unique_ptr<WriteRing::Buffer> WriteRing::Acquire() {
-  const std::lock_guard lock(mutex_);
-  if (free_.empty() && queue_->in_flight() == queue_->depth()) Reap();
+  std::unique_lock lock(mutex_);
+  while (free_.empty() && queue_->in_flight() == queue_->depth()) Reap(lock);
   if (free_.empty()) return std::make_unique<Buffer>(options_.buffer_bytes);
   auto buffer = std::move(free_.back());
   free_.pop_back();
@@ -30,8 +41,8 @@ std::unique_ptr<WriteRing::Buffer> WriteRing::Acquire() {
 }
 
 void WriteRing::Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer) {
-  const std::lock_guard lock(mutex_);
-  if (queue_->in_flight() == queue_->depth()) Reap();
+  std::unique_lock lock(mutex_);
+  while (queue_->in_flight() == queue_->depth()) Reap(lock);
   if (!status_.ok()) {
     free_.push_back(std::move(buffer));
     return;
@@ -52,16 +63,8 @@ uint64_t WriteRing::Mark() {
 }
 
 Status WriteRing::Await(uint64_t mark) {
-  while (true) {  // the lock is let go between two writes, for those who submit
-    const std::lock_guard lock(mutex_);
-    if (writing_.empty() || writing_.begin()->first >= mark) return status_;
-    Reap();
-  }
-}
-
-Status WriteRing::Drain() {
-  const std::lock_guard lock(mutex_);
-  while (queue_->in_flight() > 0) Reap();
+  std::unique_lock lock(mutex_);
+  while (!writing_.empty() && writing_.begin()->first < mark) Reap(lock);
   return status_;
 }
 

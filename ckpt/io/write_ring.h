@@ -6,6 +6,7 @@
 // failed. Safe from several threads.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,7 +39,7 @@ class WriteRing {
   // An empty buffer. Waits while too many writes are in flight; buffers that callers hold do not count, so
   // that any number of pieces can be open at once.
   std::unique_ptr<Buffer> Acquire();
-  // Writes the buffer's `size` bytes at `offset` of `file`, which must live until Drain().
+  // Writes the buffer's `size` bytes at `offset` of `file`, which must live until that is awaited.
   void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
   // The first error so far, without waiting.
   Status error();
@@ -46,14 +47,19 @@ class WriteRing {
   // far.
   uint64_t Mark();
   Status Await(uint64_t mark);
-  // Waits until nothing is in flight. The first error so far.
-  Status Drain();
+  // Waits for all writes that were submitted before the call. The first error so far.
+  Status Drain() { return Await(Mark()); }
 
  private:
-  void Reap();  // waits for one write; the mutex is held
+  // Waits until a write ended, with `lock` of the mutex let go for that long: others acquire and submit
+  // meanwhile.
+  void Reap(std::unique_lock<std::mutex>& lock);
 
   const WriteRingOptions options_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // all below
+  std::condition_variable reaped_;
+  bool reaping_ = false;  // a thread waits for the queue; others wait for it
+  uint64_t reaps_ = 0;
   std::map<uint64_t, std::unique_ptr<Buffer>> writing_;  // by tag
   std::vector<std::unique_ptr<Buffer>> free_;
   uint64_t next_tag_ = 0;

@@ -1,9 +1,12 @@
 #include "convert/transfer/stage_writer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <mutex>
 
+#include "ckpt/base/threads.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
@@ -81,12 +84,22 @@ Status StageWriter::Scatter(const Target& target, const Block& block) {
   return status;
 }
 
-Result<std::vector<ShardReceipt>> StageWriter::Finish() {
-  std::vector<ShardReceipt> receipts;
-  for (const auto& shard : shards_) {
-    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, shard->Finish());
-    receipts.push_back(std::move(receipt));
-  }
+Result<std::vector<ShardReceipt>> StageWriter::Finish(int threads) {
+  std::vector<ShardReceipt> receipts(shards_.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  Status first;
+  RunOnThreads(std::min(threads, static_cast<int>(shards_.size())), [&] {
+    for (size_t i = next++; i < shards_.size(); i = next++) {
+      Result<ShardReceipt> receipt = shards_[i]->Finish();
+      const std::lock_guard lock(mutex);
+      if (receipt.ok())
+        receipts[i] = *std::move(receipt);
+      else if (first.ok())
+        first = receipt.status();
+    }
+  });
+  CAIRN_RETURN_IF_ERROR(first);
   return receipts;
 }
 

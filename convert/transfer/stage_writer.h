@@ -41,9 +41,9 @@ class StageWriter {
 
   // The next block of a tensor.
   Status Append(const Block& block);
-  // Call once every tensor is whole. Writes the rest of each shard, and syncs it. Receipts are in order of
-  // rank.
-  Result<std::vector<ShardReceipt>> Finish();
+  // Call once every tensor is whole. Writes the rest of each shard, and syncs it, several at once: the disk
+  // syncs them together. Receipts are in order of rank.
+  Result<std::vector<ShardReceipt>> Finish(int threads);
 
  private:
   explicit StageWriter(const StepPlan& plan);

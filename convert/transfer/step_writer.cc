@@ -274,7 +274,7 @@ class StepWriting final : public BlockTarget {
   }
 
   Status FinishStage(Stage& stage) {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<ShardReceipt> receipts, stage.writer->Finish());
+    CAIRN_ASSIGN_OR_RETURN(std::vector<ShardReceipt> receipts, stage.writer->Finish(transfer_.writer.jobs));
     std::ranges::move(receipts, std::back_inserter(receipts_));
     return OkStatus();
   }

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "ckpt/run/run_dir.h"
+#include "convert/stream/element_sums.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
@@ -64,6 +65,24 @@ TEST(FingerprintTest, FollowsTheFormulaForEveryElementSize) {
     const TensorEntry tensor = VectorOf(dtype, 40'000);
     const std::vector<std::byte> ones(tensor.bytes(), std::byte{0xff});  // the largest products
     EXPECT_EQ(DigestOfValues(tensor, ones), PlainDigest(tensor, ones)) << Name(dtype);
+  }
+}
+
+// The largest elements show an overflow of a lane.
+TEST(ElementSumsTest, BothWaysGiveTheSameSum) {
+  std::mt19937_64 random(5);
+  for (const uint64_t size : {1, 2, 4, 8}) {
+    for (const bool largest : {false, true}) {
+      for (int round = 0; round < 60; ++round) {
+        std::vector<std::byte> bytes(random() % (size << (round % 19)) + 64, std::byte{0xff});
+        if (!largest)
+          for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+        const uint64_t skip = random() % 9, count = (bytes.size() - skip) / size, at = random();
+        EXPECT_TRUE(SumOfElements(size, bytes.data() + skip, count, at) ==
+                    PlainSumOfElements(size, bytes.data() + skip, count, at))
+            << size << " bytes, " << count << " elements";
+      }
+    }
   }
 }
 
