@@ -121,12 +121,12 @@ void Account::AddFile(const TorchFile& file) {
     if (!known || found->second.second.empty()) continue;
     for (const auto& [from, to] : Gaps(std::move(found->second.second), storage.bytes))
       ledgers_[file.name()].claims.push_back(
-          {storage.file_offset + from, storage.file_offset + to, Name(Fate::kUnreferenced)});
+          {storage.file_offset + from, storage.file_offset + to, LabelOf(Fate::kUnreferenced)});
   }
 }
 
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
-  ledgers_[file].claims.push_back({begin, begin + bytes, Name(fate)});
+  ledgers_[file].claims.push_back({begin, begin + bytes, LabelOf(fate)});
   names_.try_emplace({fate, std::move(name)}, true);
 }
 
@@ -179,20 +179,22 @@ Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& ta
   return OkStatus();
 }
 
-std::string_view Account::LabelOf(const TensorEntry& tensor) const {
-  return optimizer_.contains(tensor.spec.name) ? Name(Fate::kOptimizer) : Name(tensor.role);
+Account::Label Account::LabelOf(Fate fate) { return {256 + static_cast<int>(fate), Name(fate)}; }
+
+Account::Label Account::LabelOf(const TensorEntry& tensor) const {
+  if (optimizer_.contains(tensor.spec.name)) return LabelOf(Fate::kOptimizer);
+  return {tensor.role.has_number() ? tensor.role.number() : 255, Name(tensor.role)};
 }
 
 // Which label each array's bytes have; what an array has beyond its parts is padding.
-Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals,
-                            std::vector<std::string_view>& labels) const {
+Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<Label>& labels) const {
   std::vector<std::vector<const ArrayPart*>> parts(catalog.arrays.size());
   for (const ArrayPart& part : catalog.parts) parts[part.array].push_back(&part);
   labels.assign(catalog.arrays.size(), {});
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
     if (parts[i].empty()) {
-      if (replicas_.contains(i)) labels[i] = Name(Fate::kReplica);
+      if (replicas_.contains(i)) labels[i] = LabelOf(Fate::kReplica);
       continue;
     }
     const TensorEntry& tensor = catalog.tensors[parts[i][0]->tensor];
@@ -204,7 +206,7 @@ Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals,
     if (left == 0 || replicas_.contains(i)) continue;
     if (tensor.spec.pad_multiple == 0) return Corrupt("{} elements of {} are in no tensor", left, array.name);
     totals[labels[i]].second -= left * SizeOf(array.dtype);
-    auto& padding = totals[Name(Fate::kPadding)];
+    auto& padding = totals[LabelOf(Fate::kPadding)];
     padding.first += 1;
     padding.second += left * SizeOf(array.dtype);
   }
@@ -238,15 +240,15 @@ Status Account::Settle(const std::string& file, Ledger ledger, Totals& totals) {
 Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   std::map<std::string, Ledger> ledgers = ledgers_;
   Totals totals;
-  std::vector<std::string_view> labels;
+  std::vector<Label> labels;
   for (const TensorEntry& tensor : catalog.tensors) ++totals[LabelOf(tensor)].first;
-  for (const auto& [what, there] : names_) ++totals[Name(what.first)].first;
+  for (const auto& [what, there] : names_) ++totals[LabelOf(what.first)].first;
   CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, totals, labels));
-  totals[Name(Fate::kReplica)].first += replicas_.size();
+  totals[LabelOf(Fate::kReplica)].first += replicas_.size();
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
     for (const StoredExtent& extent : array.extents) {
-      if (labels[i].empty()) break;
+      if (labels[i].order < 0) break;
       ledgers[catalog.files[extent.file]].claims.push_back(
           {extent.file_offset, extent.file_offset + extent.range.size() * SizeOf(array.dtype), labels[i]});
     }
@@ -261,7 +263,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   nlohmann::json parts = nlohmann::json::object(), in_no_tensor = nlohmann::json::array();
   for (const auto& [label, total] : totals) {
     if (total.first == 0 && total.second == 0) continue;
-    parts[std::string(label)] = {{"count", total.first}, {"bytes", total.second}};
+    parts[std::string(label.name)] = {{"count", total.first}, {"bytes", total.second}};
   }
   for (const auto& [what, there] : names_)
     if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames)

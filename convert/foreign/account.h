@@ -6,6 +6,7 @@
 // neither is an error, so a reader that forgets a tensor cannot be silent.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -70,19 +71,25 @@ class Account {
     uint64_t begin, end;
     std::string name;
   };
+  // A role or a fate. Where claims overlap the first one counts: a role before the fates.
+  struct Label {
+    int order = -1;
+    std::string_view name;
+    auto operator<=>(const Label&) const = default;
+  };
   struct Claim {
     uint64_t begin, end;
-    std::string_view label;  // the name of a role or of a fate
+    Label label;
   };
   struct Ledger {  // of a file
     std::vector<Storage> storages;
     std::vector<Claim> claims;
   };
-  using Totals = std::map<std::string_view, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
+  using Totals = std::map<Label, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
 
-  std::string_view LabelOf(const TensorEntry& tensor) const;
-  Status CheckArrays(const StoredCatalog& catalog, Totals& totals,
-                     std::vector<std::string_view>& labels) const;
+  static Label LabelOf(Fate fate);
+  Label LabelOf(const TensorEntry& tensor) const;
+  Status CheckArrays(const StoredCatalog& catalog, Totals& totals, std::vector<Label>& labels) const;
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;

@@ -136,7 +136,7 @@ Fingerprints TensorStream::SourceFingerprints() const {
   std::vector<NamedFingerprint> tensors;
   for (const auto& [tensor, sum] : source_sums_) {
     const TensorEntry& entry = source_.catalog().tensors[tensor];
-    tensors.push_back({DisplayName(entry), sum.sum.Finish(entry)});
+    if (entry.role != Role::kRng) tensors.push_back({DisplayName(entry), sum.sum.Finish(entry)});
   }
   return Combine(std::move(tensors));
 }

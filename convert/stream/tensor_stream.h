@@ -72,7 +72,7 @@ class TensorStream {
   bool overflowed() const;
   // The counts of the first tensors so far. Values that keep their type are counted as elements alone.
   std::vector<TransferredTensor> Counts(size_t tensors) const;
-  // Over the source's tensors that were read.
+  // Over the source's tensors that were read, without random states.
   Fingerprints SourceFingerprints() const;
 
   // The sum of the values written to a tensor so far. Another thread may ask for a tensor that is whole.

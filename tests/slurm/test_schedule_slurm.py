@@ -138,7 +138,7 @@ class ScheduleSlurmTest(unittest.TestCase):
 
     def test_an_install_replaces_and_a_run_by_hand_waits_for_nothing(self):
         chain, job = self.held_run()
-        self.assertIn("would cancel job", chain.schedule("--install", "--dry-run"))
+        self.assertIn("would cancel waiting job", chain.schedule("--install", "--dry-run"))
         second = chain.install("--every-hours", "36")
         third = chain.install("--every-hours", "36")
         self.assertEqual(chain.waiting(), [third])
