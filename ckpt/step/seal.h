@@ -17,7 +17,7 @@ struct StepInfo {
   nlohmann::json history = nlohmann::json::array();
   std::vector<int64_t> branches = {};  // BranchesOf() (ckpt/run/branch.h); a copied step has its source's
 
-  // Of a step that is made from another one, for a topology.
+  // The facts of a step that is made from another one, for a topology.
   static StepInfo Of(const Manifest& source, const Topology& topology);
 };
 

@@ -2,7 +2,7 @@
 // stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
 // native step.
 //
-// Of the source only those tensors are read. Finite values that would become infinite make it fail, unless
+// Reads only those tensors. Finite values that would become infinite make it fail, unless
 // they are to be saturated; either way each tensor's count is reported.
 #pragma once
 

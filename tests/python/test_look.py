@@ -442,7 +442,7 @@ class TroubleTest(unittest.TestCase):
         with cairn.open(file, from_="safetensors") as checkpoint:
             self.assertEqual(checkpoint["model.extra"].numpy().tolist(), [1, 1, 1])
         self.assertTrue(cairn.diff(path, HERE / "run", allow=["*.extra"], ignore=["optimizer"]).equal)
-        for options, says in (({"from_": "zip"}, "format zip is unknown"), ({"replicas": "most"}, "replicas=most"), ({"true_vocab_size": -1}, "rows")):
+        for options, says in (({"from_": "zip"}, "zip is unknown"), ({"replicas": "most"}, "replicas=most"), ({"true_vocab_size": -1}, "rows")):
             with self.subTest(**options), self.assertRaisesRegex(ValueError, says):
                 cairn.open(path, **options)
 

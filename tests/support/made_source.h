@@ -26,7 +26,7 @@ class MadeSource final : public CheckpointSource {
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_.emplace(WholeRegions(catalog_)); }
   const std::string& directory() const override { return directory_; }
-  // Of contiguous boxes.
+  // Requires a contiguous box.
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
     const TensorEntry& entry = catalog_.tensors[tensor];
     fill_(entry, FlatIndex(Box::Whole(entry.spec.shape), box.offset), out);

@@ -34,7 +34,7 @@ constexpr const char* kPredictionColumns[] = {
     "mem_gb_pred",    "sec_per_it_pred",    "tflops_pred",        "fits",           "mem_gb_pred_lo",
     "mem_gb_pred_hi", "sec_per_it_pred_lo", "sec_per_it_pred_hi", "fit_probability"};
 
-// Of kPredictionColumns.
+// Columns of kPredictionColumns.
 std::vector<std::string> PredictionCells(const Prediction& p) {
   const auto number = [](double value) { return fmt::format("{:.2f}", value); };
   return {number(p.memory_gb.value), number(p.seconds.value), number(p.tflops),

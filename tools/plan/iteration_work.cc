@@ -110,7 +110,7 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // Of the stage that holds most. The first and the last also hold the embedding.
+  // The work of the stage that holds most. The first and the last also hold the embedding.
   double StageParams() const {
     const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
     if (setup_.first_layers == 0 && setup_.last_layers == 0)

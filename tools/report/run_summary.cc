@@ -88,7 +88,7 @@ class Times {
   }
 
  private:
-  // Of each log line with a time.
+  // One for each log line with a time.
   template <typename Value>
   double Sum(const Value& value) const {
     double sum = 0;
