@@ -124,10 +124,12 @@ int __wrap_open(const char* path, int flags, mode_t mode) {
   return cairn::Through(Call::kOpen, [&] { return __real_open(path, flags, mode); });
 }
 ssize_t __wrap_pwrite(int fd, const void* data, size_t bytes, off_t offset) {
-  return cairn::TransferBytes(Call::kWrite, bytes, [&](size_t n) { return __real_pwrite(fd, data, n, offset); });
+  return cairn::TransferBytes(Call::kWrite, bytes,
+                              [&](size_t n) { return __real_pwrite(fd, data, n, offset); });
 }
 ssize_t __wrap_pread(int fd, void* data, size_t bytes, off_t offset) {
-  return cairn::TransferBytes(Call::kRead, bytes, [&](size_t n) { return __real_pread(fd, data, n, offset); });
+  return cairn::TransferBytes(Call::kRead, bytes,
+                              [&](size_t n) { return __real_pread(fd, data, n, offset); });
 }
 int __wrap_fsync(int fd) {
   const int result = cairn::Through(Call::kSync, [&] { return __real_fsync(fd); });

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ckpt/run/committer.h"
-#include "ckpt/run/run_dir.h"
 #include "ckpt/run/rank_team.h"
+#include "ckpt/run/run_dir.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/state_dict.h"
