@@ -20,7 +20,7 @@ Architecture Gemma2();
 
 std::span<const Architecture> Architectures();
 
-// Null if there is no table of that name.
+// Null for an unknown name.
 const Architecture* FindArchitecture(const std::string& name);
 
 }  // namespace cairn

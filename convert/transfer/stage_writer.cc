@@ -33,7 +33,7 @@ StageWriter::StageWriter(const StepPlan& plan)
 Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRing& ring,
                                                          const std::string& directory,
                                                          const StepIdentity& identity, const StepPlan& plan,
-                                                         int stage, Direct direct, Existing existing) {
+                                                         int stage, Direct direct) {
   std::unique_ptr<StageWriter> writer(new StageWriter(plan));
   for (PlannedShard& planned : plan.Stage(stage)) {
     for (size_t i = 0; i < planned.pieces.size(); ++i) {
@@ -43,7 +43,7 @@ Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRi
     CAIRN_ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(fs, ring, directory,
                                                            {ShardName(planned.rank), identity, plan.tensors(),
                                                             std::move(planned.pieces)},
-                                                           direct, existing));
+                                                           direct, Existing::kResume));
     writer->shards_.push_back(std::move(shard));
   }
   for (uint32_t i = 0; i < writer->targets_.size(); ++i)

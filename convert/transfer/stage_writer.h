@@ -26,12 +26,12 @@ class StageWriter {
     FlatRange range;
   };
 
-  // Lays out the stage's shards in `directory` and creates them. `ring` and `plan` must outlive it.
+  // Lays out the stage's shards in `directory` and creates them, or opens those that are there. `ring` and
+  // `plan` must outlive it.
   static Result<std::unique_ptr<StageWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                      const std::string& directory,
                                                      const StepIdentity& identity, const StepPlan& plan,
-                                                     int stage, Direct direct,
-                                                     Existing existing = Existing::kRefuse);
+                                                     int stage, Direct direct);
 
   // The tensors that have pieces here, in catalog order.
   const std::vector<uint32_t>& tensors() const { return tensors_; }

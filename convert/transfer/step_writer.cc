@@ -110,9 +110,8 @@ class StepWriting final : public BlockTarget {
   Result<std::shared_ptr<Stage>> OpenStage(int index) {
     auto stage = std::make_shared<Stage>();
     stage->index = index;
-    CAIRN_ASSIGN_OR_RETURN(stage->writer,
-                           StageWriter::Create(fs_, *ring_, directory_, target_.info.identity, plan_, index,
-                                               transfer_.writer.direct, Existing::kResume));
+    CAIRN_ASSIGN_OR_RETURN(stage->writer, StageWriter::Create(fs_, *ring_, directory_, target_.info.identity,
+                                                              plan_, index, transfer_.writer.direct));
     stage->units = UnitsOf(stage->writer->tensors());
     return stage;
   }

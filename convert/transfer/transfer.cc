@@ -87,6 +87,20 @@ Result<TransferCost> CostOf(const Transfer& transfer, const FilesTarget& target)
   return cost;
 }
 
+// A source that is about to be streamed in a window of memory. Drops its cache at the end.
+class CachedSource {
+ public:
+  CachedSource(CheckpointSource& source, uint64_t max_memory) : source_(source) {
+    source_.SetCacheBytes(ReaderCacheFor(max_memory));
+  }
+  ~CachedSource() { source_.SetCacheBytes(0); }
+  CachedSource(const CachedSource&) = delete;
+  CachedSource& operator=(const CachedSource&) = delete;
+
+ private:
+  CheckpointSource& source_;
+};
+
 class NullTarget final : public BlockTarget {
  public:
   Status Write(const Block&) override { return OkStatus(); }

@@ -81,8 +81,8 @@ struct Transfer {
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time
 
-  Transfer(CheckpointSource& from, std::variant<StepTarget, FilesTarget> to)
-      : source(from), target(std::move(to)) {}
+  Transfer(CheckpointSource& from, std::variant<StepTarget, FilesTarget> to, WriterOptions how = {})
+      : source(from), target(std::move(to)), writer(std::move(how)) {}
 
   const std::vector<WrittenTensor>& tensors() const;
 

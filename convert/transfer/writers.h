@@ -5,20 +5,6 @@
 
 namespace cairn {
 
-// A source that is about to be streamed in a window of memory. Drops its cache at the end.
-class CachedSource {
- public:
-  CachedSource(CheckpointSource& source, uint64_t max_memory) : source_(source) {
-    source_.SetCacheBytes(ReaderCacheFor(max_memory));
-  }
-  ~CachedSource() { source_.SetCacheBytes(0); }
-  CachedSource(const CachedSource&) = delete;
-  CachedSource& operator=(const CachedSource&) = delete;
-
- private:
-  CheckpointSource& source_;
-};
-
 // The stream of the transfer's tensors. `advance` gets the bytes of each block.
 TensorStream StreamOf(const Transfer& transfer, const std::function<void(uint64_t)>& advance);
 // The counts and sums of a stream that has ended.

@@ -35,20 +35,12 @@ Result<Transfer> PlanExport(CheckpointSource& source, const System& format, cons
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({.name = "cairn.json", .bytes = bytes, .text = std::move(record)});
-  Transfer transfer(source, FilesTarget{.files = std::move(plan.target),
-                                        .reader = std::string(format.reader),
-                                        .directory = plan.directory});
-  transfer.writer = options.writer;
+  FilesTarget files{
+      .files = std::move(plan.target), .reader = std::string(format.reader), .directory = plan.directory};
+  Transfer transfer(source, std::move(files), options.writer);
   transfer.cast.refuse_overflow = true;
   transfer.notes = std::move(plan.notes);
-  transfer.progress = options.progress;
   return transfer;
-}
-
-Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                              const std::string& target, const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanExport(source, format, options));
-  return transfer.Run(fs, target);
 }
 
 }  // namespace cairn

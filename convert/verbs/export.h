@@ -4,8 +4,6 @@
 // state that could not be carried.
 #pragma once
 
-#include <functional>
-
 #include "convert/formats/systems.h"
 #include "convert/transfer/transfer.h"
 
@@ -14,16 +12,10 @@ namespace cairn {
 struct ExportOptions {
   TargetOptions target;
   WriterOptions writer;
-  std::function<void(uint64_t)> progress;  // told the bytes done of TransferCost::moved_bytes; may be empty
 };
 
-// The notes say what cannot be carried. Errors: InvalidArgument and NotSupported if the format cannot hold
-// the checkpoint at that topology.
+// The notes say what cannot be carried. Values beyond the range of the chosen type end the run. Errors:
+// InvalidArgument and NotSupported if the format cannot hold the checkpoint at that topology.
 Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options);
-
-// Plans and runs: makes the directory `target`. Errors: those of PlanExport and Transfer::Run; values beyond
-// the range of the chosen type are refused.
-Result<TransferResult> Export(FileSystem& fs, CheckpointSource& source, const System& format,
-                              const std::string& target, const ExportOptions& options);
 
 }  // namespace cairn

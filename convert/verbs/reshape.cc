@@ -47,24 +47,16 @@ Result<Transfer> PlanReshape(CheckpointSource& source, const ReshapeOptions& opt
     info.history.push_back({{"verb", "reshape"}, {"allowed", nlohmann::json::array({"no-read-back"})}});
   std::vector<WrittenTensor> tensors;
   for (uint32_t i = 0; i < plan.tensors().size(); ++i) tensors.push_back({i, plan.tensors()[i]});
-  Transfer transfer(source, StepTarget{.info = std::move(info),
-                                       .tensors = std::move(tensors),
-                                       .plan = std::move(plan),
-                                       .job = fmt::format("{}|{}|{}", EncodeManifest(source.manifest()),
-                                                          ToString(options.target), options.vocab_multiple),
-                                       .resume = options.resume,
-                                       .read_back = options.read_back,
-                                       .unit_bytes = options.unit_bytes,
-                                       .team = options.team});
-  transfer.writer = options.writer;
-  transfer.progress = options.progress;
-  return transfer;
-}
-
-Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-                               const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanReshape(source, options));
-  return transfer.Run(fs, run_dir);
+  StepTarget target{.info = std::move(info),
+                    .tensors = std::move(tensors),
+                    .plan = std::move(plan),
+                    .job = fmt::format("{}|{}|{}", EncodeManifest(source.manifest()),
+                                       ToString(options.target), options.vocab_multiple),
+                    .resume = options.resume,
+                    .read_back = options.read_back,
+                    .unit_bytes = options.unit_bytes,
+                    .team = options.team};
+  return Transfer(source, std::move(target), options.writer);
 }
 
 }  // namespace cairn

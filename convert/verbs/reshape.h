@@ -5,9 +5,6 @@
 // run can be resumed, and several processes can share the work (transfer.h): the bytes are always the same.
 #pragma once
 
-#include <functional>
-#include <string>
-
 #include "convert/transfer/transfer.h"
 
 namespace cairn {
@@ -23,19 +20,12 @@ struct ReshapeOptions {
   bool read_back = true;
   uint64_t unit_bytes = 0;  // of tensors, at least; 0: by their sum. The same on all ranks
   RankTeam team;
-  // Gets the bytes done of TransferCost::moved_bytes, from any thread, one at a time. May be empty.
-  std::function<void(uint64_t)> progress;
 };
 
 // The pieces of the target. Errors: InvalidArgument if the topology does not fit the model.
 Result<StepPlan> PlanShards(const CheckpointSource& source, const ReshapeOptions& options);
 
-// Errors: those of PlanShards.
+// Writes RUN/step-N, with the step number of the source. Errors: those of PlanShards.
 Result<Transfer> PlanReshape(CheckpointSource& source, const ReshapeOptions& options);
-
-// Plans and runs: writes `run_dir`/step-N, with the step number of the source. Errors: those of PlanReshape
-// and Transfer::Run.
-Result<TransferResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-                               const ReshapeOptions& options);
 
 }  // namespace cairn

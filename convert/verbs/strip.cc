@@ -209,19 +209,11 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
   const bool native = options.format == StripFormat::kNative;
   CAIRN_ASSIGN_OR_RETURN(auto target,
                          native ? PlanStep(source, plan, options) : PlanFiles(source, plan, options));
-  Transfer transfer(source, std::move(target));
-  transfer.writer = options.writer;
+  Transfer transfer(source, std::move(target), options.writer);
   transfer.cast.on_overflow = options.on_overflow;
   transfer.reported = plan.parameters;
   transfer.notes = std::move(plan.notes);
-  transfer.progress = options.progress;
   return transfer;
-}
-
-Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                             const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(source, options));
-  return transfer.Run(fs, target);
 }
 
 std::set<std::string> OrphanStates(const TensorTable& table) {

@@ -6,7 +6,6 @@
 // they are to be saturated; either way each tensor's count is reported.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,17 +28,11 @@ struct StripOptions {
   FileCopies copies;                 // files beside safetensors: a tokenizer
   std::string command;               // that asks for it, for the metadata; without paths
   WriterOptions writer;
-  std::function<void(uint64_t)> progress;  // told the bytes done of TransferCost::moved_bytes; may be empty
 };
 
-// Errors: NotSupported (architecture, dtype); Corrupt (tensors that are not the model's); InvalidArgument (a
-// glob that matches nothing).
+// Makes a directory of files; for kNative RUN/step-N. Errors: NotSupported (architecture, dtype); Corrupt
+// (tensors that are not the model's); InvalidArgument (a glob that matches nothing).
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options);
-
-// Plans and runs: makes the directory `target`; for kNative `target`/step-N. Errors: those of PlanStrip and
-// Transfer::Run.
-Result<TransferResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
-                             const StripOptions& options);
 
 // Parameters that have optimizer states but no weight, because the training fused weights for its optimizer
 // alone. A release does not need them.

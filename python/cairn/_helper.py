@@ -226,7 +226,7 @@ _starting = threading.Lock()
 
 
 def helper() -> Helper:
-    """This process's helper, started if there is none. Raises FileNotFoundError if the program does not exist."""
+    """Returns this process's helper, and starts it the first time. Raises FileNotFoundError if the program does not exist."""
     global _current
     with _starting:
         if _current is None or not _current.alive:

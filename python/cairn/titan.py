@@ -53,7 +53,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         """Store tensors compressed."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
-        # Without asynchronous DCP there is no gloo group; without retention no thread that removes everything named step-N.
+        # Turns off asynchronous DCP, which makes a gloo group, and retention, whose thread removes everything named step-N.
         without: dict[str, Any] = {"async_mode": "disabled", "keep_latest_k": 0}
         super().__init__(dataclasses.replace(config, **without), **parts)
         if not self.enable:

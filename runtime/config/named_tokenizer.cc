@@ -3,7 +3,7 @@
 namespace cairn {
 namespace {
 
-// The tokenizer that `cairn data` leaves next to the data; empty if there is none.
+// The tokenizer that `cairn data` leaves next to the data. Empty if the data has none.
 std::string PlaceBesideData(const TrainConfig& config) {
   const std::string place = config.data_path.empty() ? "" : config.data_path.back() + ".tokenizer";
   return place.empty() || !FileSystem::Posix().Stat(place).ok() ? "" : place;

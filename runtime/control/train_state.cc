@@ -31,7 +31,7 @@ int64_t CountOf(const nlohmann::json& json, std::initializer_list<const char*> n
   return fallback;
 }
 
-// Empty if there is no such list, or if it has other values.
+// The list of this name. Empty if it is missing or holds other values.
 template <typename Each>
 std::vector<Each> ListOf(const nlohmann::json& json, const char* name, bool (*fits)(const nlohmann::json&)) {
   const auto found = json.find(name);

@@ -67,7 +67,7 @@ struct CudaSnapshotOptions {
 };
 
 // Loads libcairn_cuda.so from the directory of the program and allocates the slots: slots * slot_bytes * 1.01
-// and a sixteenth of a slot. Errors: NotSupported if the module is not built or there is no usable GPU;
+// and a sixteenth of a slot. Errors: NotSupported if the module was not built or no GPU is usable;
 // NoSpace.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options = {});
 

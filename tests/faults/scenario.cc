@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <map>
 
-#include "convert/verbs/reshape.h"
+#include "tests/support/transfers.h"
 #include "tools/archive/bundle/bundler.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/delete.h"

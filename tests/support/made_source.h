@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-class MadeSource final : public CheckpointSource {
+class MadeSource : public CheckpointSource {
  public:
   // Fills `out` with elements of a tensor, from row-major index `begin` on.
   using Fill = std::function<void(const TensorEntry& tensor, uint64_t begin, std::span<std::byte> out)>;
@@ -20,6 +20,8 @@ class MadeSource final : public CheckpointSource {
     manifest_.run = info.identity.run;
     manifest_.step = info.identity.step;
     manifest_.topology = info.topology;
+    manifest_.model = info.model;
+    manifest_.state = info.state;
     catalog_.tensors = std::move(tensors);
   }
   const Manifest& manifest() const override { return manifest_; }
@@ -35,9 +37,11 @@ class MadeSource final : public CheckpointSource {
   void SetCacheBytes(uint64_t) override {}
   uint64_t bytes_read() const override { return 0; }
 
- private:
+ protected:
   Manifest manifest_;
   TensorTable catalog_;
+
+ private:
   Fill fill_;
   mutable std::optional<RegionList> regions_;
   std::string directory_ = "made";

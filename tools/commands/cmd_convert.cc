@@ -58,8 +58,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
                                          .local_spec = arguments.local_spec,
                                          .param_groups = arguments.param_groups,
                                          .allow_optimizer = FitsAnyGlob("optimizer", flags.open.allow)},
-                              .writer = flags.writer,
-                              .progress = {}};
+                              .writer = flags.writer};
   return RunExport(opened, *FindSystem(arguments.format), options, flags);
 }
 

@@ -132,8 +132,7 @@ Result<int> RunReshape(const OpenedSource& opened, const ReshapeFlags& flags, co
       .vocab_multiple = flags.vocab_multiple,
       .resume = flags.resume,
       .read_back = !flags.no_read_back,
-      .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
-      .progress = {}};
+      .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); })};
   options.writer.beside = tokenizer;
   if (flags.is_virtual) return RunVirtually(opened, flags.transfer, options);
   CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanReshape(source, options));

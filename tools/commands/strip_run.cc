@@ -8,13 +8,13 @@
 
 #include "ckpt/base/proc_memory.h"
 #include "convert/foreign/config_model.h"
+#include "tools/cli/dry_run.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
-#include "tools/cli/writer_flags.h"
 #include "tools/commands/step_tokenizer.h"
 
 namespace cairn {

@@ -7,10 +7,10 @@
 #include "ckpt/base/stopwatch.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/choices.h"
+#include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
-#include "tools/cli/writer_flags.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {

@@ -32,7 +32,7 @@ Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std:
 // Errors: NotFound if `latest` names a directory that is not there; NotSupported for mixtures of experts.
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
 
-// Checks that the ranks that the model states tell of have their files. `names`: of the files in `directory`.
+// Checks that every rank in the model states has its files. `names`: the files of `directory`.
 Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
                            const std::vector<std::string>& names);
 

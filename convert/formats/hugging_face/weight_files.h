@@ -29,8 +29,8 @@ Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path
 // The same of pytorch_model.bin, whose pickles are read without being run.
 Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path);
 
-// Checks that the shards that other names and indices tell of are there, with the tensors that an index
-// names. `names`: of the files in `directory`.
+// Checks that no shard of a numbered set or of an index is missing, and that each holds the tensors that the
+// index lists. `names`: the files of `directory`.
 Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names);
 
 }  // namespace cairn

@@ -166,7 +166,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
 
 def _leave_meta(container: Any, name: str = "") -> None:
-    """Puts a tensor on the job's device if it is on the meta device, as DCP does. Raises LoadMismatch if there is no job."""
+    """Puts a tensor on the job's device if it is on the meta device, as DCP does. Raises LoadMismatch outside of a job."""
     if not isinstance(container, (MutableMapping, list)):
         return
     for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):

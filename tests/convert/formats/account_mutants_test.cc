@@ -9,12 +9,11 @@
 #include "convert/foreign/account.h"
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
-#include "convert/verbs/export.h"
-#include "convert/verbs/strip.h"
 #include "tests/support/edited_torch.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 
 namespace cairn {
 namespace {
@@ -81,9 +80,8 @@ class AccountMutants : public testing::TestWithParam<Written> {
     recipe.packed = recipe.split_master = true;
     ASSERT_TRUE(MakeStep(Fs(), dir_ / "run", recipe).ok());
     const auto source = Open(dir_ / "run");
-    const auto done =
-        Export(Fs(), *source, *FindSystem(GetParam().format), out_,
-               {.target = {.topology = GetParam().topology, .dtype = {}}, .writer = {}, .progress = {}});
+    const auto done = Export(Fs(), *source, *FindSystem(GetParam().format), out_,
+                             {.target = {.topology = GetParam().topology, .dtype = {}}, .writer = {}});
     ASSERT_TRUE(done.ok()) << done.status().message();
     whole_ = ReadingOf(out_);
     ASSERT_EQ(whole_.error, "");
@@ -143,7 +141,7 @@ TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
-                           {.target = {.topology = {.zero = 1}, .dtype = {}}, .writer = {}, .progress = {}});
+                           {.target = {.topology = {.zero = 1}, .dtype = {}}, .writer = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   const std::string path = dir / "out/global_step100/mp_rank_00_model_states.pt";
   EditedTorch file(Fs(), path);
@@ -163,7 +161,7 @@ TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const Topology topology{.tp = 2, .dp = 2, .zero = 1};
   const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
-                           {.target = {.topology = topology, .dtype = {}}, .writer = {}, .progress = {}});
+                           {.target = {.topology = topology, .dtype = {}}, .writer = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   std::vector<nlohmann::json> states;
   for (const int rank : {0, 1}) {  // the second one's is found when the first one's is read

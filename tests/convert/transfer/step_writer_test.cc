@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "convert/transfer/transfer.h"
-#include "convert/verbs/strip.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/overtaking_file_system.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 #include "tests/support/wrapped_file_system.h"
 
 namespace cairn {

@@ -85,13 +85,11 @@ TEST(TransferTest, ProgressEndsAtTheCost) {
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2}, {.tp = 2, .pp = 2})).ok());
   const auto source = Open(dir / "run");
   std::vector<Transfer> transfers;
-  transfers.push_back(PlanReshape(*source, {.target = {.dp = 2}, .writer = {}, .progress = {}}).value());
-  transfers.push_back(
-      PlanReshape(*source, {.target = {.tp = 2}, .writer = {}, .read_back = false, .progress = {}}).value());
+  transfers.push_back(PlanReshape(*source, {.target = {.dp = 2}, .writer = {}}).value());
+  transfers.push_back(PlanReshape(*source, {.target = {.tp = 2}, .writer = {}, .read_back = false}).value());
   transfers.push_back(PlanStrip(*source, {.format = StripFormat::kNative}).value());
   transfers.push_back(PlanStrip(*source, {.format = StripFormat::kSafetensors}).value());
-  transfers.push_back(
-      PlanExport(*source, *FindSystem("dcp"), {.target = {}, .writer = {}, .progress = {}}).value());
+  transfers.push_back(PlanExport(*source, *FindSystem("dcp"), {.target = {}, .writer = {}}).value());
   int number = 0;
   for (Transfer& transfer : transfers) {
     uint64_t done = 0;

@@ -11,11 +11,11 @@
 #include "convert/families/families.h"
 #include "convert/formats/systems.h"
 #include "convert/stream/fingerprint.h"
-#include "convert/verbs/reshape.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 
 namespace cairn {
 namespace {
@@ -108,10 +108,9 @@ TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
     const auto source = OpenStep(run);
     const Topology topology = RandomTopology(model.layers, random);
     SCOPED_TRACE(ToString(topology));
-    const auto result = Export(Fs(), *source, *format, out,
-                               {.target = {.topology = topology, .dtype = {}, .local_spec = round % 2 == 0},
-                                .writer = {},
-                                .progress = {}});
+    const auto result =
+        Export(Fs(), *source, *format, out,
+               {.target = {.topology = topology, .dtype = {}, .local_spec = round % 2 == 0}, .writer = {}});
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_TRUE(Fs().Stat(out + "/cairn.json").ok());
     auto written = OpenForeign(Fs(), out);  // recognised from its files
@@ -121,8 +120,8 @@ TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
     EXPECT_EQ(IntField((*written)->manifest().state, "consumed_samples"), 800);
     const Topology other{
         .tp = 1 << random() % 3, .pp = 1 + static_cast<int>(random() % model.layers), .dp = 2};
-    const auto back = Reshape(Fs(), **written, dir_ / fmt::format("back{}", round),
-                              {.target = other, .writer = {}, .progress = {}});
+    const auto back =
+        Reshape(Fs(), **written, dir_ / fmt::format("back{}", round), {.target = other, .writer = {}});
     ASSERT_TRUE(back.ok()) << back.status().message();
     ASSERT_EQ(ToHex(back->fingerprints.overall), FingerprintText(*source));
     std::filesystem::remove_all(run);
@@ -137,9 +136,8 @@ TEST_P(ExportTest, AFailureAtAnyOperationLeavesNothing) {
   const auto attempt = [&](int64_t budget) {
     const std::string out = dir_ / fmt::format("out{}", budget);
     faulty.SetBudget(budget);
-    const auto result =
-        Export(faulty, *OpenStep(dir_ / "run"), *FindSystem(GetParam().format), out,
-               {.target = {.topology = {.tp = 2}, .dtype = {}}, .writer = {}, .progress = {}});
+    const auto result = Export(faulty, *OpenStep(dir_ / "run"), *FindSystem(GetParam().format), out,
+                               {.target = {.topology = {.tp = 2}, .dtype = {}}, .writer = {}});
     EXPECT_EQ(Fs().Stat(out).ok(), result.ok()) << budget;
     return result.ok();
   };
@@ -170,8 +168,8 @@ class RefusalTest : public testing::Test {
                       StepRecipe recipe = RecipeOf({}, {})) {
     const std::string run = dir_ / fmt::format("run{}", runs_++);
     EXPECT_TRUE(MakeStep(Fs(), run, recipe).ok());
-    const auto result = Export(Fs(), *OpenStep(run), *FindSystem(format), dir_ / "out",
-                               {.target = options, .writer = {}, .progress = {}});
+    const auto result =
+        Export(Fs(), *OpenStep(run), *FindSystem(format), dir_ / "out", {.target = options, .writer = {}});
     EXPECT_FALSE(Fs().Stat(dir_ / "out").ok());
     return result.status().message();
   }

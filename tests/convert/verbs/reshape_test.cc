@@ -19,6 +19,7 @@
 #include "tests/support/overtaking_file_system.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 
 namespace cairn {
 namespace {
@@ -227,8 +228,7 @@ class NearlyFullFileSystem final : public UnsyncedFileSystem {
 
 TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
   NearlyFullFileSystem full;
-  const auto result =
-      Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}, .progress = {}});
+  const auto result = Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kNoSpace);
   EXPECT_NE(result.status().message().find("12345 are free"), std::string::npos) << result.status().message();
@@ -242,8 +242,7 @@ TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
   const auto attempt = [&](int64_t budget) {
     const std::string run = dir_ / fmt::format("b{}", budget);
     faulty.SetBudget(budget);
-    const bool ok =
-        Reshape(faulty, *Open(dir_ / "a"), run, {.target = target, .writer = {}, .progress = {}}).ok();
+    const bool ok = Reshape(faulty, *Open(dir_ / "a"), run, {.target = target, .writer = {}}).ok();
     const auto steps = ListSteps(Fs(), run);
     EXPECT_TRUE(steps.ok());
     EXPECT_LE(ok, !steps->empty());
@@ -273,7 +272,7 @@ TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
   TempDir dir;
   ASSERT_TRUE(
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
-  const ReshapeOptions options{.target = {.tp = 1, .pp = 2, .dp = 4}, .writer = {}, .progress = {}};
+  const ReshapeOptions options{.target = {.tp = 1, .pp = 2, .dp = 4}, .writer = {}};
   const auto source = Open(dir / "a");
   const auto cost = PlanReshape(*source, options)->Cost();
   ASSERT_TRUE(cost.ok());
@@ -382,9 +381,8 @@ std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&
 TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
   TransferResult result;
   const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
-    const auto mine =
-        Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
-                {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}});
+    const auto mine = Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
+                              {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team});
     if (mine.ok() && team.leads()) result = *mine;
     return mine.status();
   });
@@ -412,7 +410,7 @@ TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
     const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
       FileSystem& fs = team.rank == failing ? static_cast<FileSystem&>(full) : Fs();
       return Reshape(fs, *Open(dir_ / "a"), dir_ / "b",
-                     {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}})
+                     {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team})
           .status();
     });
     for (const Status& status : outcomes) EXPECT_FALSE(status.ok());

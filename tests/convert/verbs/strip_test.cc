@@ -12,6 +12,7 @@
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 #include "tests/support/wrapped_file_system.h"
 
 namespace cairn {

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
-#include "convert/verbs/strip.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 #include "tools/check/verify_record.h"
 
 namespace cairn {

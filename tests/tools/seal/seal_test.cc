@@ -10,12 +10,12 @@
 #include <fstream>
 
 #include "convert/formats/systems.h"
-#include "convert/verbs/export.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/restore.h"
 #include "tools/seal/seal_check.h"
@@ -53,7 +53,7 @@ class SealTest : public testing::Test {
     Topology topology{.tp = 2, .pp = 2, .dp = 2};
     topology.zero = universal || format == "dcp" ? 0 : 1;
     const auto made = Export(Fs(), *Open(dir_ / ("native-" + name)), *FindSystem(format), dir_ / name,
-                             {.target = {.topology = topology, .dtype = {}}, .writer = {}, .progress = {}});
+                             {.target = {.topology = topology, .dtype = {}}, .writer = {}});
     EXPECT_TRUE(made.ok()) << made.status().message();
     const auto steps = ListForeignSteps(Disk(), dir_ / name);
     EXPECT_TRUE(steps.ok() && steps->size() == 1) << format;

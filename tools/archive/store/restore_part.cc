@@ -22,7 +22,8 @@ Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
   {
     const PartialDir run =  // around the step, and gone again without it
         PartialDir::Adopt(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));
-    CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, Strip(fs, step, run.path(), options));
+    CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, options));
+    CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, transfer.Run(fs, run.path()));
     CAIRN_RETURN_IF_ERROR(fs.Rename(stripped.path, target));
   }
   return fs.SyncDir(ParentDir(target));

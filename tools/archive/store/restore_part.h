@@ -1,5 +1,5 @@
 // Gets a part of an archived step back: its weights as a step of their own, or tensors as one safetensors
-// file. Of the tar only what they need is read.
+// file. Reads only the parts of the tar that they need.
 #pragma once
 
 #include <string>

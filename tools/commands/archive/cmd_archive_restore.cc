@@ -7,11 +7,11 @@
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/restore_part.h"
 #include "tools/archive/tar/tar_pieces.h"
+#include "tools/cli/dry_run.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
-#include "tools/cli/writer_flags.h"
 #include "tools/commands/archive/archive_verbs.h"
 #include "tools/source/open_ckpt.h"
 

@@ -15,9 +15,9 @@
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
 #include "tools/check/verified_successor.h"
+#include "tools/cli/dry_run.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
-#include "tools/cli/writer_flags.h"
 #include "tools/commands/archive/archive_verbs.h"
 
 namespace cairn {

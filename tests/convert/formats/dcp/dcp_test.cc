@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "convert/formats/systems.h"
-#include "convert/verbs/export.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 
 namespace cairn {
 namespace {
@@ -20,7 +20,7 @@ std::string ErrorOfDcpWithState(const nlohmann::json& state) {
   EXPECT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
   const auto source = Open(dir / "run");
   return Export(Fs(), *source, *FindSystem("dcp"), dir / "out",
-                {.target = {.topology = {}, .dtype = {}}, .writer = {}, .progress = {}})
+                {.target = {.topology = {}, .dtype = {}}, .writer = {}})
       .status()
       .message();
 }

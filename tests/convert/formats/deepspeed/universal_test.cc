@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "convert/formats/systems.h"
-#include "convert/verbs/export.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/transfers.h"
 #include "tests/support/whole_regions.h"
 
 namespace cairn {
@@ -50,7 +50,7 @@ TEST(Universal, AFrozenParameterHasNoStepWhereOthersDiffer) {
   const TempDir dir(TempDir::Place::kMemory);
   PartlyFrozenSource source;
   const auto done = Export(Fs(), source, *FindSystem("universal"), dir / "out",
-                           {.target = {.topology = {}, .dtype = {}}, .writer = {}, .progress = {}});
+                           {.target = {.topology = {}, .dtype = {}}, .writer = {}});
   ASSERT_TRUE(done.ok()) << done.status().message();
   const auto read = OpenForeign(Fs(), dir / "out");
   ASSERT_TRUE(read.ok()) << read.status().message();

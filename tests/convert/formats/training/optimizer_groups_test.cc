@@ -6,8 +6,8 @@
 #include "convert/formats/systems.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/training_state.h"
+#include "tests/support/made_source.h"
 #include "tests/support/make_step.h"
-#include "tests/support/whole_regions.h"
 
 namespace cairn {
 namespace {
@@ -16,30 +16,17 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A checkpoint of which nothing but the plan is looked at.
-class Source final : public CheckpointSource {
+// Only its plan is read.
+class Source final : public MadeSource {
  public:
-  Source(const std::vector<ParameterSpec>& specs, json state) {
-    manifest_.state = std::move(state);
+  Source(const std::vector<ParameterSpec>& specs, json state)
+      : MadeSource({.identity = {}, .topology = {}, .state = std::move(state)}, {}, {}) {
     for (const ParameterSpec& spec : specs)
-      for (const Role role : {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
+      for (const Role& role : {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
         catalog_.tensors.push_back({spec, role, role == Role::kWeight ? Dtype::kBF16 : Dtype::kF32});
   }
   void Add(const ParameterSpec& spec, Role role) { catalog_.tensors.push_back({spec, role, Dtype::kF32}); }
   Manifest& facts() { return manifest_; }
-  const Manifest& manifest() const override { return manifest_; }
-  const TensorTable& catalog() const override { return catalog_; }
-  const Regions& regions() const override { return regions_.emplace(WholeRegions(catalog_)); }
-  const std::string& directory() const override { return directory_; }
-  Status ReadBox(uint32_t, const Box&, std::span<std::byte>) override { return OkStatus(); }
-  void SetCacheBytes(uint64_t) override {}
-  uint64_t bytes_read() const override { return 0; }
-
- private:
-  Manifest manifest_;
-  TensorTable catalog_;
-  mutable std::optional<RegionList> regions_;
-  std::string directory_ = "source";
 };
 
 // Four parameters under names of their own; timm's order: vectors without weight decay first.

@@ -1,4 +1,4 @@
-#include "tools/cli/writer_flags.h"
+#include "tools/cli/dry_run.h"
 
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
