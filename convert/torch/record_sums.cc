@@ -11,9 +11,9 @@ namespace cairn {
 RecordSums::RecordSums(std::vector<SummedRecord> records) {
   std::ranges::sort(records, {},
                     [](const SummedRecord& r) { return std::tuple(r.file, r.record.file_offset); });
-  for (SummedRecord& record : records)
+  for (const SummedRecord& record : records)
     if (record.record.crc != 0 && record.record.bytes > 0)
-      states_.push_back({std::move(record), Crc32Sum(record.record.bytes), {}});
+      states_.push_back({record, Crc32Sum(record.record.bytes), {}});
 }
 
 void RecordSums::Add(uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {

@@ -81,7 +81,8 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
-  CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, Strip(fs, step, staging.path(), strip));
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, strip));
+  CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, transfer.Run(fs, staging.path()));
   if (stripped.overflowed)
     return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
   CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
@@ -118,9 +119,9 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   std::optional<HealthySuccessor> stays;
   if (request.delete_source && request.successor && opened.step && !request.delete_newest) {
     Result<HealthySuccessor> found = request.successor(request.source.path);
-    if (found.ok()) stays.emplace(*std::move(found));
     outcome.kept = found.status();
     outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;
+    if (found.ok()) stays.emplace(*std::move(found));
   }
   const bool deletes = request.delete_source && outcome.kept.ok();
   if (!there || deletes) {
