@@ -1,7 +1,8 @@
 // Bytes from a page boundary on gather in the cursor's buffer and go out as whole pages. A part of a page is
-// put into that page in memory, which goes out when it is full. When too many pages wait, all of them go out
-// as they are. One of those that gets more bytes is read again, and then waits for Finish(), because how much
-// of it was filled is no longer known. The file has whole pages until Finish() cuts it to its length.
+// put into that page in memory. When too many pages wait, the full ones go out, neighbours in one write; if
+// most of them are not full, all go out as they are. One of those that gets more bytes is read again, and
+// then waits for Finish(), because how much of it was filled is no longer known. The file has whole pages
+// until Finish() cuts it to its length.
 
 #include "ckpt/io/paged_file.h"
 
@@ -69,13 +70,20 @@ Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (fresh && evicted_.erase(number) > 0) CAIRN_RETURN_IF_ERROR(ReadAgain(number, page));
   std::memcpy(page.bytes.data() + offset % kPageBytes, bytes.data(), bytes.size());
   page.filled += bytes.size();
-  if (page.filled >= std::min(kPageBytes, bytes_ - number * kPageBytes)) {
-    WritePages(at, std::next(at));
-    pages_.erase(at);
-  } else if (pages_.size() > max_waiting_) {
-    return Evict();
+  return pages_.size() > max_waiting_ ? MakeRoom() : OkStatus();
+}
+
+Status PagedFile::MakeRoom() {
+  const auto is_full = [this](const auto& entry) {
+    return entry.second.filled >= std::min(kPageBytes, bytes_ - entry.first * kPageBytes);
+  };
+  for (auto first = pages_.begin(); first != pages_.end();) {
+    const auto last = std::find_if_not(first, pages_.end(), is_full);
+    WritePages(first, last);
+    pages_.erase(first, last);
+    first = std::find_if(last, pages_.end(), is_full);
   }
-  return OkStatus();
+  return pages_.size() > max_waiting_ / 2 ? Evict() : ring_.error();
 }
 
 // How much of it was filled is not known any more: it waits for Finish().

@@ -2,8 +2,8 @@
 // writes past the page cache. What is never written is zero.
 //
 // Stretches come through cursors: bytes that follow each other are gathered in one write buffer. Where
-// stretches meet inside a page the page waits in memory until it is whole; when too many wait, the oldest are
-// written as they are and read again when the rest of them comes.
+// stretches meet inside a page, the page waits in memory; when too many wait, the whole ones are written. If
+// too few are whole, all are written as they are, and read again when the rest of them comes.
 #pragma once
 
 #include <array>
@@ -54,6 +54,7 @@ class PagedFile {
   Status Patch(uint64_t offset, std::span<const std::byte> bytes);
   Status ReadAgain(uint64_t page, Page& into);
   void WritePages(std::map<uint64_t, Page>::iterator first, std::map<uint64_t, Page>::iterator last);
+  Status MakeRoom();
   Status Evict();
 
   FileSystem& fs_;
@@ -62,7 +63,7 @@ class PagedFile {
   std::unique_ptr<File> reader_;  // opened when first needed
   const uint64_t bytes_;
   const size_t max_waiting_;
-  std::map<uint64_t, Page> pages_;  // incomplete ones, by their number
+  std::map<uint64_t, Page> pages_;  // that wait, by their number
   std::set<uint64_t> evicted_;      // incomplete ones that lie in the file
 };
 

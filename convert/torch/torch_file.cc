@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/io/window_file.h"
+
 namespace cairn {
 namespace {
 
@@ -88,7 +90,8 @@ Result<TorchFile> TorchFile::Open(FileSystem& fs, const std::string& directory, 
 }
 
 Result<TorchFile> TorchFile::Read(File& file, Stretch where, std::string directory, std::string name) {
-  CAIRN_ASSIGN_OR_RETURN(TorchFile torch, ReadUnnamed(file, where));
+  WindowFile windows(file, where.end);
+  CAIRN_ASSIGN_OR_RETURN(TorchFile torch, ReadUnnamed(windows, where));
   torch.directory_ = std::move(directory);
   torch.name_ = std::move(name);
   return torch;

@@ -403,7 +403,7 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
   for (int64_t lie_at = 0;; ++lie_at) {
     LyingFileSystem lying(Fs(), lie_at);
     const auto result =
-        Strip(lying, *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", {.max_file_bytes = 6000});
+        Strip(lying, *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", {.max_file_bytes = 2000});
     if (!lying.lied()) {
       EXPECT_TRUE(result.ok());
       EXPECT_GT(lie_at, 5);
