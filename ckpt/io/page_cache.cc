@@ -1,5 +1,6 @@
 #include "ckpt/io/page_cache.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,6 +50,12 @@ std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t 
   Cachestat stat{};
   if (::syscall(kSysCachestat, fd, &range, &stat, 0) == 0) return stat.cached * kPageBytes;
   return CachedByMincore(fd, begin, range.bytes);
+}
+
+void WillNeed(const File& file, uint64_t offset, uint64_t bytes) {
+  if (file.descriptor() >= 0)
+    (void)::posix_fadvise(file.descriptor(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                          POSIX_FADV_WILLNEED);
 }
 
 Result<MappedRange> MappedRange::Map(const File& file, uint64_t offset, uint64_t bytes) {

@@ -17,6 +17,9 @@ namespace cairn {
 // cannot be told.
 std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t bytes);
 
+// Asks the kernel to fetch these bytes in the background.
+void WillNeed(const File& file, uint64_t offset, uint64_t bytes);
+
 // Bytes of a file in place, read-only.
 //
 // All pages are there before Map() returns, so that a file that is too short is an error and not a signal.

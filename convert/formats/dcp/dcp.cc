@@ -53,6 +53,7 @@ class DcpReader {
         items_(fs, path_, builder_.account) {}
 
   Result<std::unique_ptr<ForeignSource>> Open() {
+    items_.ReadAhead(index_);
     CAIRN_RETURN_IF_ERROR(ReadOwn());
     std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
     TakeOwnNames(places);

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/io/page_cache.h"
 #include "ckpt/model/catalog.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/training/param_groups.h"
@@ -22,6 +23,7 @@ namespace {
 // much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;
+constexpr uint64_t kAheadBytes = 8 << 10, kMaxAheadBytes = 256 << 20;
 
 // An attribute of an object; null for a dict.
 const PyValue* Attribute(const PyValue& object, std::string_view name) {
@@ -237,6 +239,19 @@ Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
         fmt::format("{}: {} at byte {}", JoinPath(files_.directory(), item.file), name, item.where.begin));
   if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(*torch);
   return torch;
+}
+
+// A zip's directory is at its end, and its pickle at its beginning.
+void DcpItems::ReadAhead(const DcpIndex& index) {
+  uint64_t ahead = 0;
+  for (const auto& [name, item] : index.items()) {
+    const auto file = files_.Get(item->file, Direct::kOff);
+    if (!file.ok() || ahead >= kMaxAheadBytes) return;
+    const uint64_t bytes = std::min(kAheadBytes, item->where.size());
+    WillNeed(**file, item->where.begin, bytes);
+    WillNeed(**file, item->where.end - bytes, bytes);
+    ahead += 2 * bytes;
+  }
 }
 
 Status DcpItems::ListAll(const DcpIndex& index) {

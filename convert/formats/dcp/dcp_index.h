@@ -63,6 +63,8 @@ class DcpItems {
 
   // Errors: those of TorchFile::Read, naming file and item.
   Result<TorchFile> Open(const std::string& name, const DcpItem& item);
+  // Lets the kernel fetch the bytes that Open() needs, before they are needed one by one.
+  void ReadAhead(const DcpIndex& index);
   // Lists all items of an index that were not opened yet.
   Status ListAll(const DcpIndex& index);
   // Declares an item, or all chunks of a tensor, to the account.
