@@ -17,9 +17,11 @@ constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
 constexpr uint64_t kIndexedTensorBytes = 32;
 constexpr uint64_t kManifestOverheadBytes = 16 << 10;
 constexpr uint64_t kManifestFileBytes = 128;
-// Steps of up to so many pieces are laid out for their exact size: metadata are much of a small step, and
-// little of a large one.
+// Steps of up to so many pieces and bytes are laid out for their exact size: metadata are much of a small
+// step. They are little of a large one, and laying it out takes a good part of the time that writing it
+// takes.
 constexpr uint64_t kLaidOutPieces = 8192;
+constexpr uint64_t kLaidOutBytes = 256 << 20;
 
 // The bytes of a shard's file.
 uint64_t EstimatedShardBytes(const StepPlan& plan, const PlannedShard& shard, bool lay_out) {
@@ -42,7 +44,9 @@ StepSize EstimateStepSize(const StepPlan& plan) {
   StepSize size;
   const Topology& topology = plan.topology();
   const auto ranks = static_cast<uint64_t>(topology.tp) * static_cast<uint64_t>(topology.dp);
-  const bool lay_out = plan.tensors().size() * ranks <= kLaidOutPieces;
+  uint64_t tensor_bytes = 0;
+  for (const TensorEntry& tensor : plan.tensors()) tensor_bytes += tensor.bytes();
+  const bool lay_out = plan.tensors().size() * ranks <= kLaidOutPieces && tensor_bytes <= kLaidOutBytes;
   size.files = 2;  // index.h5 and manifest.json
   size.file_bytes =
       kIndexOverheadBytes + plan.tensors().size() * kIndexedTensorBytes + kManifestOverheadBytes;
