@@ -141,11 +141,10 @@ bool Has(std::string_view text, const std::vector<std::string_view>& parts) {
 // return code = 1".
 std::optional<int> ExitCodeIn(std::string_view text) {
   for (const std::string_view words : {"exit code", "exitcode", "exit status", "return code", "exit value"}) {
-    size_t at = FindWord(text, words);
+    const size_t at = FindWord(text, words);
     if (at == npos) continue;
-    for (at += words.size(); at < text.size() && (text[at] == ' ' || text[at] == ':' || text[at] == '=');)
-      ++at;
-    const auto number = NumberAt(text.substr(at));
+    const size_t begin = std::min(text.find_first_not_of(" :=", at + words.size()), text.size());
+    const auto number = NumberAt(text.substr(begin));
     if (number && number->value != 0 && number->value >= -255 && number->value <= 255)
       return static_cast<int>(number->value);
   }

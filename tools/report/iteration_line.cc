@@ -133,9 +133,8 @@ size_t IterationNumber(std::string_view text, size_t at) {
     at = FindWord(text, kWord, at);
     if (at == npos) return npos;
     at += kWord.size();
-    size_t k = at;
-    while (k < text.size() && (text[k] == ' ' || text[k] == ':' || text[k] == '=' || text[k] == '\t')) ++k;
-    if (k < text.size() && IsDigit(text[k])) return k;
+    const size_t digit = text.find_first_not_of(" :=\t", at);
+    if (digit != npos && IsDigit(text[digit])) return digit;
   }
 }
 
@@ -150,14 +149,13 @@ Counter ReadCounter(std::string_view text, size_t at) {
   const auto first = NumberAt(text.substr(at));
   counter.iteration = CountOf(text.substr(at));
   counter.end = at + (first ? first->length : 1);
-  size_t k = counter.end;
-  while (k < text.size() && text[k] == ' ') ++k;
-  if (k >= text.size() || text[k] != '/') return counter;
-  for (++k; k < text.size() && text[k] == ' ';) ++k;
-  const auto total = NumberAt(text.substr(k));
+  const size_t slash = text.find_first_not_of(' ', counter.end);
+  if (slash == npos || text[slash] != '/') return counter;
+  const std::string_view rest = text.substr(std::min(text.find_first_not_of(' ', slash + 1), text.size()));
+  const auto total = NumberAt(rest);
   if (!total) return counter;
-  counter.total = CountOf(text.substr(k));
-  counter.end = k + total->length;
+  counter.total = CountOf(rest);
+  counter.end = text.size() - rest.size() + total->length;
   return counter;
 }
 

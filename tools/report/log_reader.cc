@@ -21,6 +21,16 @@ constexpr int kLinesThatClearAFailure = 3;  // the training continued
 constexpr size_t kDateLength = 19;
 constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
+std::string WhyEmpty(const RunConfig& config, const LogFacts& facts) {
+  if (!config.empty()) return "no iteration";
+  if (facts.bytes == 0) return "empty file";
+  if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
+  if (facts.zeros > 0) return "binary data, no log";
+  if (facts.longest_line >= (1 << 20))
+    return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
+  return "unknown format";
+}
+
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) { Begin(); }
@@ -40,9 +50,10 @@ class Reader {
     if (line.kinds & kTroubleLine) Trouble(line.text);
   }
 
-  std::vector<TrainingStart> Finish() {
+  TrainingLog Finish(const LogFacts& facts) {
     End();
-    return std::move(starts_);
+    for (TrainingStart& each : starts_) each.why_empty = WhyEmpty(each.config, facts);
+    return {file_, facts, std::move(starts_)};
   }
 
  private:
@@ -226,13 +237,12 @@ Result<TrainingLog> ReadTrainingLog(const std::string& path) {
   Reader reader(path);
   CAIRN_ASSIGN_OR_RETURN(const LogFacts facts,
                          ScanLog(path, [&reader](const LogLine& line) { reader.Take(line); }));
-  return TrainingLog{path, facts, reader.Finish()};
+  return reader.Finish(facts);
 }
 
 TrainingLog ReadTrainingText(std::string_view text, const std::string& name) {
   Reader reader(name);
-  const LogFacts facts = ScanLogText(text, [&reader](const LogLine& line) { reader.Take(line); });
-  return {name, facts, reader.Finish()};
+  return reader.Finish(ScanLogText(text, [&reader](const LogLine& line) { reader.Take(line); }));
 }
 
 }  // namespace cairn

@@ -114,9 +114,11 @@ constexpr ReportColumn kColumns[] = {
     {"sec_per_it_max", "Slowest", At<&RunSummary::slowest>, nullptr, TwoDigits},
     {"outliers", "Outliers", At<&RunSummary::outliers>},
     {"tflops", "TFLOPs", At<&RunSummary::tflops>, nullptr, TwoDigits},
-    {"tflops_simple", "TFLOPs (simple)", At<&RunSummary::tflops_simple>, nullptr, TwoDigits},
-    {"tflops_megatron", "TFLOPs (Megatron)", At<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
-    {"tflops_model", "TFLOPs (model)", At<&RunSummary::tflops_model>, nullptr, TwoDigits},
+    {"tflops_simple", "TFLOPs (simple)", At<&RunSummary::formulas, &FormulaTflops::simple>, nullptr,
+     TwoDigits},
+    {"tflops_megatron", "TFLOPs (Megatron)", At<&RunSummary::formulas, &FormulaTflops::megatron>, nullptr,
+     TwoDigits},
+    {"tflops_model", "TFLOPs (model)", At<&RunSummary::formulas, &FormulaTflops::model>, nullptr, TwoDigits},
     {"tflops_logged", "TFLOPs (logged)", At<&RunSummary::tflops_logged>, nullptr, TwoDigits},
     {"pflops", "PFLOPs", PflopsOf, nullptr, TwoDigits},
     {"samples_per_s", "Samples/s", At<&RunSummary::samples_per_s>, nullptr, Rounded},
@@ -161,7 +163,12 @@ ColumnList Known(std::span<const std::string_view> keys, bool days) {
 
 }  // namespace
 
-std::span<const ReportColumn> ReportColumns() { return kColumns; }
+ColumnList AllColumns() {
+  ColumnList all;
+  for (const ReportColumn& column : kColumns)
+    if (column.key != "name" && column.key != "notes") all.push_back(&column);
+  return all;
+}
 
 Result<ColumnList> FindColumns(const std::vector<std::string>& names) {
   ColumnList columns;

@@ -39,14 +39,12 @@ ordered_json ToJson(const Failure& failed) {
 
 ordered_json ToJson(const RunSummary& run) {
   ordered_json json;
-  for (const ReportColumn& column : ReportColumns()) {
-    if (column.key == "name" || column.key == "notes") continue;
-    if (column.text) {
-      const std::string text = column.text(run);
-      json[std::string(column.key)] =
-          text.empty() && column.key != "file" ? ordered_json(nullptr) : ordered_json(text);
-    } else {
-      json[std::string(column.key)] = JsonNumber(column.number(run));
+  for (const ReportColumn* column : AllColumns()) {
+    ordered_json& value = json[std::string(column->key)];
+    if (column->number) {
+      value = JsonNumber(column->number(run));
+    } else if (std::string text = column->text(run); !text.empty() || column->key == "file") {
+      value = std::move(text);
     }
   }
   json["complete"] = run.complete;
