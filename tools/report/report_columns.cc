@@ -19,11 +19,11 @@ namespace {
 using Number = std::optional<double>;
 
 Number ToNumber(std::optional<double> value) { return value; }
-Number ToNumber(double value) { return value; }
+Number ToNumber(double value) { return std::isnan(value) ? std::nullopt : Number(value); }
 Number ToNumber(int64_t value) { return value < 0 ? std::nullopt : Number(static_cast<double>(value)); }
 Number ToNumber(std::optional<int64_t> value) { return ToNumber(value.value_or(-1)); }
 
-// The member that the pointers lead to; a whole number below 0 is unknown.
+// The member that the pointers lead to; a whole number below 0 is unknown, and so is NaN.
 template <auto... members>
 Number At(const RunSummary& run) {
   return ToNumber((run.*....*members));
@@ -124,8 +124,9 @@ constexpr ReportColumn kColumns[] = {
     {"samples_per_s", "Samples/s", At<&RunSummary::samples_per_s>, nullptr, Rounded},
     {"tokens_per_s", "Tokens/s", At<&RunSummary::tokens_per_s>, nullptr, Rounded},
     {"loss", "Loss", At<&RunSummary::loss>, nullptr, FourFigures},
-    {"grad_norm", "Grad norm", At<&RunSummary::grad_norm>, nullptr, FourFigures},
-    {"validation_loss", "Validation loss", At<&RunSummary::validation_loss>, nullptr, FourFigures},
+    {"grad_norm", "Grad norm", At<&RunSummary::sum, &TrainingStart::last_grad_norm>, nullptr, FourFigures},
+    {"validation_loss", "Validation loss", At<&RunSummary::sum, &TrainingStart::validation_loss>, nullptr,
+     FourFigures},
     {"skipped_iterations", "Skipped", At<&RunSummary::skipped>},
     {"nan_iterations", "NaN", At<&RunSummary::nans>},
     {"checkpoints", "Checkpoints", At<&RunSummary::sum, &TrainingStart::checkpoints>},

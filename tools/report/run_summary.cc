@@ -16,12 +16,10 @@
 namespace cairn {
 namespace {
 
-std::optional<double> Told(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
-
 // The loss of a last iteration that was NaN is NaN, not missing.
 std::optional<double> LossOf(double last, const std::vector<Sample>& samples) {
-  const bool nan = std::isnan(last) && !samples.empty() && samples.back().nans > 0;
-  return nan ? std::optional(kNoNumber) : Told(last);
+  const bool is_missing = std::isnan(last) && (samples.empty() || samples.back().nans == 0);
+  return is_missing ? std::nullopt : std::optional(last);
 }
 
 // Times of iterations, weighted by the log lines that a sample is the mean of. Samples without a time do not
@@ -253,8 +251,6 @@ RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   if (!summary.tflops && options.formula == TflopsFormula::kAuto) summary.tflops = summary.tflops_logged;
   TakeDays(options, summary);
   summary.loss = LossOf(sum.last_loss, summary.samples);
-  summary.grad_norm = Told(sum.last_grad_norm);
-  summary.validation_loss = Told(sum.validation_loss);
   return summary;
 }
 

@@ -53,10 +53,10 @@ struct RunSummary : TrainingRun {
   FormulaTflops formulas;
   std::optional<double> samples_per_s, tokens_per_s;
   std::optional<double> parameters;
-  std::optional<double> loss, grad_norm, validation_loss;  // at the end; a NaN loss is a NaN
-  int64_t skipped = 0, nans = 0;                           // iterations
-  std::optional<double> days, gpu_hours;                   // of the planned training
-  std::vector<Sample> samples;                             // those of `sum`, in seconds an iteration
+  std::optional<double> loss;             // at the end; NaN if it was one
+  int64_t skipped = 0, nans = 0;          // iterations
+  std::optional<double> days, gpu_hours;  // of the planned training
+  std::vector<Sample> samples;            // those of `sum`, in seconds an iteration
 
   bool ok() const { return end == RunEnd::kOk; }
 };
