@@ -95,6 +95,7 @@ bool Gives(const std::string& arguments, const std::string& flag) {
   return false;
 }
 
+constexpr int kSaveMinutes = 10;  // before its limit the job saves
 constexpr char kDataFlag[] =
     "--data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}\"";
 
@@ -177,8 +178,8 @@ fi
 )",
       fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus), fmt::arg("node", node),
       fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
-      fmt::arg("time", options.time), fmt::arg("signal", options.save_minutes * 60),
-      fmt::arg("minutes", options.save_minutes), fmt::arg("flags", fmt::join(flags, "\n  ")),
+      fmt::arg("time", options.time), fmt::arg("signal", kSaveMinutes * 60),
+      fmt::arg("minutes", kSaveMinutes), fmt::arg("flags", fmt::join(flags, "\n  ")),
       fmt::arg("prefix", data ? "" : "DATA_PATH=/path/to/prefix "),
       fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
 }
