@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/strict_json.h"
@@ -178,10 +176,8 @@ Status ApplyField(CLI::App& plan, const TomlField& key) {
 }
 
 Status ApplyConfig(CLI::App& plan, const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) return InvalidArgument("{}: empty, or cannot be read", path);
-  return TakeGroupedToml(text.str(), path, [&](const TomlField& key) { return ApplyField(plan, key); });
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(FileSystem::Posix(), path, kMaxConfigBytes));
+  return TakeGroupedToml(text, path, [&](const TomlField& key) { return ApplyField(plan, key); });
 }
 
 // Flags win over the model's file.
