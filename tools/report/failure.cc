@@ -203,6 +203,17 @@ size_t PrefixLength(std::string_view text) {
   return host ? end + 2 : 0;
 }
 
+// `text` without what launchers put before each line: "3: ", "[rank3]: ", "[default0]:", "node1: ", and
+// dates.
+std::string_view WithoutPrefix(std::string_view text) {
+  for (int k = 0; k < 40; ++k) {
+    const size_t length = PrefixLength(text);
+    if (length == 0) break;
+    text.remove_prefix(length);
+  }
+  return text;
+}
+
 Failure Make(std::string_view text, std::string cause, int weight, bool decreed = false) {
   return {.cause = std::move(cause), .text = Shortened(text), .weight = weight, .decreed = decreed};
 }
@@ -214,15 +225,6 @@ std::vector<std::string_view> FailureWords() {
   for (const Sign& sign : kSigns)
     words.push_back(std::ranges::max(Parts(sign.words), {}, &std::string_view::size));
   return words;
-}
-
-std::string_view WithoutPrefix(std::string_view text) {
-  for (int k = 0; k < 40; ++k) {
-    const size_t length = PrefixLength(text);
-    if (length == 0) break;
-    text.remove_prefix(length);
-  }
-  return text;
 }
 
 std::optional<Failure> FailureIn(std::string_view text) {
@@ -249,12 +251,12 @@ std::optional<Failure> FailureIn(std::string_view text) {
   return std::nullopt;
 }
 
-void FailureSearch::Look(std::string_view text, uint64_t line) {
+void TakeFailure(std::string_view text, uint64_t line, std::optional<Failure>& best) {
   auto found = FailureIn(text);
   if (!found) return;
-  if (best_ && (best_->weight >= found->weight || (best_->decreed && found->weight < kMachine))) return;
+  if (best && (best->weight >= found->weight || (best->decreed && found->weight < kMachine))) return;
   found->line = line;
-  best_ = std::move(found);
+  best = std::move(found);
 }
 
 }  // namespace cairn
