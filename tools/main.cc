@@ -14,7 +14,6 @@
 #include "runtime/config/wrapped_help.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/hints.h"
-#include "tools/cli/json_printed.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"

@@ -110,13 +110,13 @@ def main():
         logs = [train(directory, args, *topology) for topology in TOPOLOGIES
                 if topology[0] * topology[1] * topology[2] <= args.max_ranks]
         print(report(logs, "--format", "md", "--sort", "sec_per_it"), end="")
-        for name, flags in {"curves.png": [], "gpus.png": ["--x", "gpus"], "report.html": []}.items():
+        for name, flags in {"curves.png": [], "gpus.png": ["--x", "gpus"]}.items():
             (directory / name).unlink(missing_ok=True)
-            report(logs, "--html" if name.endswith("html") else "--plot", directory / name, *flags)
+            report(logs, "--plot", directory / name, *flags)
         if args.predict:
             predict(directory, rows_of(logs))
         if args.dir:
-            print(f"\nlogs, curves.png, gpus.png and report.html are in {directory}")
+            print(f"\nlogs, curves.png and gpus.png are in {directory}")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "ckpt/base/nearest_name.h"
+#include "tools/cli/hints.h"
 
 namespace cairn {
 
-// "; did you mean hf?": the nearest of `words`, or the one for another name of the same thing; or nothing.
+// "; did you mean hf?", also for another name of the same thing; or nothing.
 inline std::string ChoiceHint(const std::vector<std::string>& words, const std::string& given) {
   constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
       {"huggingface", "hf"},  {"hugging-face", "hf"},       {"hugging_face", "hf"},
@@ -25,10 +25,8 @@ inline std::string ChoiceHint(const std::vector<std::string>& words, const std::
       {"cairn", "native"},    {"torch.distributed", "dcp"}, {"deepspeed", "megatron-deepspeed"},
       {"md", "markdown"}};
   for (const auto& [other, word] : kOtherNames)
-    if (other == given && std::ranges::find(words, word) != words.end())
-      return fmt::format("; did you mean {}?", word);
-  const std::string nearest = NearestName(words, given);
-  return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+    if (other == given && std::ranges::find(words, word) != words.end()) return Hint(words, word);
+  return Hint(words, given);
 }
 
 // `target` is an Enum, or an optional one; it must outlive the parsing.
@@ -51,6 +49,19 @@ CLI::Option* AddChoice(CLI::App& verb, const std::string& name, Target& target,
   return verb.add_option_function<std::string>(name, set, description)
       ->check(is_choice)
       ->option_text(fmt::format("{}", fmt::join(words, "|")));
+}
+
+enum class TableFormat { kTable, kMarkdown, kCsv, kJson };
+
+// --format and --json.
+inline void AddTableFormat(CLI::App& verb, TableFormat& format) {
+  AddChoice<TableFormat>(verb, "--format", format, "output format; default: table, for terminals",
+                         {{"table", TableFormat::kTable},
+                          {"md", TableFormat::kMarkdown},
+                          {"csv", TableFormat::kCsv},
+                          {"json", TableFormat::kJson}});
+  verb.add_flag_callback(
+      "--json", [&format] { format = TableFormat::kJson; }, "the same as --format json");
 }
 
 }  // namespace cairn

@@ -12,12 +12,12 @@
 
 namespace cairn {
 
-// "; did you mean LEAD WORD?" with the nearest of `words`, or "; OTHERWISE".
+// "; did you mean LEAD WORD?" with the nearest of `words`, or "; OTHERWISE", or nothing.
 inline std::string Hint(const std::vector<std::string>& words, std::string_view given,
-                        std::string_view otherwise, std::string_view lead = "") {
+                        std::string_view otherwise = "", std::string_view lead = "") {
   const std::string nearest = NearestName(words, given);
-  return nearest.empty() ? fmt::format("; {}", otherwise)
-                         : fmt::format("; did you mean {}{}?", lead, nearest);
+  if (!nearest.empty()) return fmt::format("; did you mean {}{}?", lead, nearest);
+  return otherwise.empty() ? "" : fmt::format("; {}", otherwise);
 }
 
 // The error for words that the parser did not take; empty if it took all.

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 
-#include "tools/cli/json_printed.h"
 #include "tools/cli/printable.h"
 
 namespace cairn {

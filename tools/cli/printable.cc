@@ -1,24 +1,39 @@
 #include "tools/cli/printable.h"
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <cstdlib>
+
+#include "ckpt/base/utf8.h"
 
 namespace cairn {
+namespace {
+
+// `character`: one of UTF-8.
+bool IsControl(std::string_view character, Lines lines) {
+  if (character == "\n") return lines == Lines::kOne;
+  const auto first = static_cast<uint8_t>(character[0]);
+  if (first == 0xc2) return static_cast<uint8_t>(character[1]) < 0xa0;  // C1
+  return first < 0x20 || first == 0x7f;
+}
+
+bool ShowsColour(int descriptor) {
+  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  return (no_color == nullptr || *no_color == '\0') && terminal != nullptr &&
+         std::string_view(terminal) != "dumb" && ::isatty(descriptor) == 1;
+}
+
+}  // namespace
 
 std::string Printable(std::string text, Lines lines) {
   for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80   ? 1
-                          : lead < 0xc2 ? 0
-                          : lead < 0xe0 ? 2
-                          : lead < 0xf0 ? 3
-                          : lead < 0xf5 ? 4
-                                        : 0;
-    bool valid = length > 0 && length <= text.size() - i &&
-                 (lead >= 0x20 || (lead == '\n' && lines == Lines::kMany)) && lead != 0x7f;
-    for (size_t k = 1; valid && k < length; ++k) valid = (static_cast<uint8_t>(text[i + k]) & 0xc0) == 0x80;
-    if (valid && lead == 0xc2 && static_cast<uint8_t>(text[i + 1]) < 0xa0) valid = false;  // C1 controls
-    if (!valid) text[i] = '?';
-    i += valid ? length : 1;
+    const std::string_view rest = std::string_view(text).substr(i);
+    const size_t length = Utf8Length(rest);
+    const bool shown = length > 0 && !IsControl(rest.substr(0, length), lines);
+    if (!shown) text[i] = '?';
+    i += shown ? length : 1;
   }
   return text;
 }
@@ -34,6 +49,12 @@ std::string ShortLine(std::string text) {
   while (inside(head)) --head;
   while (inside(tail)) ++tail;
   return fmt::format("{} [... {} bytes ...] {}", text.substr(0, head), tail - head, text.substr(tail));
+}
+
+std::string Painted(std::string text, Tone tone, int descriptor) {
+  if (tone == Tone::kPlain || !ShowsColour(descriptor)) return text;
+  const int code = tone == Tone::kGood ? 32 : tone == Tone::kNote ? 33 : 31;
+  return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Text that a terminal shows without obeying control characters.
+// Text that a terminal shows without obeying control characters, and words in colour.
 #pragma once
 
 #include <fmt/format.h>
@@ -6,18 +6,22 @@
 #include <string>
 #include <utility>
 
-#include "tools/cli/colour.h"
-
 namespace cairn {
 
 enum class Lines { kMany, kOne };
 
-// Names out of files may hold any bytes: control characters and those that are not UTF-8 become "?"; of one
-// line so does its end.
+// Names out of files may hold any bytes: control characters and those that are not UTF-8 become "?"; in one
+// line also its end.
 std::string Printable(std::string text, Lines lines = Lines::kMany);
 
 // One line, whose middle is left out if it is longer than a screen: its end says what to do.
 std::string ShortLine(std::string text);
+
+enum class Tone { kPlain, kGood, kNote, kBad };
+
+// `text`, printable already, as stdout or stderr (a descriptor) shows it: in colour on a terminal, unless
+// NO_COLOR (https://no-color.org) or TERM=dumb turn that off.
+std::string Painted(std::string text, Tone tone, int descriptor);
 
 // One line on stdout, printable whatever is in it, in colour on a terminal.
 template <typename... Args>

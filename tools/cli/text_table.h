@@ -1,4 +1,4 @@
-// Columns of text, each as wide as its widest cell.
+// Columns of text, each as wide as its widest cell, for a terminal or as a table of Markdown.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cli/colour.h"
+#include "tools/cli/printable.h"
 
 namespace cairn {
 
@@ -15,18 +15,27 @@ class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) { Add(std::move(header)); }
 
-  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Control characters and ends of lines in a cell become "?".
+  void Add(std::vector<std::string> cells);
   // Sets the tone of one cell of the row that was added last.
   void Paint(size_t column, Tone tone) { tones_[{rows_.size() - 1, column}] = tone; }
+  void AlignRight(size_t column) { right_.insert(column); }
   // Leaves out the columns in which every row has "-".
   void DropEmptyColumns();
-  // To stdout.
-  void Print() const;
+
+  // For a terminal; in colour if stdout is one.
+  std::string Text() const;
+  std::string Markdown() const;
+  void Print() const { fmt::print("{}", Text()); }
 
  private:
-  std::vector<std::vector<std::string>> rows_;
+  using Rows = std::vector<std::vector<std::string>>;
+  std::vector<size_t> Widths(const Rows& rows, size_t least) const;
+  std::string Padded(const std::string& cell, size_t width, size_t column) const;
+
+  Rows rows_;
   std::map<std::pair<size_t, size_t>, Tone> tones_;  // by row and column
-  std::set<size_t> dropped_;
+  std::set<size_t> right_, dropped_;                 // columns
 };
 
 }  // namespace cairn

@@ -48,17 +48,14 @@ Result<const manual::Command*> FindCommand(const manual::Command& program,
                                            const std::vector<std::string>& words) {
   const manual::Command* found = &program;
   for (const std::string& word : words) {
-    const auto& below = found->commands;
-    const auto next = std::find_if(below.begin(), below.end(), [&](const manual::Command& command) {
-      return manual::LastWord(command) == word;
-    });
-    if (next == below.end()) {
-      std::vector<std::string> verbs;
-      for (const manual::Command& command : below) verbs.push_back(manual::LastWord(command));
-      return InvalidArgument("{} has no verb '{}'{}", found->name, word,
-                             Hint(verbs, word, fmt::format("see {} --help", found->name)));
+    if (const manual::Command* below = manual::FindSubcommand(*found, word)) {
+      found = below;
+      continue;
     }
-    found = &*next;
+    std::vector<std::string> verbs;
+    for (const manual::Command& command : found->commands) verbs.push_back(manual::LastWord(command));
+    return InvalidArgument("{} has no verb '{}'{}", found->name, word,
+                           Hint(verbs, word, fmt::format("see {} --help", found->name)));
   }
   return found;
 }

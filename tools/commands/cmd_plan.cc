@@ -18,9 +18,10 @@ namespace {
 
 Result<Calibration> CalibrationOf(const PlanFlags& options) {
   const PlanRequest& request = options.request;
-  if (options.calibrate.empty()) return BuiltInCalibration(request.cluster, request.program);
+  if (options.calibrate.empty()) return BuiltInCalibration(request.cluster, request.setup.program);
   CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
-  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, request.cluster, {}, request.program));
+  CAIRN_ASSIGN_OR_RETURN(const RunRows runs,
+                         ParseRunRows(table, true, request.cluster, {}, request.setup.program));
   return Calibrate(runs.rows, options.request.cluster);
 }
 

@@ -18,8 +18,6 @@
 namespace cairn {
 namespace {
 
-enum class TableFormat { kTable, kCsv, kJson, kMarkdown };
-
 struct PredictOptions {
   std::string rows;       // CSV
   std::string calibrate;  // CSV; empty: the runs that are compiled in
@@ -30,42 +28,41 @@ struct PredictOptions {
 
 constexpr char kUsualCluster[] = "a100-80";
 
-constexpr const char* kPredictionColumns[] = {
-    "mem_gb_pred",    "sec_per_it_pred",    "tflops_pred",        "fits",           "mem_gb_pred_lo",
-    "mem_gb_pred_hi", "sec_per_it_pred_lo", "sec_per_it_pred_hi", "fit_probability"};
-
-// Columns of kPredictionColumns.
-std::vector<std::string> PredictionCells(const Prediction& p) {
+// The columns that are appended, and their cells.
+std::vector<std::pair<std::string, std::string>> CellsOf(const Prediction& p) {
   const auto number = [](double value) { return fmt::format("{:.2f}", value); };
-  return {number(p.memory_gb.value), number(p.seconds.value), number(p.tflops),
-          p.fits ? "yes" : "no",     number(p.memory_gb.low), number(p.memory_gb.high),
-          number(p.seconds.low),     number(p.seconds.high),  number(p.fit_probability)};
+  return {{"mem_gb_pred", number(p.memory_gb.value)},
+          {"sec_per_it_pred", number(p.seconds.value)},
+          {"tflops_pred", number(p.tflops)},
+          {"fits", p.fits ? "yes" : "no"},
+          {"mem_gb_pred_lo", number(p.memory_gb.low)},
+          {"mem_gb_pred_hi", number(p.memory_gb.high)},
+          {"sec_per_it_pred_lo", number(p.seconds.low)},
+          {"sec_per_it_pred_hi", number(p.seconds.high)},
+          {"fit_probability", number(p.fit_probability)}};
 }
 
 // The table with the predictions behind each row; a column of their name that it has already is replaced.
 CsvTable WithPredictions(CsvTable table, const std::vector<Prediction>& predictions) {
-  for (const char* name : kPredictionColumns) {
-    const int column = table.Column(name);
-    if (column < 0) continue;
-    table.header.erase(table.header.begin() + column);
-    for (CsvTable::Row& row : table.rows) row.cells.erase(row.cells.begin() + column);
+  for (const auto& [name, cell] : CellsOf({})) {
+    if (const int column = table.Column(name); column >= 0) {
+      table.header.erase(table.header.begin() + column);
+      for (CsvTable::Row& row : table.rows) row.cells.erase(row.cells.begin() + column);
+    }
+    table.header.push_back(name);
+    for (CsvTable::Row& row : table.rows) row.cells.emplace_back();
   }
-  table.header.insert(table.header.end(), std::begin(kPredictionColumns), std::end(kPredictionColumns));
-  for (size_t r = 0; r < table.rows.size(); ++r) {
-    const std::vector<std::string> cells = PredictionCells(predictions[r]);
-    table.rows[r].cells.insert(table.rows[r].cells.end(), cells.begin(), cells.end());
-  }
+  for (size_t r = 0; r < table.rows.size(); ++r)
+    for (const auto& [name, cell] : CellsOf(predictions[r])) table.rows[r].cells[table.Column(name)] = cell;
   return table;
 }
 
 void Print(const CsvTable& table, TableFormat format) {
-  if (format == TableFormat::kCsv) fmt::print("{}", ToCsv(table));
-  if (format == TableFormat::kMarkdown) fmt::print("{}", ToMarkdown(table));
-  if (format == TableFormat::kJson) PrintJson(ToJson(table));
-  if (format != TableFormat::kTable) return;
+  if (format == TableFormat::kCsv) return fmt::print("{}", ToCsv(table));
+  if (format == TableFormat::kJson) return PrintJson(ToJson(table));
   TextTable text(table.header);
   for (const CsvTable::Row& row : table.rows) text.Add(row.cells);
-  text.Print();
+  fmt::print("{}", format == TableFormat::kMarkdown ? text.Markdown() : text.Text());
 }
 
 void PrintNotes(const std::vector<std::string>& notes) {
@@ -83,9 +80,9 @@ struct Part {
 std::map<std::string, Part> Split(const CsvTable& table, const std::string& cluster) {
   std::map<std::string, Part> parts;
   for (size_t i = 0; i < table.rows.size(); ++i) {
-    std::string gpu = table.Cell(table.rows[i], "gpu");
-    if (gpu == "h100-80") gpu = "h100";  // as FindCluster has it
-    Part& part = parts[!cluster.empty() ? cluster : !gpu.empty() ? gpu : kUsualCluster];
+    const std::string& gpu = table.Cell(table.rows[i], "gpu");
+    const Cluster* known = BuiltInCluster(gpu);
+    Part& part = parts[!cluster.empty() ? cluster : known ? known->name : !gpu.empty() ? gpu : kUsualCluster];
     part.table.name = table.name;
     part.table.header = table.header;
     part.table.rows.push_back(table.rows[i]);
@@ -96,9 +93,7 @@ std::map<std::string, Part> Split(const CsvTable& table, const std::string& clus
 
 // A cell of a table names no file.
 Result<Cluster> ClusterOf(const PredictOptions& options, const std::string& name) {
-  CAIRN_ASSIGN_OR_RETURN(Cluster cluster, FindCluster(name));
-  for (const Cluster& known : BuiltInClusters())
-    if (!options.cluster.empty() || known.name == cluster.name) return cluster;
+  if (!options.cluster.empty() || BuiltInCluster(name)) return FindCluster(name);
   return InvalidArgument("{}: gpu '{}' is not a built-in cluster; name one with --cluster", options.rows,
                          Shown(name));
 }
@@ -180,13 +175,7 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
                    "else a100-80")
       ->type_name("NAME|FILE");
   AddFramework(*predict, options->framework);
-  AddChoice<TableFormat>(*predict, "--format", options->format, "output format",
-                         {{"table", TableFormat::kTable},
-                          {"csv", TableFormat::kCsv},
-                          {"json", TableFormat::kJson},
-                          {"md", TableFormat::kMarkdown}});
-  predict->add_flag_callback(
-      "--json", [options] { options->format = TableFormat::kJson; }, "the same as --format json");
+  AddTableFormat(*predict, options->format);
   predict->footer(
       "Columns: hidden, tp, pp, mbs (blank: the fastest that fits), gbs, gpus or dp, layers or size_b (10^9 "
       "parameters);\n"

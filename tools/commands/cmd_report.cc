@@ -2,7 +2,6 @@
 // joined to runs, summarized, sorted and printed; the picture is made from the same summaries. A log
 // that cannot be read is a problem and an exit status, but the others still make their rows.
 
-#include <map>
 #include <memory>
 
 #include "ckpt/io/file_system.h"
@@ -18,12 +17,10 @@
 namespace cairn {
 namespace {
 
-enum class ReportFormat { kTable, kMarkdown, kCsv, kJson };
-
 struct ReportOptions {
   std::vector<std::string> logs;
   SummaryOptions summary;
-  ReportFormat format = ReportFormat::kTable;
+  TableFormat format = TableFormat::kTable;
   std::vector<std::string> columns;  // empty: those of the format
   std::string sort;
   bool reverse = false;
@@ -33,69 +30,38 @@ struct ReportOptions {
   bool dry_run = false;
 };
 
-// The logs that could be read; each of the others is reported in a line.
-struct ReadLogs {
+// The logs that could be read; each of the others is reported in a line, and sets `trouble`.
+std::vector<TrainingLog> ReadAll(const std::vector<std::string>& paths, bool& trouble) {
   std::vector<TrainingLog> logs;
-  std::map<std::string, std::string> empty;  // why a file has no iteration
-  bool trouble = false;
-};
-
-ReadLogs ReadAll(const std::vector<std::string>& paths) {
-  ReadLogs read;
   for (const std::string& path : paths) {
     Result<TrainingLog> log = ReadTrainingLog(path);
     if (!log.ok()) {
       PrintProblem(log.status().message());
-      read.trouble = true;
+      trouble = true;
       continue;
     }
     const TrainingStart& only = log->starts[0];
-    const std::string cause = only.config.empty() ? EmptyCause(log->facts) : "no iteration";
-    read.empty[path] = cause;
     if (log->starts.size() == 1 && only.series.empty() && !only.failure) {
-      PrintProblem(fmt::format("{}: {}", path, cause));
-      read.trouble |= log->facts.zeros > 0 || log->facts.compressed;
+      PrintProblem(fmt::format("{}: {}", path, only.why_empty));
+      trouble |= log->facts.zeros > 0 || log->facts.compressed;
     }
-    read.logs.push_back(*std::move(log));
+    logs.push_back(*std::move(log));
   }
-  return read;
-}
-
-std::vector<RunSummary> SummarizeAll(ReadLogs& read, const ReportOptions& options) {
-  std::vector<RunSummary> runs;
-  for (TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
-    RunSummary& summary = runs.emplace_back(Summarize(std::move(run), options.summary));
-    if (summary.samples.empty() && !summary.failure) summary.cause = read.empty[summary.file];
-  }
-  return runs;
-}
-
-bool PlansDays(const ReportOptions& options) { return options.summary.iterations || options.summary.tokens; }
-
-ColumnList AllColumns() {
-  ColumnList all;
-  for (const ReportColumn& column : ReportColumns())
-    if (column.key != "notes" && column.key != "name") all.push_back(&column);
-  return all;
+  return logs;
 }
 
 Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) {
   CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
   const bool chosen = !columns.empty();
-  switch (options.format) {
-    case ReportFormat::kJson:
-      PrintJson(ReportJson(runs));
-      break;
-    case ReportFormat::kCsv:
-      fmt::print("{}", CsvText(chosen ? columns : AllColumns(), runs));
-      break;
-    case ReportFormat::kMarkdown:
-      fmt::print("{}", MarkdownTable(chosen ? columns : MarkdownColumns(PlansDays(options)), runs));
-      break;
-    case ReportFormat::kTable:
-      fmt::print("{}", TerminalTable(chosen ? columns : TerminalColumns(PlansDays(options)), runs));
-      break;
-  }
+  const bool days = options.summary.iterations || options.summary.tokens;
+  if (options.format == TableFormat::kJson)
+    PrintJson(ReportJson(runs));
+  else if (options.format == TableFormat::kCsv)
+    fmt::print("{}", CsvText(chosen ? columns : AllColumns(), runs));
+  else if (options.format == TableFormat::kMarkdown)
+    fmt::print("{}", MarkdownTable(chosen ? columns : MarkdownColumns(days), runs));
+  else
+    fmt::print("{}", TerminalTable(chosen ? columns : TerminalColumns(days), runs));
   return OkStatus();
 }
 
@@ -110,8 +76,7 @@ Status CheckPlotFile(const std::string& path) {
 
 Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& runs) {
   if (options.plot_file.empty()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const PlotType type, PlotTypeOf(options.plot_file));
-  CAIRN_ASSIGN_OR_RETURN(const std::string picture, Plot(runs, options.plot, type));
+  CAIRN_ASSIGN_OR_RETURN(const std::string picture, Plot(runs, options.plot, options.plot_file));
   if (!options.dry_run) return WriteSmallFile(FileSystem::Posix(), options.plot_file, picture);
   fmt::print(stderr, "would write {}: {} bytes\n", options.plot_file, picture.size());
   return OkStatus();
@@ -125,11 +90,12 @@ Result<int> RunReportVerb(const ReportOptions& options) {
   }
   CAIRN_RETURN_IF_ERROR(FindColumns(options.columns).status());
   CAIRN_RETURN_IF_ERROR(CheckPlotFile(options.plot_file));
-  ReadLogs read = ReadAll(options.logs);
-  const bool trouble = read.trouble;
-  std::vector<RunSummary> runs = SummarizeAll(read, options);
+  bool trouble = false;
+  std::vector<RunSummary> runs;
+  for (TrainingRun& run : JoinRuns(ReadAll(options.logs, trouble), !options.keep_apart))
+    runs.push_back(Summarize(std::move(run), options.summary));
   if (!sort.empty()) SortBy(*sort[0], options.reverse, runs);
-  if (!runs.empty() || options.format == ReportFormat::kJson) CAIRN_RETURN_IF_ERROR(Print(options, runs));
+  if (!runs.empty() || options.format == TableFormat::kJson) CAIRN_RETURN_IF_ERROR(Print(options, runs));
   CAIRN_RETURN_IF_ERROR(WritePlot(options, runs));
   return trouble ? kExitTrouble : kExitDone;
 }
@@ -139,13 +105,7 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       "LOG", options.logs,
       "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed, Hugging Face's Trainer or cairn train; "
       "-: stdin");
-  AddChoice<ReportFormat>(report, "--format", options.format, "output format; default: table, for terminals",
-                          {{"table", ReportFormat::kTable},
-                           {"md", ReportFormat::kMarkdown},
-                           {"csv", ReportFormat::kCsv},
-                           {"json", ReportFormat::kJson}});
-  report.add_flag_callback(
-      "--json", [&options] { options.format = ReportFormat::kJson; }, "print all facts as JSON");
+  AddTableFormat(report, options.format);
   report.add_option("--columns", options.columns, "columns to show, by their names in --format json")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "ckpt/base/toml_fields.h"
 #include "ckpt/io/strict_json.h"
@@ -56,7 +54,7 @@ void DeclareRun(CLI::App& plan, PlanFlags& o) {
   plan.add_option("--nodes", o.request.nodes, "nodes at most; plans may use fewer")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
-  plan.add_option("--global-batch-size", o.request.global_batch, "samples of one step")
+  plan.add_option("--global-batch-size", o.request.setup.global_batch, "samples of one step")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}));
   plan.add_option("--rampup-batch-size", o.request.rampup,
                   "START INCREMENT SAMPLES: grow the batch from START over so many samples")
@@ -71,10 +69,11 @@ void DeclareRun(CLI::App& plan, PlanFlags& o) {
   plan.add_flag("--fp16", o.fp16, "half precision");
   plan.add_flag("--fp32", o.fp32, "single precision");
   plan.add_flag("--fp8", o.fp8, "products of layers in FP8, the rest in bfloat16");
-  plan.add_flag("--sequence-parallel", o.request.sequence_parallel,
+  plan.add_flag("--sequence-parallel", o.request.setup.sequence_parallel,
                 "cut norms, residuals and dropout by TP along the sequence");
-  plan.add_flag("--use-flash-attn", o.request.flash_attention, "attention that stores no scores");
-  plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU");
+  plan.add_flag("--use-flash-attn", o.request.setup.flash_attention, "attention that stores no scores");
+  plan.add_flag("--offload-optimizer", o.request.setup.offload_optimizer,
+                "optimizer states and step on the CPU");
 }
 
 void DeclareSearch(CLI::App& plan, PlanFlags& o) {
@@ -90,7 +89,7 @@ void DeclareSearch(CLI::App& plan, PlanFlags& o) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Recomputation>(std::begin(kRecomputations), std::end(kRecomputations))))
       ->option_text("full|selective|none");
-  AddFramework(plan, r.program);
+  AddFramework(plan, r.setup.program);
   plan.add_flag("--for-cairn", o.for_cairn,
                 "only plans that cairn train runs, with its memory (implied by --sbatch)");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
@@ -177,10 +176,8 @@ Status ApplyField(CLI::App& plan, const TomlField& key) {
 }
 
 Status ApplyConfig(CLI::App& plan, const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) return InvalidArgument("{}: empty, or cannot be read", path);
-  return TakeGroupedToml(text.str(), path, [&](const TomlField& key) { return ApplyField(plan, key); });
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(FileSystem::Posix(), path, kMaxConfigBytes));
+  return TakeGroupedToml(text, path, [&](const TomlField& key) { return ApplyField(plan, key); });
 }
 
 // Flags win over the model's file.
@@ -243,21 +240,22 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
     return InvalidArgument("--bf16, --fp16, --fp32 and --fp8 exclude each other");
   PlanRequest& request = options.request;
   request.shape = options.shape;
-  request.precision = options.fp32   ? Precision::kFp32
-                      : options.fp16 ? Precision::kFp16
-                      : options.fp8  ? Precision::kFp8
-                                     : Precision::kBf16;
+  request.setup.precision = options.fp32   ? Precision::kFp32
+                            : options.fp16 ? Precision::kFp16
+                            : options.fp8  ? Precision::kFp8
+                                           : Precision::kBf16;
   const bool scripts = !options.sbatch.empty();
-  if (options.for_cairn || scripts) request.program = Program::kCairn;
+  if (options.for_cairn || scripts) request.setup.program = Program::kCairn;
   if (request.shape.layers == 0 || request.shape.hidden == 0 || request.shape.heads == 0 ||
       request.shape.vocab == 0)
     return InvalidArgument(
         "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
         "--vocab-size");
-  if (request.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
-  if (request.program == Program::kCairn && request.shape.has.gate) request.shape.has.positions = false;
-  if (request.program == Program::kCairn &&
-      (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
+  if (request.setup.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
+  if (request.setup.program == Program::kCairn && request.shape.has.gate) request.shape.has.positions = false;
+  if (request.setup.program == Program::kCairn &&
+      (request.setup.sequence_parallel || request.setup.flash_attention ||
+       request.setup.precision == Precision::kFp8))
     return InvalidArgument(
         "cairn train supports neither sequence parallelism nor FP8, and chooses its attention itself; plan "
         "without "
@@ -271,7 +269,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
 double SamplesOf(const PlanFlags& options) {
   if (options.train_samples > 0) return static_cast<double>(options.train_samples);
   if (options.train_tokens > 0) return static_cast<double>(options.train_tokens) / options.request.shape.seq;
-  return static_cast<double>(options.train_iters) * options.request.global_batch;
+  return static_cast<double>(options.train_iters) * options.request.setup.global_batch;
 }
 
 }  // namespace cairn

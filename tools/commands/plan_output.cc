@@ -94,7 +94,7 @@ void PrintTime(const PlanFlags& options, const PlanFacts& plan) {
 
 void PrintSpeed(const PlanFlags& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
-  const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
+  const double peak = options.request.cluster.PeakFlops(options.request.setup.precision) / 1e12;
   fmt::print(
       "TFLOPs a GPU: {:.1f} of the hardware (with recomputation and all of attention, as in published "
       "tables),\n"
@@ -112,7 +112,7 @@ void PrintCosts(const PlanFlags& options, const PlanFacts& plan) {
       "Checkpoint: {} in {} files ({} of weights), durable after {} at {} GB/s a node; archived as {} in {} "
       "files\n",
       HumanBytes(c.bytes), c.files, HumanBytes(c.weight_bytes), HumanSeconds(c.save_seconds),
-      options.node_gbps, HumanBytes(c.archive_bytes), c.archive_inodes);
+      options.node_gbps, HumanBytes(c.bytes), c.archive_inodes);
   fmt::print("Save every {} steps ({}): a node fails once in {:g} hours\n", plan.save_interval,
              HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
 }
@@ -123,8 +123,8 @@ void PrintModel(const PlanFlags& options) {
   fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
              ParametersText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
   fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
-             c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.precision) / 1e12);
-  fmt::print("Memory as {} holds it. ", NameOf(options.request.program));
+             c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.setup.precision) / 1e12);
+  fmt::print("Memory as {} holds it. ", NameOf(options.request.setup.program));
   if (!options.calibrate.empty())
     fmt::print("Times are fitted on {}.\n", options.calibrate);
   else if (c.measured.empty())
@@ -209,7 +209,7 @@ ordered_json ToJson(const PlanFlags& options, const PlanFacts& plan) {
                         {"files", c.files},
                         {"save_seconds", c.save_seconds},
                         {"save_interval", plan.save_interval},
-                        {"archive_bytes", c.archive_bytes},
+                        {"archive_bytes", c.bytes},
                         {"archive_inodes", c.archive_inodes}};
   return json;
 }
@@ -252,7 +252,7 @@ void PrintPlans(const PlanFlags& options, const SearchResult& result, const std:
     PrintSpeed(options, plans.front());
     PrintCosts(options, plans.front());
     const auto flags = LaunchFlags(options.request.shape, plans.front().candidate.setup);
-    fmt::print("{} takes it as {}\n", ShortNameOf(options.request.program), fmt::join(flags, " "));
+    fmt::print("{} takes it as {}\n", ShortNameOf(options.request.setup.program), fmt::join(flags, " "));
   }
   PrintRules(result);
 }

@@ -15,6 +15,11 @@ std::string PageName(const Command& command) {
 
 std::string LastWord(const Command& command) { return command.name.substr(command.name.rfind(' ') + 1); }
 
+const Command* FindSubcommand(const Command& command, std::string_view word) {
+  const auto found = std::ranges::find(command.commands, word, LastWord);
+  return found == command.commands.end() ? nullptr : &*found;
+}
+
 std::vector<std::string> SynopsisWords(const Command& command) {
   std::vector<std::string> words;
   if (!command.options.empty()) words.push_back("[OPTIONS]");
@@ -42,6 +47,13 @@ std::string ConstraintText(const Option& option) {
   if (!option.excludes.empty())
     sentences.push_back(fmt::format("Not together with {}.", fmt::join(option.excludes, ", ")));
   return fmt::format("{}", fmt::join(sentences, " "));
+}
+
+std::string BodyText(const Option& option) {
+  const std::string constraints = ConstraintText(option);
+  if (constraints.empty()) return option.description;
+  return fmt::format("{}{} {}", option.description, option.description.ends_with('.') ? "" : ".",
+                     constraints);
 }
 
 std::vector<std::string> GroupsOf(const Command& command) {

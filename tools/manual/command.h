@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cairn::manual {
@@ -63,6 +64,9 @@ std::string PageName(const Command& command);
 // "run" of "cairn archive run".
 std::string LastWord(const Command& command);
 
+// The command below this one whose last word it is; null if there is none.
+const Command* FindSubcommand(const Command& command, std::string_view word);
+
 // The words after the command's name: "[OPTIONS] --store DIR SRC...".
 std::vector<std::string> SynopsisWords(const Command& command);
 
@@ -71,6 +75,9 @@ std::string ValueText(const Option& option);
 
 // The sentences after the description: "Default: 3. From 1 to 8. Not together with --x."; may be empty.
 std::string ConstraintText(const Option& option);
+
+// The description, and these sentences.
+std::string BodyText(const Option& option);
 
 // The groups in the order of their first option.
 std::vector<std::string> GroupsOf(const Command& command);

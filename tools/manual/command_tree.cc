@@ -1,12 +1,15 @@
 // One pass: each CLI::App becomes a Command, each CLI::Option an Option. An option group of CLI11 is an App
-// without a name; its options count as its parent's. The text of a footer is cut up by footer_text.h.
+// without a name; its options count as its parent's. The text of the footer is cut into notes, examples and
+// exit statuses.
 #include "tools/manual/command_tree.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>
+#include <sstream>
 #include <string_view>
-
-#include "tools/manual/footer_text.h"
 
 namespace cairn::manual {
 namespace {
@@ -102,6 +105,60 @@ void AddOptions(const CLI::App& app, Command& command) {
   }
 }
 
+// The footer's paragraphs are separated by blank lines; lines that begin with a blank keep their breaks. The
+// paragraphs that begin "Example:" and "Exit status:" are HelpFooter's (exit_code.h).
+constexpr std::string_view kExample = "Example:";
+constexpr std::string_view kExitStatus = "Exit status: ";
+
+// "0 done, 1 the two differ, 2 misuse or trouble.": each status but the first follows ", ".
+std::vector<ExitStatus> ParseStatuses(std::string text) {
+  if (text.ends_with('.')) text.pop_back();
+  std::vector<ExitStatus> statuses;
+  for (char code = '2'; code >= '0'; --code) {
+    const size_t comma = code == '0' ? 0 : text.rfind(fmt::format(", {} ", code));
+    if (comma == text.npos) continue;
+    const size_t meaning = comma + (code == '0' ? 2 : 4);
+    statuses.insert(statuses.begin(), {std::string(1, code), text.substr(meaning)});
+    text.resize(comma);
+  }
+  return statuses;
+}
+
+void AddNote(const std::vector<std::string>& lines, std::vector<TextBlock>& notes) {
+  bool same_paragraph = false;
+  for (const std::string& line : lines) {
+    const bool verbatim = line.starts_with(' ');
+    if (same_paragraph && notes.back().verbatim == verbatim)
+      notes.back().text += (verbatim ? "\n" : " ") + line;
+    else
+      notes.push_back({verbatim, line});
+    same_paragraph = true;
+  }
+}
+
+// Lines up to the next blank one.
+std::vector<std::string> TakeParagraph(std::istream& text) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) {
+    if (!line.empty()) lines.push_back(line);
+    if (line.empty() && !lines.empty()) break;
+  }
+  return lines;
+}
+
+void AddFooter(const std::string& footer, Command& command) {
+  std::istringstream stream(footer);
+  for (auto lines = TakeParagraph(stream); !lines.empty(); lines = TakeParagraph(stream)) {
+    if (lines[0] == kExample)
+      for (size_t i = 1; i < lines.size(); ++i) command.examples.push_back(CLI::detail::trim_copy(lines[i]));
+    else if (lines[0].starts_with(kExitStatus))
+      command.exit_statuses =
+          ParseStatuses(fmt::format("{}", fmt::join(lines, " ")).substr(kExitStatus.size()));
+    else
+      AddNote(lines, command.notes);
+  }
+}
+
 Command Describe(const CLI::App& app, const std::string& parent) {
   Command command;
   command.name = parent.empty() ? app.get_name() : parent + " " + app.get_name();
@@ -114,10 +171,7 @@ Command Describe(const CLI::App& app, const std::string& parent) {
     else if (!below->get_group().empty())
       command.commands.push_back(Describe(*below, command.name));
   }
-  FooterText footer = ParseFooter(app.get_footer());
-  command.notes = std::move(footer.notes);
-  command.examples = std::move(footer.examples);
-  command.exit_statuses = std::move(footer.exit_statuses);
+  AddFooter(app.get_footer(), command);
   return command;
 }
 

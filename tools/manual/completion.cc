@@ -101,11 +101,6 @@ const Option* FindOption(const Command& command, std::string_view name) {
   return nullptr;
 }
 
-const Command* FindSubcommand(const Command& command, std::string_view word) {
-  const auto found = std::ranges::find(command.commands, word, LastWord);
-  return found == command.commands.end() ? nullptr : &*found;
-}
-
 class Completer {
  public:
   explicit Completer(const Command& root) : command_(&root) {}

@@ -13,19 +13,12 @@ constexpr std::string_view kGenerated =
 
 std::string CodeSpan(const std::string& text) { return "`" + text + "`"; }
 
-std::string MarkdownBody(const Option& option) {
-  const std::string constraints = ConstraintText(option);
-  const bool stops = option.description.ends_with('.');
-  return MarkdownText(option.description) + (stops || constraints.empty() ? "" : ".") +
-         (constraints.empty() ? "" : " " + MarkdownText(constraints));
-}
-
 std::string OptionItem(const Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.names) names.push_back(CodeSpan(name));
   if (const std::string value = ValueText(option); !value.empty())
     names.back() = CodeSpan(option.names.back() + " " + value);
-  return fmt::format("- {}: {}\n", fmt::join(names, ", "), MarkdownBody(option));
+  return fmt::format("- {}: {}\n", fmt::join(names, ", "), MarkdownText(BodyText(option)));
 }
 
 std::string CodeBlock(const std::string& lines, const std::string& language) {
@@ -36,7 +29,7 @@ std::string OptionSections(const Command& command) {
   std::string text;
   if (!command.positionals.empty()) text += "## Arguments\n\n";
   for (const Option& positional : command.positionals)
-    text += fmt::format("- {}: {}\n", CodeSpan(ValueText(positional)), MarkdownBody(positional));
+    text += fmt::format("- {}: {}\n", CodeSpan(ValueText(positional)), MarkdownText(BodyText(positional)));
   if (!command.positionals.empty()) text += "\n";
   for (const std::string& group : GroupsOf(command)) {
     text += fmt::format("## {}\n\n", group.empty() ? "Options" : MarkdownText(group));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 namespace cairn::manual {
 namespace {
@@ -34,11 +35,8 @@ class RoffWriter {
   void Verbatim(const std::string& lines) {
     Line(".PP");
     Line(".nf");
-    size_t begin = 0;
-    for (size_t end = lines.find('\n'); begin != std::string::npos; end = lines.find('\n', begin)) {
-      Line(RoffText(lines.substr(begin, end - begin)));
-      begin = end == std::string::npos ? end : end + 1;
-    }
+    std::istringstream stream(lines);
+    for (std::string line; std::getline(stream, line);) Line(RoffText(line));
     Line(".fi");
   }
   std::string Take() { return std::move(text_); }
@@ -67,24 +65,17 @@ void WriteNotes(const Command& command, RoffWriter& page) {
   }
 }
 
-std::string RoffBody(const Option& option) {
-  const std::string constraints = ConstraintText(option);
-  if (constraints.empty()) return RoffText(option.description);
-  return RoffText(
-      fmt::format("{}{} {}", option.description, option.description.ends_with('.') ? "" : ".", constraints));
-}
-
 void WriteOption(const Option& option, RoffWriter& page) {
   std::vector<std::string> names;
   for (const std::string& name : option.names) names.push_back(RoffBold(name));
   if (!ValueText(option).empty()) names.back() += " " + RoffItalic(ValueText(option));
-  page.Tagged(fmt::format("{}", fmt::join(names, ", ")), RoffBody(option));
+  page.Tagged(fmt::format("{}", fmt::join(names, ", ")), RoffText(BodyText(option)));
 }
 
 void WriteOptions(const Command& command, RoffWriter& page) {
   if (!command.positionals.empty()) page.Section("ARGUMENTS");
   for (const Option& positional : command.positionals)
-    page.Tagged(RoffItalic(ValueText(positional)), RoffBody(positional));
+    page.Tagged(RoffItalic(ValueText(positional)), RoffText(BodyText(positional)));
   if (!command.options.empty()) page.Section("OPTIONS");
   for (const std::string& group : GroupsOf(command)) {
     if (!group.empty()) page.Line(".SS " + RoffText(group));

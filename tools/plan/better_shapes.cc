@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kAround = 0.10;  // of the hidden size
 constexpr double kSizeWithin = 0.03;
-constexpr int64_t kDepths[] = {-4, -3, -2, -1, 0, 1, 2, 3, 4};  // layers more or fewer than the size implies
+constexpr int64_t kMoreLayers = 4;  // or fewer, than the size implies
 
 // The plans for a proposal: TP of half a node or a node; a choice only of stages, replicas and micro-batch.
 PlanRequest Narrowed(const PlanRequest& request, const ModelShape& shape) {
@@ -39,11 +39,9 @@ std::vector<ModelShape> Shapes(const PlanRequest& request, int64_t near) {
       shape.heads = hidden / head_dim;
       shape.kv_heads = request.shape.kv_heads == request.shape.heads ? 0 : request.shape.kv_heads;
       const auto layers = static_cast<int64_t>(std::llround((size - beside) / shape.LayerParams()));
-      for (const int64_t more : kDepths) {
-        shape.layers = layers + more;
+      for (shape.layers = layers - kMoreLayers; shape.layers <= layers + kMoreLayers; ++shape.layers)
         if (shape.layers > 0 && std::abs(shape.TotalParams() / size - 1) <= kSizeWithin)
           shapes.push_back(shape);
-      }
     }
   }
   return shapes;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
+#include <variant>
 #include <vector>
 
 #include "ckpt/base/toml_fields.h"
@@ -40,76 +41,66 @@ std::vector<std::string> Names() {
   return names;
 }
 
-const Cluster* BuiltIn(const std::string& given) {
-  const std::string name = given == "h100-80" ? "h100" : given;
-  const auto found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
-                                  [&](const Cluster& cluster) { return cluster.name == name; });
-  return found == std::end(kBuiltIn) ? nullptr : found;
-}
+using Field = std::variant<double Cluster::*, int Cluster::*, bool Cluster::*>;
+constexpr std::pair<std::string_view, Field> kFields[] = {{"memory-gb", &Cluster::memory_gb},
+                                                          {"half-tflops", &Cluster::half_tflops},
+                                                          {"single-tflops", &Cluster::single_tflops},
+                                                          {"hbm-gbps", &Cluster::hbm_gbps},
+                                                          {"link-gbps", &Cluster::link_gbps},
+                                                          {"nic-gbps", &Cluster::nic_gbps},
+                                                          {"pcie-gbps", &Cluster::pcie_gbps},
+                                                          {"gpus-per-node", &Cluster::gpus_per_node},
+                                                          {"sms", &Cluster::sms},
+                                                          {"cores", &Cluster::cores},
+                                                          {"bf16", &Cluster::has_bf16},
+                                                          {"fp8", &Cluster::has_fp8},
+                                                          {"cpu", &Cluster::cpu}};
 
-constexpr std::pair<std::string_view, double Cluster::*> kNumbers[] = {
-    {"memory-gb", &Cluster::memory_gb},         {"half-tflops", &Cluster::half_tflops},
-    {"single-tflops", &Cluster::single_tflops}, {"hbm-gbps", &Cluster::hbm_gbps},
-    {"link-gbps", &Cluster::link_gbps},         {"nic-gbps", &Cluster::nic_gbps},
-    {"pcie-gbps", &Cluster::pcie_gbps}};
-
-Status TakeNumber(const std::string& where, const toml::node& node, auto& field) {
-  using Field = std::remove_reference_t<decltype(field)>;
-  const auto value = node.value<double>();
-  if (!value || !(*value > 0) || *value > 1e9) return InvalidArgument("{}: expected a number above 0", where);
-  if (std::is_integral_v<Field> && *value != std::floor(*value))
-    return InvalidArgument("{}: expected a whole number", where);
-  field = static_cast<Field>(*value);
+Status Take(const std::string& where, const toml::node& node, bool& flag) {
+  if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
+  flag = *node.value<bool>();
   return OkStatus();
 }
 
-constexpr std::pair<std::string_view, int Cluster::*> kCounts[] = {
-    {"gpus-per-node", &Cluster::gpus_per_node}, {"sms", &Cluster::sms}, {"cores", &Cluster::cores}};
-constexpr std::pair<std::string_view, bool Cluster::*> kFlags[] = {
-    {"bf16", &Cluster::has_bf16}, {"fp8", &Cluster::has_fp8}, {"cpu", &Cluster::cpu}};
-
-Status UnknownKey(const TomlField& field) {
-  std::vector<std::string> known = {"base", "name"};
-  for (const auto& [name, count] : kCounts) known.emplace_back(name);
-  for (const auto& [name, flag] : kFlags) known.emplace_back(name);
-  for (const auto& [name, number] : kNumbers) known.emplace_back(name);
-  return UnknownTomlKey(field, known, "see cairn plan --help");
+Status Take(const std::string& where, const toml::node& node, auto& number) {
+  using Number = std::remove_reference_t<decltype(number)>;
+  const auto value = node.value<double>();
+  if (!value || !(*value > 0) || *value > 1e9) return InvalidArgument("{}: expected a number above 0", where);
+  if (std::is_integral_v<Number> && *value != std::floor(*value))
+    return InvalidArgument("{}: expected a whole number", where);
+  number = static_cast<Number>(*value);
+  return OkStatus();
 }
 
-Status TakeKey(const TomlField& field, Cluster& cluster) {
-  const auto& [written, key, place, node] = field;
-  const std::string where = fmt::format("{}: {}", place, key);
-  if (key == "base") {
-    const Cluster* base = BuiltIn(node.value_or(std::string()));
-    if (!base) return InvalidArgument("{}: base is one of {}", where, fmt::join(Names(), ", "));
-    return OkStatus();  // taken before all others
+Status TakeKey(const TomlField& key, Cluster& cluster) {
+  const std::string where = fmt::format("{}: {}", key.where, key.name);
+  if (key.name == "base") {
+    if (BuiltInCluster(key.value.value_or(std::string()))) return OkStatus();  // taken before all others
+    return InvalidArgument("{}: base is one of {}", where, fmt::join(Names(), ", "));
   }
-  if (key == "name") {
-    cluster.name = node.value_or(cluster.name);
+  if (key.name == "name") {
+    cluster.name = key.value.value_or(cluster.name);
     return OkStatus();
   }
-  for (const auto& [name, flag] : kFlags) {
-    if (name != key) continue;
-    if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
-    cluster.*flag = *node.value<bool>();
-    return OkStatus();
+  std::vector<std::string> known = {"base", "name"};
+  for (const auto& [name, field] : kFields) {
+    if (name == key.name)
+      return std::visit([&](auto member) { return Take(where, key.value, cluster.*member); }, field);
+    known.emplace_back(name);
   }
-  for (const auto& [name, count] : kCounts)
-    if (name == key) return TakeNumber(where, node, cluster.*count);
-  for (const auto& [name, number] : kNumbers)
-    if (name == key) return TakeNumber(where, node, cluster.*number);
-  return UnknownKey(field);
+  return UnknownTomlKey(key, known, "see cairn plan --help");
 }
 
 Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
   Cluster cluster;
-  if (const Cluster* base = BuiltIn(table["base"].value_or(std::string()))) cluster = *base;
+  if (const Cluster* base = BuiltInCluster(table["base"].value_or(std::string()))) cluster = *base;
   cluster.name = path;
   cluster.measured.clear();  // other nodes are another cluster
   CAIRN_RETURN_IF_ERROR(
       TakeTomlTable(table, path, [&](const TomlField& field) { return TakeKey(field, cluster); }));
-  for (const auto& [name, number] : kNumbers)
-    if (cluster.*number <= 0) return InvalidArgument("{}: {} is missing; give it, or a base", path, name);
+  for (const auto& [name, field] : kFields)
+    if (const auto* number = std::get_if<double Cluster::*>(&field); number && cluster.**number <= 0)
+      return InvalidArgument("{}: {} is missing; give it, or a base", path, name);
   if (cluster.sms <= 0 && !cluster.cpu)
     return InvalidArgument("{}: sms is missing; give it, or a base", path);
   return cluster;
@@ -119,8 +110,13 @@ Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
 
 std::span<const Cluster> BuiltInClusters() { return kBuiltIn; }
 
+const Cluster* BuiltInCluster(std::string_view name) {
+  const auto found = std::ranges::find(kBuiltIn, name == "h100-80" ? "h100" : name, &Cluster::name);
+  return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
 Result<Cluster> FindCluster(const std::string& name_or_path) {
-  if (const Cluster* cluster = BuiltIn(name_or_path)) return *cluster;
+  if (const Cluster* cluster = BuiltInCluster(name_or_path)) return *cluster;
   std::ifstream file(name_or_path);
   std::stringstream text;
   if (!file || !(text << file.rdbuf()))

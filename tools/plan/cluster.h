@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ckpt/base/status.h"
 #include "tools/plan/run_setup.h"
@@ -41,7 +42,10 @@ struct Cluster {
 // Kinds of GPUs in usual nodes (v100-16, ..., h200), then places whose runs are compiled in (jean-zay, ...).
 std::span<const Cluster> BuiltInClusters();
 
-// A name of the above (h100-80 is h100), or the path of a TOML file with the keys gpus-per-node, memory-gb,
+// One of the above by its name (h100-80 is h100); null if none has it.
+const Cluster* BuiltInCluster(std::string_view name);
+
+// Such a name, or the path of a TOML file with the keys gpus-per-node, memory-gb,
 // half-tflops, single-tflops, bf16, cpu, cores, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional
 // if there is `base` (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
 Result<Cluster> FindCluster(const std::string& name_or_path);

@@ -88,16 +88,6 @@ nlohmann::ordered_json JsonCell(const std::string& cell) {
   return cell;
 }
 
-std::string MarkdownLine(const std::vector<std::string>& cells) {
-  std::string line = "|";
-  for (const std::string& cell : cells) {
-    line += ' ';
-    for (const char c : cell) line += c == '|' ? "\\|" : c == '\n' || c == '\r' ? " " : std::string(1, c);
-    line += " |";
-  }
-  return line + "\n";
-}
-
 }  // namespace
 
 int CsvTable::Column(std::string_view column) const {
@@ -163,14 +153,6 @@ std::string Shown(std::string_view text) {
 std::string ToCsv(const CsvTable& table) {
   std::string text = CsvLine(table.header);
   for (const CsvTable::Row& row : table.rows) text += CsvLine(row.cells);
-  return text;
-}
-
-std::string ToMarkdown(const CsvTable& table) {
-  std::string text = MarkdownLine(table.header) + "|";
-  for (size_t i = 0; i < table.header.size(); ++i) text += " --- |";
-  text += '\n';
-  for (const CsvTable::Row& row : table.rows) text += MarkdownLine(row.cells);
   return text;
 }
 

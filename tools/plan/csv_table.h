@@ -34,7 +34,6 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 std::string Shown(std::string_view text);
 
 std::string ToCsv(const CsvTable& table);
-std::string ToMarkdown(const CsvTable& table);
 // A list of one object a row; cells that are numbers as numbers, blank ones as null.
 nlohmann::ordered_json ToJson(const CsvTable& table);
 

@@ -8,8 +8,6 @@
 namespace cairn {
 namespace {
 
-using Residuals = std::function<void(const std::vector<double>&, std::vector<double>&)>;
-
 // The root of the pseudo-Huber loss, with the sign of r: r near 0, ±sqrt(2|r|) far out.
 double Soften(double r) { return std::copysign(std::sqrt(2 * (std::sqrt(1 + r * r) - 1)), r); }
 

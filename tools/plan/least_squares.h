@@ -26,10 +26,11 @@ struct Fit {
   std::vector<std::vector<double>> axes;
 };
 
-// `residuals` fills a vector of the size `count` with (predicted - measured) / noise at x; `weights` counts
-// each. Errors: InvalidArgument if the solver finds no finite result.
-Result<Fit> FitRobust(
-    const std::vector<Prior>& priors, const std::vector<double>& weights,
-    const std::function<void(const std::vector<double>& x, std::vector<double>& residuals)>& residuals);
+// Fills `residuals`, one for each weight, with (predicted - measured) / noise at x.
+using Residuals = std::function<void(const std::vector<double>& x, std::vector<double>& residuals)>;
+
+// `weights` counts each residual. Errors: InvalidArgument if the solver finds no finite result.
+Result<Fit> FitRobust(const std::vector<Prior>& priors, const std::vector<double>& weights,
+                      const Residuals& residuals);
 
 }  // namespace cairn

@@ -49,16 +49,25 @@ double InFlight(double most, const RunSetup& setup) {
   return std::min(most, static_cast<double>(setup.MicroBatches()));
 }
 
+// Weights, gradients and optimizer, each divided among the replicas from its own ZeRO stage on.
+StageMemory StatesOf(double params, const ParameterBytes& bytes, const RunSetup& setup) {
+  const auto gb = [&](double each, int divided_from) {
+    return params * each / (setup.zero >= divided_from ? setup.dp : 1) / kGiga;
+  };
+  return {.parameters = gb(bytes.weight, 3),
+          .gradients = gb(bytes.gradient, 2),
+          .optimizer = setup.offload_optimizer ? 0 : gb(bytes.optimizer, 1)};
+}
+
 class MegatronStage {
  public:
   MegatronStage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
       : shape_(shape), setup_(setup), constants_(constants), tp_(static_cast<double>(setup.tp)) {}
 
   StageMemory Of(double layers, bool embedding, bool head, double micro_batches) const {
-    StageMemory memory;
     const double table = shape_.PaddedVocab(setup_.tp) * static_cast<double>(shape_.hidden);
     const double tables = embedding + (head && (!embedding || !shape_.tied));
-    States((layers * shape_.LayerParams() + tables * table) / tp_, memory);
+    StageMemory memory = States((layers * shape_.LayerParams() + tables * table) / tp_);
     memory.in_flight = InFlight(micro_batches, setup_) * layers * KeptBytes() / kGiga;
     memory.activations = Working(head) / kGiga;
     memory.buffers = constants_.base_gb;
@@ -66,15 +75,16 @@ class MegatronStage {
   }
 
  private:
-  void States(double params, StageMemory& memory) const {
-    const ParameterBytes bytes = BytesOf(setup_);
-    const auto share = [&](int from) { return setup_.zero >= from ? 1.0 / setup_.dp : 1.0; };
-    memory.parameters = params * bytes.weight * constants_.weights * share(3) / kGiga;
-    memory.gradients = params * bytes.gradient * constants_.weights * share(2) / kGiga;
-    if (setup_.offload_optimizer) return;
-    memory.optimizer = params * bytes.optimizer * constants_.optimizer * share(1) / kGiga;
-    if (setup_.zero == 0 && setup_.mixed() && setup_.program == Program::kMegatronDeepSpeed)
+  StageMemory States(double params) const {
+    const auto [weight, gradient, optimizer] = BytesOf(setup_);
+    StageMemory memory = StatesOf(
+        params,
+        {weight * constants_.weights, gradient * constants_.weights, optimizer * constants_.optimizer},
+        setup_);
+    const bool whole = setup_.zero == 0 && setup_.mixed() && !setup_.offload_optimizer;
+    if (whole && setup_.program == Program::kMegatronDeepSpeed)
       memory.optimizer += params * constants_.unsharded / kGiga;
+    return memory;
   }
 
   double InputBytes() const {
@@ -154,12 +164,8 @@ class CairnRank {
     double params = layers * shape_.LayerParams() / tp_;
     if (embedding) params += table + shape_.PositionParams();
     if (head && (!embedding || !shape_.tied)) params += table;
-    const auto share = [&](int from) { return setup_.zero >= from ? 1.0 / setup_.dp : 1.0; };
-    StageMemory memory;
-    memory.parameters = params * element_ * share(3) / kGiga;
+    StageMemory memory = StatesOf(params, {element_, 4, setup_.mixed() ? 12.0 : 8.0}, setup_);
     if (setup_.zero == 3) memory.parameters += std::min(params, kLive) * element_ / kGiga;
-    memory.gradients = params * 4 * share(2) / kGiga;
-    if (!setup_.offload_optimizer) memory.optimizer = params * (setup_.mixed() ? 12 : 8) * share(1) / kGiga;
     const double in_flight = InFlight(micro_batches, setup_) * layers * Kept();
     memory.in_flight = in_flight / kGiga;
     memory.activations = Working(head, table);

@@ -19,7 +19,7 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
   rules.push_back({"hidden, ffn % tp == 0", "matrices are cut evenly", [&shape](const RunSetup& s) {
                      return Divides(s.tp, shape.hidden) && Divides(s.tp, shape.Ffn());
                    }});
-  const bool accounted = request.embeddings_as_layers && request.program != Program::kCairn;
+  const bool accounted = request.embeddings_as_layers && request.setup.program != Program::kCairn;
   rules.push_back({"stages of whole layers",
                    fmt::format("the program cuts {} layers{}; the slowest stage sets the beat", shape.layers,
                                accounted ? ", the embedding and the output layer" : ""),
@@ -34,7 +34,7 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
 }
 
 void AddBatches(const PlanRequest& request, std::vector<Rule>& rules) {
-  const int64_t batch = request.global_batch;
+  const int64_t batch = request.setup.global_batch;
   rules.push_back({"gbs % (mbs * dp) == 0",
                    fmt::format("every rank gets whole micro-batches of {} samples", batch),
                    [batch](const RunSetup& s) { return Divides(s.micro_batch * s.dp, batch); }});
@@ -50,7 +50,7 @@ void AddBatches(const PlanRequest& request, std::vector<Rule>& rules) {
                        "steps of 32 samples need dp % 4 == 0 and gbs % 32 == 0",
                        [batch](const RunSetup& s) { return s.dp % 4 == 0 && batch % 32 == 0; }});
   }
-  if (request.fused_softmax && request.precision != Precision::kFp32) {
+  if (request.fused_softmax && request.setup.precision != Precision::kFp32) {
     const int64_t heads = request.shape.heads;
     rules.push_back({"(heads / tp) * mbs % 4 == 0", "Megatron's fused softmax runs blocks of 4",
                      [heads](const RunSetup& s) { return heads / s.tp * s.micro_batch % 4 == 0; }});
@@ -63,10 +63,10 @@ void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
   rules.push_back({"zero > 1 needs pp == 1",
                    "a pipeline accumulates gradients over micro-batches, which zero 2 scatters at once",
                    [](const RunSetup& s) { return s.zero <= 1 || s.pp == 1; }});
-  if (request.program == Program::kMegatronLm)
+  if (request.setup.program == Program::kMegatronLm)
     rules.push_back({"zero <= 1", "Megatron-LM's distributed optimizer is zero 1",
                      [](const RunSetup& s) { return s.zero <= 1; }});
-  if (request.program == Program::kCairn)
+  if (request.setup.program == Program::kCairn)
     rules.push_back(
         {"cairn train runs it", "full or no recomputation; no virtual stages", [](const RunSetup& s) {
            return s.virtual_stages == 1 && s.recompute != Recomputation::kSelective;

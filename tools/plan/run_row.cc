@@ -152,7 +152,6 @@ class RowParser {
     if (measured_) CAIRN_RETURN_IF_ERROR(ParseMeasured(reader, row));
     CAIRN_RETURN_IF_ERROR(ParseSetup(reader, row));
     row.group = reader.Cell("table");
-    row.gpu = reader.Cell("gpu");
     return row;
   }
 

@@ -20,7 +20,6 @@ struct RunRow {
   int line = 0;
   ModelShape shape;
   RunSetup setup;
-  std::string gpu;  // the column `gpu`: a built-in cluster's name, or empty
   // For a blank micro-batch: those of 1, 2, 4, 8 and 16 that divide the batch and fit by the priors of
   // memory; the run is assumed to have used the fastest. Empty: setup.micro_batch.
   std::vector<int64_t> micro_batches;

@@ -22,9 +22,13 @@ std::string SizeName(double params) {
                        : fmt::format("{:.0f}M", std::max(1.0, params / 1e6));
 }
 
-constexpr std::string_view kLlamaFlags[] = {
-    "swiglu",           "disable-bias-linear", "normalization RMSNorm", "position-embedding-type rope",
-    "hidden-dropout 0", "attention-dropout 0",
+constexpr const char* kLlamaFlags[] = {
+    "--swiglu",
+    "--disable-bias-linear",
+    "--normalization RMSNorm",
+    "--position-embedding-type rope",
+    "--hidden-dropout 0",
+    "--attention-dropout 0",
 };
 
 std::string CountFlag(std::string_view name, int64_t value) { return fmt::format("--{} {}", name, value); }
@@ -58,38 +62,28 @@ void AddActivations(const RunSetup& setup, std::vector<std::string>& flags) {
   if (setup.flash_attention) flags.push_back("--use-flash-attn");
 }
 
-// The flags of cairn train, one a line.
-std::string Flags(const PlanRequest& request, const RunSetup& setup, double samples) {
+// The flags of cairn train.
+std::vector<std::string> TrainerFlags(const PlanRequest& request, const RunSetup& setup, double samples) {
   const ModelShape& m = request.shape;
-  std::string flags;
-  const auto add = [&](std::string_view name, int64_t value) {
-    flags += fmt::format("  --{} {}\n", name, value);
-  };
-  const auto set = [&](std::string_view name) { flags += fmt::format("  --{}\n", name); };
-  add("num-layers", m.layers);
-  add("hidden-size", m.hidden);
-  add("num-attention-heads", m.heads);
-  if (m.ffn > 0) add("ffn-hidden-size", m.ffn);
-  if (m.KeyValueWidth() < m.QueryWidth()) {
-    set("group-query-attention");
-    add("num-query-groups", m.kv_heads);
-  }
-  if (m.QueryWidth() != m.hidden) add("kv-channels", m.HeadDim());
-  if (m.has.gate)  // as LLaMA
-    flags += fmt::format("  --{}\n", fmt::join(kLlamaFlags, "\n  --"));
-  add("seq-length", m.seq);
-  add("vocab-size", m.vocab);
-  add("make-vocab-size-divisible-by", m.vocab_multiple);
-  if (!m.tied) set("untie-embeddings-and-output-weights");
+  std::vector<std::string> flags = {CountFlag("num-layers", m.layers), CountFlag("hidden-size", m.hidden),
+                                    CountFlag("num-attention-heads", m.heads)};
+  if (m.ffn > 0) flags.push_back(CountFlag("ffn-hidden-size", m.ffn));
+  if (m.KeyValueWidth() < m.QueryWidth())
+    flags.insert(flags.end(), {"--group-query-attention", CountFlag("num-query-groups", m.kv_heads)});
+  if (m.QueryWidth() != m.hidden) flags.push_back(CountFlag("kv-channels", m.HeadDim()));
+  if (m.has.gate) flags.insert(flags.end(), std::begin(kLlamaFlags), std::end(kLlamaFlags));
+  flags.insert(flags.end(), {CountFlag("seq-length", m.seq), CountFlag("vocab-size", m.vocab),
+                             CountFlag("make-vocab-size-divisible-by", m.vocab_multiple)});
+  if (!m.tied) flags.push_back("--untie-embeddings-and-output-weights");
   RunSetup ours = setup;
   ours.program = Program::kCairn;
-  for (const std::string& flag : LaunchFlags(m, ours)) flags += "  " + flag + "\n";
+  const std::vector<std::string> launch = LaunchFlags(m, ours);
+  flags.insert(flags.end(), launch.begin(), launch.end());
   if (!request.rampup.empty())
-    flags += fmt::format("  --rampup-batch-size {} {} {}\n", request.rampup[0], request.rampup[1],
-                         request.rampup[2]);
-  add("train-samples", std::llround(samples));
-  if (setup.precision != Precision::kFp32) set(setup.precision == Precision::kBf16 ? "bf16" : "fp16");
-  flags += request.cluster.cpu ? "  --device cpu\n" : "  --device cuda\n";
+    flags.push_back(fmt::format("--rampup-batch-size {}", fmt::join(request.rampup, " ")));
+  flags.push_back(CountFlag("train-samples", std::llround(samples)));
+  if (setup.mixed()) flags.push_back(setup.precision == Precision::kBf16 ? "--bf16" : "--fp16");
+  flags.push_back(request.cluster.cpu ? "--device cpu" : "--device cuda");
   return flags;
 }
 
@@ -101,9 +95,9 @@ bool Gives(const std::string& arguments, const std::string& flag) {
   return false;
 }
 
+constexpr int kSaveMinutes = 10;  // before its limit the job saves
 constexpr char kDataFlag[] =
-    "  --data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes "
-    "one)}\"\n";
+    "--data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}\"";
 
 }  // namespace
 
@@ -141,10 +135,10 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
   const int64_t node = std::min<int64_t>(setup.gpus, request.cluster.gpus_per_node);
   const int64_t nodes = (setup.gpus + node - 1) / node;
   const bool data = Gives(options.arguments, "--data-path") || Gives(options.arguments, "--mock-data");
-  std::string flags = Flags(request, setup, options.samples);
+  std::vector<std::string> flags = TrainerFlags(request, setup, options.samples);
   if (options.save_interval > 0 && !Gives(options.arguments, "--save-interval"))
-    flags += fmt::format("  --save-interval {}\n", options.save_interval);
-  if (!data) flags += kDataFlag;
+    flags.push_back(CountFlag("save-interval", options.save_interval));
+  if (!data) flags.push_back(kDataFlag);
   return fmt::format(
       R"(#!/bin/bash
 # Written by cairn plan. Submit with: {prefix}sbatch {name}.sbatch
@@ -161,7 +155,8 @@ set -euo pipefail
 
 save=${{SAVE:-$PWD/{name}}} # checkpoints; the job resumes from the newest good one
 flags=(
-{flags}  --save "$save"
+  {flags}
+  --save "$save"
 )
 
 # Slurm sends USR1 {minutes} min before the limit; srun passes it to the ranks, which save and exit with status 0.
@@ -183,8 +178,8 @@ fi
 )",
       fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus), fmt::arg("node", node),
       fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
-      fmt::arg("time", options.time), fmt::arg("signal", options.save_minutes * 60),
-      fmt::arg("minutes", options.save_minutes), fmt::arg("flags", flags),
+      fmt::arg("time", options.time), fmt::arg("signal", kSaveMinutes * 60),
+      fmt::arg("minutes", kSaveMinutes), fmt::arg("flags", fmt::join(flags, "\n  ")),
       fmt::arg("prefix", data ? "" : "DATA_PATH=/path/to/prefix "),
       fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
 }

@@ -21,7 +21,6 @@ struct JobOptions {
   double samples = 0;  // to train
   std::string time =
       "20:00:00";             // Slurm's limit of one job; the script requeues itself until training is done
-  int save_minutes = 10;      // before the limit Slurm asks cairn train to save
   int64_t save_interval = 0;  // steps between checkpoints; 0: only at the end
   std::string arguments;      // appended to cairn train as they are: data, learning rate, intervals
 };

@@ -46,17 +46,17 @@ Status CheckRequest(const PlanRequest& request) {
         "layers, hidden size, heads, vocabulary and sequence length of the model are needed");
   if (s.heads > s.hidden)
     return InvalidArgument("{} heads are more than the hidden size {}", s.heads, s.hidden);
-  if (request.global_batch < 1) return InvalidArgument("the global batch size is needed");
-  if (request.precision == Precision::kBf16 && !request.cluster.has_bf16)
+  if (request.setup.global_batch < 1) return InvalidArgument("the global batch size is needed");
+  if (request.setup.precision == Precision::kBf16 && !request.cluster.has_bf16)
     return InvalidArgument("{} has no bf16; plan with --fp16", request.cluster.name);
-  if (request.precision == Precision::kFp8 && !request.cluster.has_fp8)
+  if (request.setup.precision == Precision::kFp8 && !request.cluster.has_fp8)
     return InvalidArgument("{} has no fp8; plan with --bf16", request.cluster.name);
   if (!request.rampup.empty()) {
     const auto& r = request.rampup;
-    if (r.size() != 3 || r[0] < 1 || r[1] < 1 || r[2] < 0 || r[0] > request.global_batch ||
-        (request.global_batch - r[0]) % r[1] != 0)
+    if (r.size() != 3 || r[0] < 1 || r[1] < 1 || r[2] < 0 || r[0] > request.setup.global_batch ||
+        (request.setup.global_batch - r[0]) % r[1] != 0)
       return InvalidArgument("the ramp-up START INCREMENT SAMPLES does not lead to a global batch of {}",
-                             request.global_batch);
+                             request.setup.global_batch);
   }
   return OkStatus();
 }
@@ -96,13 +96,12 @@ class Combinations {
  private:
   template <typename Visit>
   void Inner(int64_t tp, int64_t pp, int64_t dp, const Visit& visit) const {
-    RunSetup setup{.gpus = tp * pp * dp, .tp = tp, .pp = pp, .dp = dp};
-    setup.global_batch = request_.global_batch;
-    setup.precision = request_.precision;
-    setup.offload_optimizer = request_.offload_optimizer;
-    setup.program = request_.program;
-    setup.sequence_parallel = request_.sequence_parallel && tp > 1;
-    setup.flash_attention = request_.flash_attention;
+    RunSetup setup = request_.setup;
+    setup.gpus = tp * pp * dp;
+    setup.tp = tp;
+    setup.pp = pp;
+    setup.dp = dp;
+    setup.sequence_parallel &= tp > 1;
     setup.on_cpu = request_.cluster.cpu;
     for (const int64_t chunks : chunks_) {
       const std::vector<StageEnds>& uneven = Ends(pp, chunks);
@@ -132,7 +131,7 @@ class Combinations {
   const std::vector<StageEnds>& Ends(int64_t pp, int64_t chunks) const {
     const auto [at, fresh] = ends_.try_emplace({pp, chunks});
     if (fresh && !request_.even_stages) {
-      RunSetup setup{.pp = pp, .virtual_stages = chunks, .program = request_.program};
+      RunSetup setup{.pp = pp, .virtual_stages = chunks, .program = request_.setup.program};
       at->second = UnevenEnds(request_.shape, setup);
       if (request_.embeddings_as_layers)
         std::erase_if(at->second, [&](const StageEnds& ends) { return !OneLess(ends, pp); });

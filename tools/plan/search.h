@@ -13,14 +13,9 @@ namespace cairn {
 struct PlanRequest {
   ModelShape shape;
   Cluster cluster;
-  int64_t nodes = 1;  // budget; plans may use fewer
-  Precision precision = Precision::kBf16;
-  bool offload_optimizer = false;
-  bool sequence_parallel = false;
-  bool flash_attention = false;
-  Program program = Program::kMegatronDeepSpeed;
-  int64_t global_batch = 0;
-  std::vector<int64_t> rampup;  // start, increment, samples; empty: none
+  int64_t nodes = 1;                  // budget; plans may use fewer
+  RunSetup setup{.global_batch = 0};  // what all plans have in common: batch, precision, program
+  std::vector<int64_t> rampup;        // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
   std::vector<Recomputation> recompute;
   bool embeddings_as_layers = false;  // only stages in which embedding and output layer count as a layer each

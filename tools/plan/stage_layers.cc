@@ -10,11 +10,13 @@ namespace {
 constexpr int64_t kMostLessFirst = 2;
 constexpr int64_t kMostLessLast = 8;
 
-// Layers of each stage whose number is not given.
-int64_t OtherLayers(const ModelShape& shape, const RunSetup& setup) {
-  const int64_t told = (setup.first_layers > 0) + (setup.last_layers > 0);
-  const int64_t left = shape.layers - setup.first_layers - setup.last_layers;
-  return setup.pp > told ? left / (setup.pp - told) : 0;
+// The stages whose number of layers is not given, and their layers.
+struct OtherStages {
+  int64_t stages, layers;
+};
+OtherStages OthersOf(const ModelShape& shape, const RunSetup& setup) {
+  return {setup.pp - (setup.first_layers > 0) - (setup.last_layers > 0),
+          shape.layers - setup.first_layers - setup.last_layers};
 }
 
 // Megatron-LM takes one less at either end together with chunks that the rest of the stage fills; other ends
@@ -27,7 +29,8 @@ StageLayers PlannedStages(const ModelShape& shape, const RunSetup& setup) {
   const double all = static_cast<double>(shape.layers);
   if (setup.pp == 1) return {all, all, all};
   if (setup.first_layers > 0 || setup.last_layers > 0) {
-    const double others = static_cast<double>(OtherLayers(shape, setup));
+    const auto [stages, left] = OthersOf(shape, setup);
+    const double others = stages > 0 ? static_cast<double>(left / stages) : 0;
     return {setup.first_layers > 0 ? static_cast<double>(setup.first_layers) : others,
             setup.pp > 2 ? others : 0,
             setup.last_layers > 0 ? static_cast<double>(setup.last_layers) : others};
@@ -45,10 +48,8 @@ bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup) {
     if (setup.program == Program::kCairn && setup.virtual_stages == 1) return setup.pp <= shape.layers;
     return shape.layers % (setup.pp * setup.virtual_stages) == 0;
   }
-  const int64_t told = (setup.first_layers > 0) + (setup.last_layers > 0);
-  const int64_t left = shape.layers - setup.first_layers - setup.last_layers;
-  if (setup.pp == told) return left == 0;
-  return setup.pp > told && left > 0 && left % (setup.pp - told) == 0;
+  const auto [stages, left] = OthersOf(shape, setup);
+  return stages == 0 ? left == 0 : stages > 0 && left > 0 && left % stages == 0;
 }
 
 std::vector<StageEnds> UnevenEnds(const ModelShape& shape, const RunSetup& setup) {

@@ -43,7 +43,6 @@ CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, d
   cost.files = setup.gpus + 2;
   const double nodes = std::ceil(static_cast<double>(setup.gpus) / request.cluster.gpus_per_node);
   cost.save_seconds = cost.bytes / (nodes * node_gbps * 1e9);
-  cost.archive_bytes = cost.bytes;
   cost.archive_inodes = 1 + static_cast<int64_t>(std::ceil(cost.bytes / kTarBytes));
   return cost;
 }

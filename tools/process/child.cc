@@ -64,11 +64,6 @@ int Spawn(const std::vector<std::string>& words, const MemoryFile& in, const Mem
   return failed ? -failed : process;
 }
 
-std::string Trimmed(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text;
-}
-
 }  // namespace
 
 Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input,
@@ -96,7 +91,8 @@ Result<std::string> ChildOutput(const std::vector<std::string>& words, const std
   if (outcome.exit == 0) return std::move(outcome.out);
   std::string command;
   for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
-  const std::string said = Trimmed(outcome.err.empty() ? outcome.out : outcome.err);
+  std::string said = outcome.err.empty() ? outcome.out : outcome.err;
+  said.erase(said.find_last_not_of(" \n") + 1);
   return IoError("'{}' failed with exit status {}{}{}", command, outcome.exit, said.empty() ? "" : ": ",
                  said);
 }

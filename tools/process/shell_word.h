@@ -5,10 +5,7 @@
 
 namespace cairn {
 
-// `text` in single quotes: it's -> 'it'\''s'.
-std::string ShellQuoted(const std::string& text);
-
-// `text` as one word. Text of plain characters stays as it is.
+// `text` as one word, in single quotes (it's -> 'it'\''s'). Text of plain characters stays as it is.
 std::string ShellWord(const std::string& text);
 
 }  // namespace cairn

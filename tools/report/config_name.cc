@@ -4,28 +4,11 @@
 
 #include "tools/report/config_name.h"
 
-#include <string>
-
 #include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {
 namespace {
-
-struct NameWord {
-  std::string_view word;
-  std::string_view field;
-};
-constexpr NameWord kNameWords[] = {
-    {"tp", "tp"},          {"mp", "tp"},         {"pp", "pp"},       {"dp", "dp"},
-    {"cp", "cp"},          {"mbs", "mbs"},       {"gbs", "gbs"},     {"gas", "gas"},
-    {"zero", "zero"},      {"z", "zero"},        {"gpus", "gpus"},   {"gpu", "gpus"},
-    {"ngpus", "gpus"},     {"nodes", "nodes"},   {"node", "nodes"},  {"n", "nodes"},
-    {"seq", "seq"},        {"sl", "seq"},        {"seqlen", "seq"},  {"nl", "layers"},
-    {"nlayers", "layers"}, {"layers", "layers"}, {"hs", "hidden"},   {"nh", "hidden"},
-    {"hidden", "hidden"},  {"nhid", "hidden"},   {"heads", "heads"}, {"nheads", "heads"},
-    {"vocab", "vocab"},    {"iters", "iters"},
-};
 
 bool IsSeparator(char c) { return c == '-' || c == '_' || c == '='; }
 
@@ -86,15 +69,13 @@ class NameReader {
     const bool ends = at_ >= name_.size() || !IsDigit(name_[at_]);
     if (ends && (SameWord(word, "b") || SameWord(word, "m")) && !config_.size_b && value->value > 0)
       config_.size_b = SameWord(word, "b") ? value->value : value->value / 1000;
-    else if (SameWord(word, "gpu") || SameWord(word, "gpus") || SameWord(word, "node") ||
-             SameWord(word, "nodes") || SameWord(word, "n"))
+    else if (const ConfigCount* count = CountOfWord(word);
+             count && (count->field == &RunConfig::gpus || count->field == &RunConfig::nodes))
       Take(word, number);
   }
 
-  bool Take(std::string_view word, std::string_view number) {
-    for (const NameWord& each : kNameWords)
-      if (SameWord(word, each.word)) return TakeField(each.field, number, config_);
-    return false;
+  void Take(std::string_view word, std::string_view number) {
+    if (const ConfigCount* count = CountOfWord(word)) TakeField(count->name, number, config_);
   }
 
   std::string_view name_;

@@ -1,7 +1,7 @@
 // Nearly every form of line ends in TakeField: the forms differ in the text around names and values, not in
-// their meaning. A name is brought to one spelling and replaced by its alias, then looked up among the counts
-// and the switches. The first value of a field stays. Recomputation is the exception: a dump has several
-// arguments for it, and one that is on is enough.
+// their meaning. A name is brought to one spelling, then looked up among the counts and the switches. The
+// first value of a field stays. Recomputation is the exception: a dump has several arguments for it, and one
+// that is on is enough.
 
 #include "tools/report/config_text.h"
 
@@ -13,41 +13,18 @@
 namespace cairn {
 namespace {
 
-struct Alias {
-  std::string_view name;
-  std::string_view field;  // long name in run_config.cc
-};
-constexpr Alias kAliases[] = {
-    {"train_batch_size", "global_batch_size"},
-    {"num_key_value_heads", "num_query_groups"},  // of Microsoft's Megatron-DeepSpeed
-    {"train_micro_batch_size_per_gpu", "micro_batch_size"},
-    {"batch_size", "micro_batch_size"},  // of the first Megatron
-    {"model_parallel_size", "tensor_model_parallel_size"},
-    {"zero_optimization_stage", "zero_stage"},
-    {"gradient_accumulation_step", "gradient_accumulation_steps"},
-    {"steps_per_print", "log_interval"},
-    {"num_nodes", "nnodes"},
-    {"num_gpus", "nproc_per_node"},
-    {"nproc_per_node", "nproc_per_node"},
-};
-
-bool IsNameCharacter(char c) { return IsLetter(c) || IsDigit(c) || c == '_' || c == '-'; }
+bool IsNameCharacter(char c) { return IsWordCharacter(c) || c == '-'; }
 
 std::string Canonical(std::string_view name) {
   std::string canonical;
   for (const char c : name.substr(0, 64)) canonical += c == '-' || c == ' ' ? '_' : LowerCase(c);
-  for (const Alias& alias : kAliases)
-    if (alias.name == canonical) return std::string(alias.field);
   return canonical;
 }
 
 std::string_view Unquoted(std::string_view value) {
   value = Trim(value);
-  while (!value.empty() &&
-         (value.back() == ',' || value.back() == '"' || value.back() == '\'' || value.back() == '\\'))
-    value.remove_suffix(1);
-  while (!value.empty() && (value.front() == '"' || value.front() == '\'')) value.remove_prefix(1);
-  return value;
+  value = value.substr(0, value.find_last_not_of(",\"'\\") + 1);
+  return value.substr(std::min(value.find_first_not_of("\"'"), value.size()));
 }
 
 void SetPrecision(std::string_view word, RunConfig& config) {
@@ -109,14 +86,12 @@ void TakeOurs(std::string_view text, RunConfig& config) {
 bool TakeField(std::string_view name, std::string_view value, RunConfig& config) {
   const std::string canonical = Canonical(name);
   value = Unquoted(value);
-  for (const ConfigCount& count : ConfigCounts()) {
-    if (canonical != count.long_name && canonical != count.name) continue;
-    const auto number = CountAt(value);
-    if (number && !(config.*count.field) && (*number > 0 || count.field == &RunConfig::zero))
-      config.*count.field = *number;
-    return true;
-  }
-  return TakeSwitch(canonical, value, config);
+  const ConfigCount* count = CountOfName(canonical);
+  if (!count) return TakeSwitch(canonical, value, config);
+  const auto number = CountAt(value);
+  if (number && !(config.*count->field) && (*number > 0 || count->field == &RunConfig::zero))
+    config.*count->field = *number;
+  return true;
 }
 
 bool TakeDumpedArgument(std::string_view text, RunConfig& config) {
@@ -124,9 +99,8 @@ bool TakeDumpedArgument(std::string_view text, RunConfig& config) {
   if (dots == npos) return false;
   size_t begin = dots;
   while (begin > 0 && IsNameCharacter(text[begin - 1])) --begin;
-  size_t end = dots + 1;
-  while (end < text.size() && text[end] == '.') ++end;
-  if (begin == dots || end >= text.size() || text[end] != ' ') return false;
+  const size_t end = text.find_first_not_of('.', dots + 1);
+  if (begin == dots || end == npos || text[end] != ' ') return false;
   return TakeField(text.substr(begin, dots - begin), text.substr(end), config);
 }
 
@@ -137,14 +111,8 @@ int TakeCommandLine(std::string_view text, RunConfig& config) {
     for (at = begin; at < text.size() && IsNameCharacter(text[at]);) ++at;
     if (at == begin) continue;
     const std::string_view name = text.substr(begin, at - begin);
-    size_t value = at;
-    while (value < text.size() && (text[value] == ' ' || text[value] == '=' || text[value] == '\'' ||
-                                   text[value] == ',' || text[value] == '"'))
-      ++value;
-    size_t end = value;
-    while (end < text.size() && text[end] != ' ' && text[end] != '\'' && text[end] != '"' && text[end] != ',')
-      ++end;
-    const std::string_view argument = text.substr(value, end - value);
+    const size_t value = std::min(text.find_first_not_of(" ='\",", at), text.size());
+    const std::string_view argument = text.substr(value, text.find_first_of(" '\",", value) - value);
     told += TakeField(name, argument.starts_with("--") ? "true" : argument, config);
   }
   return told;

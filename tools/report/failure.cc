@@ -141,11 +141,10 @@ bool Has(std::string_view text, const std::vector<std::string_view>& parts) {
 // return code = 1".
 std::optional<int> ExitCodeIn(std::string_view text) {
   for (const std::string_view words : {"exit code", "exitcode", "exit status", "return code", "exit value"}) {
-    size_t at = FindWord(text, words);
+    const size_t at = FindWord(text, words);
     if (at == npos) continue;
-    for (at += words.size(); at < text.size() && (text[at] == ' ' || text[at] == ':' || text[at] == '=');)
-      ++at;
-    const auto number = NumberAt(text.substr(at));
+    const size_t begin = std::min(text.find_first_not_of(" :=", at + words.size()), text.size());
+    const auto number = NumberAt(text.substr(begin));
     if (number && number->value != 0 && number->value >= -255 && number->value <= 255)
       return static_cast<int>(number->value);
   }
@@ -204,6 +203,17 @@ size_t PrefixLength(std::string_view text) {
   return host ? end + 2 : 0;
 }
 
+// `text` without what launchers put before each line: "3: ", "[rank3]: ", "[default0]:", "node1: ", and
+// dates.
+std::string_view WithoutPrefix(std::string_view text) {
+  for (int k = 0; k < 40; ++k) {
+    const size_t length = PrefixLength(text);
+    if (length == 0) break;
+    text.remove_prefix(length);
+  }
+  return text;
+}
+
 Failure Make(std::string_view text, std::string cause, int weight, bool decreed = false) {
   return {.cause = std::move(cause), .text = Shortened(text), .weight = weight, .decreed = decreed};
 }
@@ -215,15 +225,6 @@ std::vector<std::string_view> FailureWords() {
   for (const Sign& sign : kSigns)
     words.push_back(std::ranges::max(Parts(sign.words), {}, &std::string_view::size));
   return words;
-}
-
-std::string_view WithoutPrefix(std::string_view text) {
-  for (int k = 0; k < 40; ++k) {
-    const size_t length = PrefixLength(text);
-    if (length == 0) break;
-    text.remove_prefix(length);
-  }
-  return text;
 }
 
 std::optional<Failure> FailureIn(std::string_view text) {
@@ -250,12 +251,12 @@ std::optional<Failure> FailureIn(std::string_view text) {
   return std::nullopt;
 }
 
-void FailureSearch::Look(std::string_view text, uint64_t line) {
+void TakeFailure(std::string_view text, uint64_t line, std::optional<Failure>& best) {
   auto found = FailureIn(text);
   if (!found) return;
-  if (best_ && (best_->weight >= found->weight || (best_->decreed && found->weight < kMachine))) return;
+  if (best && (best->weight >= found->weight || (best->decreed && found->weight < kMachine))) return;
   found->line = line;
-  best_ = std::move(found);
+  best = std::move(found);
 }
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // The reason why a run failed, and the line that states it.
 //
 // One failure makes many lines: a rank runs out of memory, the others lose their connection to it, Slurm
-// cancels the step. FailureSearch weighs them and keeps the first that is a cause rather than a consequence.
+// cancels the step. TakeFailure weighs them and keeps the first that is a cause rather than a consequence.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Failure {
   std::string text;   // the line, printable, at most 300 characters
   std::string file;
   uint64_t line = 0;
-  int weight = 0;        // of FailureSearch
+  int weight = 0;        // of its kind
   bool decreed = false;  // Slurm ended the job: later failures are consequences
 };
 
@@ -28,18 +28,7 @@ std::vector<std::string_view> FailureWords();
 // The failure that the line `text` reports; nullopt if it reports none.
 std::optional<Failure> FailureIn(std::string_view text);
 
-class FailureSearch {
- public:
-  void Look(std::string_view text, uint64_t line);
-  void Clear() { best_.reset(); }
-  const std::optional<Failure>& best() const { return best_; }
-
- private:
-  std::optional<Failure> best_;
-};
-
-// `text` without what launchers put before each line: "3: ", "[rank3]: ", "[default0]:", "node1: ", and
-// dates.
-std::string_view WithoutPrefix(std::string_view text);
+// Replaces `best`, the failure of the lines before, if the line number `line` reports a heavier one.
+void TakeFailure(std::string_view text, uint64_t line, std::optional<Failure>& best);
 
 }  // namespace cairn

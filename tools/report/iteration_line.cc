@@ -133,9 +133,8 @@ size_t IterationNumber(std::string_view text, size_t at) {
     at = FindWord(text, kWord, at);
     if (at == npos) return npos;
     at += kWord.size();
-    size_t k = at;
-    while (k < text.size() && (text[k] == ' ' || text[k] == ':' || text[k] == '=' || text[k] == '\t')) ++k;
-    if (k < text.size() && IsDigit(text[k])) return k;
+    const size_t digit = text.find_first_not_of(" :=\t", at);
+    if (digit != npos && IsDigit(text[digit])) return digit;
   }
 }
 
@@ -150,14 +149,13 @@ Counter ReadCounter(std::string_view text, size_t at) {
   const auto first = NumberAt(text.substr(at));
   counter.iteration = CountOf(text.substr(at));
   counter.end = at + (first ? first->length : 1);
-  size_t k = counter.end;
-  while (k < text.size() && text[k] == ' ') ++k;
-  if (k >= text.size() || text[k] != '/') return counter;
-  for (++k; k < text.size() && text[k] == ' ';) ++k;
-  const auto total = NumberAt(text.substr(k));
+  const size_t slash = text.find_first_not_of(' ', counter.end);
+  if (slash == npos || text[slash] != '/') return counter;
+  const std::string_view rest = text.substr(std::min(text.find_first_not_of(' ', slash + 1), text.size()));
+  const auto total = NumberAt(rest);
   if (!total) return counter;
-  counter.total = CountOf(text.substr(k));
-  counter.end = k + total->length;
+  counter.total = CountOf(rest);
+  counter.end = text.size() - rest.size() + total->length;
   return counter;
 }
 
@@ -215,6 +213,14 @@ size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
   return npos;
 }
 
+// "0/10, " before SamplesPerSec: the 10.
+int64_t OldTimerStep(std::string_view text) {
+  const size_t comma = text.rfind(',', text.find("SamplesPerSec="));
+  if (comma == npos) return -1;
+  const size_t slash = text.rfind('/', comma);
+  return slash == npos ? -1 : CountOf(text.substr(slash + 1, comma - slash - 1));
+}
+
 }  // namespace
 
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take) {
@@ -233,40 +239,29 @@ void ParseIterations(std::string_view text, const std::function<void(const Itera
   }
 }
 
-namespace {
-
-// "0/10, " before SamplesPerSec: the 10.
-int64_t OldTimerStep(std::string_view text) {
-  const size_t comma = text.rfind(',', text.find("SamplesPerSec="));
-  if (comma == npos) return -1;
-  const size_t slash = text.rfind('/', comma);
-  return slash == npos ? -1 : CountOf(text.substr(slash + 1, comma - slash - 1));
-}
-
-}  // namespace
-
-bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line) {
-  line = {};
+std::optional<IterationLine> ParseDeepSpeed(std::string_view text) {
   const auto number = [text](std::string_view name) { return NumberOf(After(text, name)); };
   const auto count = [text](std::string_view name) { return CountOf(After(text, name)); };
+  IterationLine line;
+  bool tells = true;
   if (text.find("iter time (s):") != npos) {
-    line.step.iteration = std::max(count("steps:"), count("step:"));
-    line.step.seconds = number("iter time (s):");
-    line.step.samples_per_second = number("samples/sec:");
-    line.step.loss = number(" loss:");
-    line.step.nan_loss = text.find(" loss:") != npos && !std::isfinite(line.step.loss);
-    return line.step.iteration >= 0;
+    line.iteration = std::max(count("steps:"), count("step:"));
+    line.seconds = number("iter time (s):");
+    line.samples_per_second = number("samples/sec:");
+    line.loss = number(" loss:");
+    line.nan_loss = text.find(" loss:") != npos && !std::isfinite(line.loss);
+  } else if (text.find("SamplesPerSec=") != npos) {
+    line.iteration = count("global_step=");
+    if (line.iteration < 0) line.iteration = OldTimerStep(text);
+    line.samples_per_second = number("CurrSamplesPerSec=");
+    if (std::isnan(line.samples_per_second)) line.samples_per_second = number("SamplesPerSec=");
+    tells = line.samples_per_second > 0;
+  } else {
+    line.iteration = count("step=");
+    line.skipped_so_far = count("skipped=");
+    tells = line.skipped_so_far >= 0;
   }
-  if (text.find("SamplesPerSec=") != npos) {
-    line.step.iteration = count("global_step=");
-    if (line.step.iteration < 0) line.step.iteration = OldTimerStep(text);
-    line.step.samples_per_second = number("CurrSamplesPerSec=");
-    if (std::isnan(line.step.samples_per_second)) line.step.samples_per_second = number("SamplesPerSec=");
-    return line.step.iteration >= 0 && line.step.samples_per_second > 0;
-  }
-  line.step.iteration = count("step=");
-  line.skipped_so_far = count("skipped=");
-  return line.step.iteration >= 0 && line.skipped_so_far >= 0;
+  return tells && line.iteration >= 0 ? std::optional(line) : std::nullopt;
 }
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "tools/report/numbers.h"
@@ -29,7 +30,8 @@ struct IterationLine {
   double tflops = kNoNumber;  // by the program's own count
   int64_t skipped = 0;        // iterations of this line
   int64_t nans = 0;
-  bool nan_loss = false;  // the loss is written as nan or inf
+  int64_t skipped_so_far = -1;  // since the start of the program; by DeepSpeed
+  bool nan_loss = false;        // the loss is written as nan or inf
 };
 
 // Calls `take` for each iteration that `text` reports: two if a line end was lost. Lines that only mention an
@@ -41,10 +43,6 @@ void ParseIterations(std::string_view text, const std::function<void(const Itera
 //   [Rank 0] step=10, skipped=2, lr=[1e-05], mom=[(0.9, 0.999)]
 //   epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.0, CurrSamplesPerSec=25.7, ...
 //   0/10, SamplesPerSec=12.3
-struct DeepSpeedLine {
-  IterationLine step;
-  int64_t skipped_so_far = -1;  // since the start of the program
-};
-bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line);
+std::optional<IterationLine> ParseDeepSpeed(std::string_view text);
 
 }  // namespace cairn

@@ -19,8 +19,6 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 constexpr size_t kMaxLine = 16384;
 
-bool IsName(char c) { return IsLetter(c) || IsDigit(c) || c == '_'; }
-
 // The line with known $NAME and ${NAME} expanded.
 std::string Expanded(std::string_view line, const Variables& variables) {
   std::string out;
@@ -31,7 +29,7 @@ std::string Expanded(std::string_view line, const Variables& variables) {
     }
     const bool brace = at + 1 < line.size() && line[at + 1] == '{';
     size_t end = at + 1 + brace;
-    while (end < line.size() && IsName(line[end])) ++end;
+    while (end < line.size() && IsWordCharacter(line[end])) ++end;
     const auto found = variables.find(line.substr(at + 1 + brace, end - at - 1 - brace));
     if (found == variables.end() || (brace && (end >= line.size() || line[end] != '}'))) {
       out += line[at];
@@ -55,7 +53,7 @@ void TakeAssignment(std::string_view line, Variables& variables) {
   line = Trim(line);
   if (line.starts_with("export ")) line = Trim(line.substr(7));
   size_t end = 0;
-  while (end < line.size() && IsName(line[end])) ++end;
+  while (end < line.size() && IsWordCharacter(line[end])) ++end;
   if (end == 0 || end >= line.size() || line[end] != '=' || variables.size() > 1000) return;
   variables[std::string(line.substr(0, end))] = Expanded(UnquotedWord(line.substr(end + 1)), variables);
 }

@@ -26,9 +26,7 @@ double GibAfter(std::string_view text, std::string_view name, double gib) {
 double LastNumber(std::string_view text) {
   double value = -1;
   for (int k = 0; k < 2; ++k) {
-    while (!text.empty() && (text.front() == ' ' || text.front() == '(' || text.front() == ',' ||
-                             text.front() == ':' || text.front() == '.'))
-      text.remove_prefix(1);
+    text.remove_prefix(std::min(text.find_first_not_of(" (,:."), text.size()));
     const auto number = NumberAt(text);
     if (!number || !(number->value >= 0)) break;
     value = number->value;

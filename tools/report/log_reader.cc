@@ -21,6 +21,16 @@ constexpr int kLinesThatClearAFailure = 3;  // the training continued
 constexpr size_t kDateLength = 19;
 constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
+std::string WhyEmpty(const RunConfig& config, const LogFacts& facts) {
+  if (!config.empty()) return "no iteration";
+  if (facts.bytes == 0) return "empty file";
+  if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
+  if (facts.zeros > 0) return "binary data, no log";
+  if (facts.longest_line >= (1 << 20))
+    return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
+  return "unknown format";
+}
+
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) { Begin(); }
@@ -40,9 +50,10 @@ class Reader {
     if (line.kinds & kTroubleLine) Trouble(line.text);
   }
 
-  std::vector<TrainingStart> Finish() {
+  TrainingLog Finish(const LogFacts& facts) {
     End();
-    return std::move(starts_);
+    for (TrainingStart& each : starts_) each.why_empty = WhyEmpty(each.config, facts);
+    return {file_, facts, std::move(starts_)};
   }
 
  private:
@@ -50,7 +61,6 @@ class Reader {
 
   void Begin() {
     starts_.emplace_back().file = file_;
-    search_.Clear();
     trainer_ = {};
     speaker_.clear();
     after_failure_ = 0;
@@ -59,7 +69,6 @@ class Reader {
 
   void End() {
     trainer_.Finish(start());
-    start().failure = search_.best();
     if (start().failure) start().failure->file = file_;
   }
 
@@ -80,15 +89,15 @@ class Reader {
   }
 
   void DeepSpeed(std::string_view text) {
-    DeepSpeedLine line;
-    if (!ParseDeepSpeed(text, line)) return;
-    if (line.skipped_so_far >= 0) {
-      start().skipped_so_far = std::max(start().skipped_so_far, line.skipped_so_far);
+    std::optional<IterationLine> line = ParseDeepSpeed(text);
+    if (!line) return;
+    if (line->skipped_so_far >= 0) {
+      start().skipped_so_far = std::max(start().skipped_so_far, line->skipped_so_far);
       return;
     }
-    const bool pipeline = !std::isnan(line.step.seconds);
-    if (!pipeline) line.step.seconds = 1 / line.step.samples_per_second;
-    Iteration(line.step, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text.substr(0, 48));
+    const bool pipeline = !std::isnan(line->seconds);
+    if (!pipeline) line->seconds = 1 / line->samples_per_second;
+    Iteration(*line, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text.substr(0, 48));
   }
 
   void Iteration(const IterationLine& line, SampleSource source, std::string_view prefix) {
@@ -111,13 +120,13 @@ class Reader {
 
   // The training continued.
   void ClearFailure() {
-    if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
+    if (start().failure && ++after_failure_ >= kLinesThatClearAFailure) start().failure.reset();
   }
 
   bool IsEcho(const IterationLine& line, std::string_view speaker) {
     if (speaker != speaker_) return true;
     return line.iteration == start().series.back().iteration &&
-           (std::isnan(line.loss) || line.loss == start().last_loss) && !search_.best();
+           (std::isnan(line.loss) || line.loss == start().last_loss) && !start().failure;
   }
 
   void First(const IterationLine& line, std::string_view speaker) {
@@ -171,7 +180,7 @@ class Reader {
     if (line.kinds & kJsonLine) TakeJsonFields(line.text, told);
     const bool ran = !start().series.empty();
     if ((ran && (dumped || line.kinds & kStartLine)) ||
-        ((ran || search_.best()) && (banner || flags >= kFlagsOfACommand)))
+        ((ran || start().failure) && (banner || flags >= kFlagsOfACommand)))
       BeginAnother();
     FillFrom(told, start().config);
   }
@@ -202,17 +211,15 @@ class Reader {
   }
 
   void Trouble(std::string_view text) {
-    const bool had = search_.best().has_value();
-    search_.Look(text, line_);
-    if (!had) after_failure_ = 0;
-    if (!search_.best()) return;
+    if (!start().failure) after_failure_ = 0;
+    TakeFailure(text, line_, start().failure);
+    if (!start().failure) return;
     if (const auto date = DateIn(text.substr(0, 200)); date && start().began_unix >= 0)
       start().ended_unix = *date;
   }
 
   const std::string file_;
   std::vector<TrainingStart> starts_;
-  FailureSearch search_;
   TrainerLog trainer_;
   uint64_t line_ = 0;
   std::string speaker_;
@@ -226,13 +233,12 @@ Result<TrainingLog> ReadTrainingLog(const std::string& path) {
   Reader reader(path);
   CAIRN_ASSIGN_OR_RETURN(const LogFacts facts,
                          ScanLog(path, [&reader](const LogLine& line) { reader.Take(line); }));
-  return TrainingLog{path, facts, reader.Finish()};
+  return reader.Finish(facts);
 }
 
 TrainingLog ReadTrainingText(std::string_view text, const std::string& name) {
   Reader reader(name);
-  const LogFacts facts = ScanLogText(text, [&reader](const LogLine& line) { reader.Take(line); });
-  return {name, facts, reader.Finish()};
+  return reader.Finish(ScanLogText(text, [&reader](const LogLine& line) { reader.Take(line); }));
 }
 
 }  // namespace cairn

@@ -19,8 +19,6 @@ namespace {
 constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between reading and parsing
 constexpr size_t kMaxLineBytes = 1 << 20;
 
-bool IsEnd(char c) { return c == '\n' || c == '\r'; }
-
 // The end of the last whole line; 0 if there is no line end.
 size_t WholeLines(std::string_view text) {
   const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
@@ -74,7 +72,6 @@ class Scanner {
   // `block` consists of whole lines, or is a part of a long one.
   void Block(std::string_view block) {
     facts_.bytes += block.size();
-    ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
     while (!block.empty()) {
       const size_t newline = std::min(block.find('\n'), block.size());
       Line(block.substr(0, newline));
@@ -85,10 +82,7 @@ class Scanner {
 
   void LongLine(size_t bytes) { facts_.longest_line = std::max<uint64_t>(facts_.longest_line, bytes); }
 
-  LogFacts Finish() {
-    facts_.lines = newlines_ + (ends_line_ ? 0 : 1);
-    return facts_;
-  }
+  const LogFacts& facts() const { return facts_; }
 
  private:
   // `line` may be several states of a progress bar.
@@ -114,7 +108,6 @@ class Scanner {
   const LineVisitor& visit_;
   LogFacts facts_;
   uint64_t newlines_ = 0;  // of the whole file so far
-  bool ends_line_ = true;
   std::string stripped_;
 };
 
@@ -159,7 +152,7 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
     scanner.Block(text.substr(0, whole));
     filled = text.size() - whole;
     std::memmove(buffer.data(), buffer.data() + whole, filled);
-    if (got == 0) return scanner.Finish();
+    if (got == 0) return scanner.facts();
   }
 }
 
@@ -178,7 +171,7 @@ LogFacts ScanLogText(std::string_view text, const LineVisitor& visit) {
   Scanner scanner(visit);
   scanner.Start(text.substr(0, kBlockBytes));
   scanner.Block(text);
-  return scanner.Finish();
+  return scanner.facts();
 }
 
 }  // namespace cairn

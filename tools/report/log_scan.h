@@ -23,7 +23,6 @@ struct LogLine {
 // Facts about the whole file.
 struct LogFacts {
   uint64_t bytes = 0;
-  uint64_t lines = 0;         // \n seen, and 1 for a last line without it
   uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB comes in parts
   uint64_t zeros = 0;         // zero bytes in the first block
   bool compressed = false;    // gzip, zstd, xz or zip by its first bytes

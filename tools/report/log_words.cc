@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <vector>
 
 #include "tools/report/failure.h"
@@ -20,12 +19,11 @@ using WordCheck = bool (*)(std::string_view text, size_t begin, size_t end);
 
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
 bool IsCapital(char c) { return c >= 'A' && c <= 'Z'; }
-bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool EndsWord(std::string_view text, size_t, size_t end) {
-  return end >= text.size() || !IsWordChar(text[end]);
+  return end >= text.size() || !IsWordCharacter(text[end]);
 }
 bool IsWholeWord(std::string_view text, size_t begin, size_t end) {
-  return (begin == 0 || !IsWordChar(text[begin - 1])) && EndsWord(text, begin, end);
+  return (begin == 0 || !IsWordCharacter(text[begin - 1])) && EndsWord(text, begin, end);
 }
 // The end of a name like RuntimeError.
 bool EndsName(std::string_view text, size_t begin, size_t end) {

@@ -25,15 +25,6 @@ RunConfig ConfigOf(const TrainingLog& log) {
   return config;
 }
 
-int EqualFields(const RunConfig& a, const RunConfig& b) {
-  int equal = 0;
-  for (const ConfigCount& count : ConfigCounts()) {
-    const auto &left = a.*count.field, &right = b.*count.field;
-    equal += left && right && *left == *right;
-  }
-  return equal + (a.size_b && b.size_b && *a.size_b == *b.size_b);
-}
-
 // True if `stem` begins with `name` as a whole word.
 bool BeginsWith(std::string_view stem, std::string_view name) {
   return name.size() >= 3 && stem.starts_with(name) &&
@@ -41,10 +32,9 @@ bool BeginsWith(std::string_view stem, std::string_view name) {
 }
 
 Evidence Weigh(const TrainingLog& log, const JobScript& script) {
-  const RunConfig config = ConfigOf(log);
-  if (!Agree(config, script.config)) return {};
-  if (config.size_b && script.config.size_b && *config.size_b != *script.config.size_b) return {};
-  const int equal = EqualFields(config, script.config);
+  const auto same = EqualFields(ConfigOf(log), script.config);
+  if (!same) return {};
+  const int equal = *same;
   const std::string_view stem = StemOf(log.file);
   const bool names_job =
       script.output.find("%x") != script.output.npos || script.output.find('%') == script.output.npos;
@@ -58,14 +48,13 @@ Evidence Weigh(const TrainingLog& log, const JobScript& script) {
 
 // The last run of at least three digits in a name: Slurm's number of the job.
 std::string JobNumber(std::string_view stem) {
-  size_t end = stem.size();
-  while (end > 0) {
-    while (end > 0 && !IsDigit(stem[end - 1])) --end;
-    size_t begin = end;
-    while (begin > 0 && IsDigit(stem[begin - 1])) --begin;
-    if (end - begin >= 3 && (begin == 0 || !IsLetter(stem[begin - 1])))
-      return std::string(stem.substr(begin, end - begin));
-    end = begin;
+  constexpr std::string_view kDigits = "0123456789";
+  while (stem.find_first_of(kDigits) != stem.npos) {
+    stem = stem.substr(0, stem.find_last_of(kDigits) + 1);
+    const size_t begin = stem.find_last_not_of(kDigits) + 1;
+    if (stem.size() - begin >= 3 && (begin == 0 || !IsLetter(stem[begin - 1])))
+      return std::string(stem.substr(begin));
+    stem = stem.substr(0, begin);
   }
   return "";
 }

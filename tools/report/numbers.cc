@@ -1,5 +1,6 @@
 #include "tools/report/numbers.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace cairn {
@@ -49,18 +50,15 @@ std::string_view Trim(std::string_view text) {
 }
 
 bool SameWord(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (LowerCase(a[i]) != LowerCase(b[i])) return false;
-  return true;
+  return std::ranges::equal(a, b, {}, LowerCase, LowerCase);
 }
 
 size_t FindWord(std::string_view text, std::string_view word, size_t from) {
-  if (word.size() > text.size()) return std::string_view::npos;
+  if (word.size() > text.size()) return npos;
   const char upper = word[0] >= 'a' && word[0] <= 'z' ? static_cast<char>(word[0] - 32) : word[0];
   for (size_t at = from; at <= text.size() - word.size(); ++at)
     if ((text[at] == word[0] || text[at] == upper) && SameWord(text.substr(at, word.size()), word)) return at;
-  return std::string_view::npos;
+  return npos;
 }
 
 }  // namespace cairn

@@ -42,5 +42,6 @@ size_t FindWord(std::string_view text, std::string_view word, size_t from = 0);
 inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 inline char LowerCase(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 inline bool IsLetter(char c) { return LowerCase(c) >= 'a' && LowerCase(c) <= 'z'; }
+inline bool IsWordCharacter(char c) { return IsLetter(c) || IsDigit(c) || c == '_'; }
 
 }  // namespace cairn

@@ -210,16 +210,6 @@ std::string Complaint(const std::string& text) {
   return text.substr(at, text.find('\n', at) - at).substr(0, 200);
 }
 
-// Errors: NotFound (gnuplot is not installed), IoError with the first line of its message.
-Result<std::string> RunGnuplot(const std::string& commands) {
-  Result<ChildOutcome> outcome = RunChild({"gnuplot"}, commands);
-  if (!outcome.ok() && outcome.status().kind() == StatusKind::kNotFound)
-    return NotFound("plots need gnuplot, which is not installed: apt install gnuplot-nox");
-  if (!outcome.ok()) return outcome.status();
-  if (outcome->exit != 0) return IoError("gnuplot failed: {}", Complaint(outcome->err));
-  return std::move(outcome->out);
-}
-
 }  // namespace
 
 Result<PlotType> PlotTypeOf(const std::string& path) {
@@ -259,9 +249,16 @@ Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const Plot
   return text + "unset multiplot\n";
 }
 
-Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options, PlotType type) {
+Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options,
+                         const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const PlotType type, PlotTypeOf(path));
   CAIRN_ASSIGN_OR_RETURN(const std::string commands, PlotCommands(runs, options, type));
-  return RunGnuplot(commands);
+  Result<ChildOutcome> outcome = RunChild({"gnuplot"}, commands);
+  if (!outcome.ok() && outcome.status().kind() == StatusKind::kNotFound)
+    return NotFound("plots need gnuplot, which is not installed: apt install gnuplot-nox");
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->exit != 0) return IoError("gnuplot failed: {}", Complaint(outcome->err));
+  return std::move(outcome->out);
 }
 
 }  // namespace cairn

@@ -23,7 +23,9 @@ Result<PlotType> PlotTypeOf(const std::string& path);
 Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const PlotOptions& options,
                                  PlotType type);
 
-// The picture. Errors: those of PlotCommands; NotFound if gnuplot is not installed, IoError with its message.
-Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options, PlotType type);
+// The picture for the file `path`. Errors: those of PlotTypeOf and PlotCommands; NotFound if gnuplot is not
+// installed, IoError with the first line of its message.
+Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options,
+                         const std::string& path);
 
 }  // namespace cairn

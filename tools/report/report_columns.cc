@@ -19,11 +19,11 @@ namespace {
 using Number = std::optional<double>;
 
 Number ToNumber(std::optional<double> value) { return value; }
-Number ToNumber(double value) { return value; }
+Number ToNumber(double value) { return std::isnan(value) ? std::nullopt : Number(value); }
 Number ToNumber(int64_t value) { return value < 0 ? std::nullopt : Number(static_cast<double>(value)); }
 Number ToNumber(std::optional<int64_t> value) { return ToNumber(value.value_or(-1)); }
 
-// The member that the pointers lead to; a whole number below 0 is unknown.
+// The member that the pointers lead to; a whole number below 0 is unknown, and so is NaN.
 template <auto... members>
 Number At(const RunSummary& run) {
   return ToNumber((run.*....*members));
@@ -114,16 +114,19 @@ constexpr ReportColumn kColumns[] = {
     {"sec_per_it_max", "Slowest", At<&RunSummary::slowest>, nullptr, TwoDigits},
     {"outliers", "Outliers", At<&RunSummary::outliers>},
     {"tflops", "TFLOPs", At<&RunSummary::tflops>, nullptr, TwoDigits},
-    {"tflops_simple", "TFLOPs (simple)", At<&RunSummary::tflops_simple>, nullptr, TwoDigits},
-    {"tflops_megatron", "TFLOPs (Megatron)", At<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
-    {"tflops_model", "TFLOPs (model)", At<&RunSummary::tflops_model>, nullptr, TwoDigits},
+    {"tflops_simple", "TFLOPs (simple)", At<&RunSummary::formulas, &FormulaTflops::simple>, nullptr,
+     TwoDigits},
+    {"tflops_megatron", "TFLOPs (Megatron)", At<&RunSummary::formulas, &FormulaTflops::megatron>, nullptr,
+     TwoDigits},
+    {"tflops_model", "TFLOPs (model)", At<&RunSummary::formulas, &FormulaTflops::model>, nullptr, TwoDigits},
     {"tflops_logged", "TFLOPs (logged)", At<&RunSummary::tflops_logged>, nullptr, TwoDigits},
     {"pflops", "PFLOPs", PflopsOf, nullptr, TwoDigits},
     {"samples_per_s", "Samples/s", At<&RunSummary::samples_per_s>, nullptr, Rounded},
     {"tokens_per_s", "Tokens/s", At<&RunSummary::tokens_per_s>, nullptr, Rounded},
     {"loss", "Loss", At<&RunSummary::loss>, nullptr, FourFigures},
-    {"grad_norm", "Grad norm", At<&RunSummary::grad_norm>, nullptr, FourFigures},
-    {"validation_loss", "Validation loss", At<&RunSummary::validation_loss>, nullptr, FourFigures},
+    {"grad_norm", "Grad norm", At<&RunSummary::sum, &TrainingStart::last_grad_norm>, nullptr, FourFigures},
+    {"validation_loss", "Validation loss", At<&RunSummary::sum, &TrainingStart::validation_loss>, nullptr,
+     FourFigures},
     {"skipped_iterations", "Skipped", At<&RunSummary::skipped>},
     {"nan_iterations", "NaN", At<&RunSummary::nans>},
     {"checkpoints", "Checkpoints", At<&RunSummary::sum, &TrainingStart::checkpoints>},
@@ -161,7 +164,12 @@ ColumnList Known(std::span<const std::string_view> keys, bool days) {
 
 }  // namespace
 
-std::span<const ReportColumn> ReportColumns() { return kColumns; }
+ColumnList AllColumns() {
+  ColumnList all;
+  for (const ReportColumn& column : kColumns)
+    if (column.key != "name" && column.key != "notes") all.push_back(&column);
+  return all;
+}
 
 Result<ColumnList> FindColumns(const std::vector<std::string>& names) {
   ColumnList columns;

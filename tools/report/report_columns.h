@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +21,10 @@ struct ReportColumn {
   std::string (*show)(double) = nullptr;
 };
 
-std::span<const ReportColumn> ReportColumns();
-
 using ColumnList = std::vector<const ReportColumn*>;
+
+// All but name and notes, which repeat others.
+ColumnList AllColumns();
 
 // Columns by key or heading, in any case. Errors: InvalidArgument naming all columns.
 Result<ColumnList> FindColumns(const std::vector<std::string>& names);

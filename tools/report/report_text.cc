@@ -1,58 +1,30 @@
-// Markdown and terminal pad readable cells to the widest of each column; CSV and JSON have numbers with all
-// their digits. JSON has every column, whichever were chosen, except for name and notes, which repeat others.
-// Each form escapes the characters that would end a cell.
+// Markdown and terminal are TextTables of readable cells; CSV and JSON have numbers with all their digits.
+// JSON has every column, whichever were chosen.
 
 #include "tools/report/report_text.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "tools/cli/printable.h"
+#include "tools/cli/text_table.h"
 #include "tools/plan/csv_table.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::ordered_json;
-using TextRows = std::vector<std::vector<std::string>>;
-
-// Characters, not bytes, of UTF-8.
-size_t TextWidth(std::string_view text) {
-  return static_cast<size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-// The heading, then a row a run.
-TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  TextRows rows(1);
-  for (const ReportColumn* column : columns) rows[0].emplace_back(column->heading);
+// The heading, then a row a run; numbers to the right.
+TextTable TableOf(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  std::vector<std::string> heading;
+  for (const ReportColumn* column : columns) heading.emplace_back(column->heading);
+  TextTable table(std::move(heading));
+  for (size_t i = 0; i < columns.size(); ++i)
+    if (columns[i]->number) table.AlignRight(i);
   for (const RunSummary& run : runs) {
-    auto& row = rows.emplace_back();
+    std::vector<std::string> row;
     for (const ReportColumn* column : columns) row.push_back(Cell(*column, run));
+    table.Add(std::move(row));
   }
-  return rows;
-}
-
-std::string Padded(std::string_view text, size_t width, bool right) {
-  const std::string blanks(width - std::min(width, TextWidth(text)), ' ');
-  return right ? blanks + std::string(text) : std::string(text) + blanks;
-}
-
-std::vector<size_t> Widths(const TextRows& rows, size_t least) {
-  std::vector<size_t> widths(rows[0].size(), least);
-  for (const auto& row : rows)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
-  return widths;
-}
-
-// A cell must not end its column.
-std::string MarkdownCell(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|') out += '\\';
-    out += c;
-  }
-  return out;
+  return table;
 }
 
 ordered_json JsonNumber(const std::optional<double>& value) {
@@ -67,14 +39,12 @@ ordered_json ToJson(const Failure& failed) {
 
 ordered_json ToJson(const RunSummary& run) {
   ordered_json json;
-  for (const ReportColumn& column : ReportColumns()) {
-    if (column.key == "name" || column.key == "notes") continue;
-    if (column.text) {
-      const std::string text = column.text(run);
-      json[std::string(column.key)] =
-          text.empty() && column.key != "file" ? ordered_json(nullptr) : ordered_json(text);
-    } else {
-      json[std::string(column.key)] = JsonNumber(column.number(run));
+  for (const ReportColumn* column : AllColumns()) {
+    ordered_json& value = json[std::string(column->key)];
+    if (column->number) {
+      value = JsonNumber(column->number(run));
+    } else if (std::string text = column->text(run); !text.empty() || column->key == "file") {
+      value = std::move(text);
     }
   }
   json["complete"] = run.complete;
@@ -89,25 +59,7 @@ ordered_json ToJson(const RunSummary& run) {
 }  // namespace
 
 std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  TextRows rows = TableRows(columns, runs);
-  for (auto& row : rows)
-    for (std::string& cell : row) cell = MarkdownCell(cell);
-  const std::vector<size_t> widths = Widths(rows, 3);
-  std::string out;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (size_t i = 0; i < columns.size(); ++i)
-      out += "| " + Padded(rows[r][i], widths[i], columns[i]->number != nullptr) + " ";
-    out += "|\n";
-    if (r > 0) continue;
-    for (size_t i = 0; i < columns.size(); ++i) {
-      const bool right = columns[i]->number != nullptr;
-      out +=
-          (right ? "| " + std::string(widths[i] - 1, '-') + ":" : "| :" + std::string(widths[i] - 1, '-')) +
-          " ";
-    }
-    out += "|\n";
-  }
-  return out;
+  return TableOf(columns, runs).Markdown();
 }
 
 std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs) {
@@ -121,16 +73,7 @@ std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& ru
 }
 
 std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
-  const TextRows rows = TableRows(columns, runs);
-  const std::vector<size_t> widths = Widths(rows, 1);
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < columns.size(); ++i)
-      line += (i ? "  " : "") + Padded(row[i], widths[i], columns[i]->number != nullptr);
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + '\n';
-  }
+  std::string out = TableOf(columns, runs).Text();
   for (const RunSummary& run : runs)
     if (run.failure)
       out += Printable(fmt::format("{}:{}: {}", run.failure->file, run.failure->line, run.failure->text),

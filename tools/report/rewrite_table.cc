@@ -21,30 +21,18 @@ enum class Role { kNone, kField, kSize, kRecompute, kSeconds, kTflops };
 
 struct Column {
   Role role = Role::kNone;
-  std::string_view field;  // for kField: a name of run_config.h
+  std::string_view field = {};  // for kField: a name of run_config.h
 };
 
 struct Heading {
-  Column column;
+  Role role;
   std::vector<std::string_view> words;  // of the heading, letters alone
 };
 const Heading kHeadings[] = {
-    {{Role::kField, "gpus"}, {"gpus", "gpu"}},
-    {{Role::kField, "nodes"}, {"nodes", "nnodes"}},
-    {{Role::kField, "dp"}, {"dp"}},
-    {{Role::kField, "tp"}, {"tp", "mp"}},
-    {{Role::kField, "pp"}, {"pp"}},
-    {{Role::kField, "mbs"}, {"mbs", "microbatch", "micbs"}},
-    {{Role::kField, "gbs"}, {"gbs", "globalbatch", "globbs"}},
-    {{Role::kField, "gas"}, {"gas", "chunks", "ppchunks"}},
-    {{Role::kField, "layers"}, {"layers", "nlayers", "nl"}},
-    {{Role::kField, "hidden"}, {"hidden", "nhidden", "hiddensize", "h"}},
-    {{Role::kField, "seq"}, {"seq", "seqlen"}},
-    {{Role::kField, "vocab"}, {"vocab"}},
-    {{Role::kSize, {}}, {"size", "sizeb", "params"}},
-    {{Role::kRecompute, {}}, {"recompute"}},
-    {{Role::kSeconds, {}}, {"secit", "seciter", "sit", "secondsit", "secperit", "timeit", "speed"}},
-    {{Role::kTflops, {}}, {"tflops", "tflopsgpu", "tflop", "tflopsgpus"}},
+    {Role::kSize, {"size", "sizeb", "params"}},
+    {Role::kRecompute, {"recompute"}},
+    {Role::kSeconds, {"secit", "seciter", "sit", "secondsit", "secperit", "timeit", "speed"}},
+    {Role::kTflops, {"tflops", "tflopsgpu", "tflop", "tflopsgpus"}},
 };
 
 struct Cell {
@@ -101,8 +89,10 @@ Column ColumnOf(std::string_view heading) {
   for (const char c : heading.substr(0, heading.find('(')))
     if (IsLetter(c)) word += LowerCase(c);
   for (const Heading& known : kHeadings)
-    if (std::ranges::find(known.words, word) != known.words.end()) return known.column;
-  return {};
+    if (std::ranges::find(known.words, word) != known.words.end()) return {known.role};
+  if (word == "h") word = "hidden";  // in a file's name it is an H100's
+  const ConfigCount* count = word.size() > 1 ? CountOfWord(word) : nullptr;
+  return count ? Column{Role::kField, count->name} : Column{};
 }
 
 // The number in a cell, after emphasis and signs like "~".

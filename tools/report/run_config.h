@@ -32,14 +32,20 @@ struct RunConfig {
   bool empty() const { return *this == RunConfig{}; }
 };
 
-// A field that is a count, and its names: Megatron's (with _ or -, as in dumps and flags) and shorter ones.
+// A field that is a count, and its names. Several are separated by blanks.
 struct ConfigCount {
   std::optional<int64_t> RunConfig::*field;
   std::string_view name;
-  std::string_view long_name;
+  std::string_view long_name;  // Megatron's, in dumps and flags
   std::string_view what;
+  std::string_view words = {};        // in names of files and headings of tables, like `name`; letters alone
+  std::string_view other_names = {};  // in dumps and flags of other programs and versions
 };
 std::span<const ConfigCount> ConfigCounts();
+// The count that a word in the name of a file or the heading of a table means, or a name in a dump or flag
+// (with _). Null if none.
+const ConfigCount* CountOfWord(std::string_view word);
+const ConfigCount* CountOfName(std::string_view name);
 
 // Fills in the missing fields of `config` from `other`.
 void FillFrom(const RunConfig& other, RunConfig& config);
@@ -47,8 +53,10 @@ void FillFrom(const RunConfig& other, RunConfig& config);
 // Fills in the fields that follow from others: DP = GPUs / (TP·PP·CP), GBS = MBS·GAS·DP, and their inverses.
 void Derive(RunConfig& config);
 
-// False if both know a field of model, topology or batch and differ in it.
-bool Agree(const RunConfig& a, const RunConfig& b);
+// The number of fields that both know and that are equal; nullopt if one of the model, the topology or the
+// batch is not.
+std::optional<int> EqualFields(const RunConfig& a, const RunConfig& b);
+inline bool Agree(const RunConfig& a, const RunConfig& b) { return EqualFields(a, b).has_value(); }
 
 // The model, for size and FLOPs: unknown facts are GPT-2's, and the vocabulary is padded as the program
 // padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd.

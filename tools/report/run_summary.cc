@@ -16,12 +16,10 @@
 namespace cairn {
 namespace {
 
-std::optional<double> Told(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
-
 // The loss of a last iteration that was NaN is NaN, not missing.
 std::optional<double> LossOf(double last, const std::vector<Sample>& samples) {
-  const bool nan = std::isnan(last) && !samples.empty() && samples.back().nans > 0;
-  return nan ? std::optional(kNoNumber) : Told(last);
+  const bool is_missing = std::isnan(last) && (samples.empty() || samples.back().nans == 0);
+  return is_missing ? std::nullopt : std::optional(last);
 }
 
 // Times of iterations, weighted by the log lines that a sample is the mean of. Samples without a time do not
@@ -135,11 +133,8 @@ void TakeSpeed(int64_t interval, const SummaryOptions& options, RunSummary& summ
   const double seq = static_cast<double>(*config.seq);
   summary.tokens_per_s = *summary.samples_per_s * seq;
   if (!config.gpus) return;
-  const FormulaTflops tflops = TflopsOf(config, summary.parameters, *batch, *summary.sec_per_it);
-  summary.tflops_simple = tflops.simple;
-  summary.tflops_megatron = tflops.megatron;
-  summary.tflops_model = tflops.model;
-  summary.tflops = tflops.Of(options.formula);
+  summary.formulas = TflopsOf(config, summary.parameters, *batch, *summary.sec_per_it);
+  summary.tflops = summary.formulas.Of(options.formula);
 }
 
 void TakeDays(const SummaryOptions& options, RunSummary& summary) {
@@ -170,7 +165,7 @@ void TakeEnd(RunSummary& summary) {
     summary.cause = sum.failure->cause;
   } else if (sum.series.empty()) {
     summary.end = sum.config.empty() ? RunEnd::kUnknown : RunEnd::kIncomplete;
-    summary.cause = sum.config.empty() ? "unknown format" : "no iteration";
+    summary.cause = sum.why_empty;
   } else if (!sum.done && total > 0 && total - last >= LogInterval(sum)) {
     summary.end = RunEnd::kIncomplete;
     summary.cause = fmt::format("ends at {} of {}", last, total);
@@ -256,18 +251,7 @@ RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   if (!summary.tflops && options.formula == TflopsFormula::kAuto) summary.tflops = summary.tflops_logged;
   TakeDays(options, summary);
   summary.loss = LossOf(sum.last_loss, summary.samples);
-  summary.grad_norm = Told(sum.last_grad_norm);
-  summary.validation_loss = Told(sum.validation_loss);
   return summary;
-}
-
-std::string EmptyCause(const LogFacts& facts) {
-  if (facts.bytes == 0) return "empty file";
-  if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
-  if (facts.zeros > 0) return "binary data, no log";
-  if (facts.longest_line >= (1 << 20))
-    return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
-  return "unknown format";
 }
 
 }  // namespace cairn

@@ -49,20 +49,18 @@ struct RunSummary : TrainingRun {
   std::optional<double> sec_per_it, sec_per_it_skip1, sec_per_it_skip2;  // means
   std::optional<double> median, deviation, fastest, slowest;
   int64_t outliers = 0;  // lines slower than the median by more than half of it and five deviations
-  std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_model, tflops_logged;  // a GPU
+  std::optional<double> tflops, tflops_logged;  // a GPU
+  FormulaTflops formulas;
   std::optional<double> samples_per_s, tokens_per_s;
   std::optional<double> parameters;
-  std::optional<double> loss, grad_norm, validation_loss;  // at the end; a NaN loss is a NaN
-  int64_t skipped = 0, nans = 0;                           // iterations
-  std::optional<double> days, gpu_hours;                   // of the planned training
-  std::vector<Sample> samples;                             // those of `sum`, in seconds an iteration
+  std::optional<double> loss;             // at the end; NaN if it was one
+  int64_t skipped = 0, nans = 0;          // iterations
+  std::optional<double> days, gpu_hours;  // of the planned training
+  std::vector<Sample> samples;            // those of `sum`, in seconds an iteration
 
   bool ok() const { return end == RunEnd::kOk; }
 };
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);
-
-// Describes a file without an iteration and a failure: "empty file", "binary data, no log", "unknown format".
-std::string EmptyCause(const LogFacts& facts);
 
 }  // namespace cairn

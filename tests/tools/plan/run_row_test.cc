@@ -97,7 +97,6 @@ TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
       "h100-80,768,8192,84,64,4096,131072,8,2,2,384,1,bf16,selective,,,0,flash attention was off\n");
   ASSERT_TRUE(rows.ok()) << rows.status().message();
   const RunRow& row = rows->rows[0];
-  EXPECT_EQ(row.gpu, "h100-80");
   EXPECT_EQ(row.setup.precision, Precision::kFp8);
   EXPECT_EQ(row.setup.virtual_stages, 2);
   EXPECT_TRUE(row.setup.sequence_parallel);

@@ -17,7 +17,7 @@ class SearchTest : public testing::Test {
     request_.shape = {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000};
     request_.cluster = *FindCluster("jean-zay");
     request_.nodes = 48;
-    request_.global_batch = 2048;
+    request_.setup.global_batch = 2048;
     request_.recompute = {Recomputation::kFull};
     request_.virtual_stages = {1};
   }
@@ -108,9 +108,9 @@ TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
                     .tied = false,
                     .has = {.gate = true}};
   request_.cluster = *FindCluster("h100");
-  request_.program = Program::kMegatronLm;
+  request_.setup.program = Program::kMegatronLm;
   request_.nodes = 1024;
-  request_.sequence_parallel = request_.flash_attention = true;
+  request_.setup.sequence_parallel = request_.setup.flash_attention = true;
   request_.tp = {8};
   request_.virtual_stages = {};
   const Calibration calibration = *BuiltInCalibration(request_.cluster);
@@ -131,7 +131,7 @@ TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
 
 TEST_F(SearchTest, CairnTrainCutsAsEvenlyAsCanBe) {
   request_.shape.layers = 70;
-  request_.program = Program::kCairn;
+  request_.setup.program = Program::kCairn;
   request_.pp = {12};
   const Candidate best = Found(1).best.at(0);
   const StageLayers layers = PlannedStages(request_.shape, best.setup);  // ten of 6, two of 5

@@ -97,10 +97,10 @@ TEST(FailureTest, LinesThatOnlyTalkAboutFailures) {
 }
 
 std::string FirstCause(std::initializer_list<const char*> lines) {
-  FailureSearch search;
+  std::optional<Failure> best;
   uint64_t number = 0;
-  for (const char* line : lines) search.Look(line, ++number);
-  return search.best() ? search.best()->cause + " " + std::to_string(search.best()->line) : "";
+  for (const char* line : lines) TakeFailure(line, ++number, best);
+  return best ? best->cause + " " + std::to_string(best->line) : "";
 }
 
 TEST(FailureTest, CausesOutweighConsequences) {
@@ -130,10 +130,9 @@ TEST(FailureTest, TheLineIsPrintable) {
 }
 
 TEST(FailureTest, PrefixesOfLaunchers) {
-  for (const char* line : {"3: X", " 12: X", "[rank3]: X", "[default0]:X", "[1,3]<stderr>:X",
-                           "worker-1: [rank0]: X", "[2024-01-01 00:00:00] X"})
-    EXPECT_EQ(WithoutPrefix(line), "X") << line;
-  EXPECT_EQ(WithoutPrefix("ValueError: x"), "ValueError: x");
+  for (const std::string prefix : {"", "3: ", " 12: ", "[rank3]: ", "[default0]:", "[1,3]<stderr>:",
+                                   "worker-1: [rank0]: ", "[2024-01-01 00:00:00] "})
+    EXPECT_EQ(CauseOf(prefix + "ValueError: x"), "python traceback: ValueError") << prefix;
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ TEST(TrainerLogTest, StepsAndTimesOfTheBars) {
   for (const Sample& sample : run.samples) steps.push_back(sample.iteration);
   EXPECT_EQ(steps, (std::vector<int>{5, 10, 15, 20})) << "the bar below a line has its step";
   EXPECT_DOUBLE_EQ(*run.loss, 3.692);
-  EXPECT_DOUBLE_EQ(*run.grad_norm, 1.635);
-  EXPECT_DOUBLE_EQ(*run.validation_loss, 3.699);
+  EXPECT_DOUBLE_EQ(run.sum.last_grad_norm, 1.635);
+  EXPECT_DOUBLE_EQ(run.sum.validation_loss, 3.699);
   EXPECT_EQ(std::tie(run.config.mbs, run.config.gas, run.config.gbs),
             std::tuple(std::optional<int64_t>(4), std::optional<int64_t>(2), std::optional<int64_t>(8)));
   EXPECT_DOUBLE_EQ(*run.parameters, 4368);

@@ -216,7 +216,7 @@ TEST(TrainingRunTest, PublishedTflopsOf181B) {
   for (int i = 1; i <= 5; ++i) text += NewLine(i, 10, 120.85, 3.5, 2048);
   const auto runs = OfText(text);
   EXPECT_NEAR(*runs[0].tflops, 133.40, 0.1);
-  EXPECT_LT(*runs[0].tflops_simple, *runs[0].tflops_megatron);
+  EXPECT_LT(*runs[0].formulas.simple, *runs[0].formulas.megatron);
   EXPECT_NEAR(*runs[0].parameters / 1e9, 181.2, 0.3);
   EXPECT_NEAR(*runs[0].tokens_per_s, 2048 * 2048 / 120.85, 1e-6);
 }
@@ -245,8 +245,8 @@ TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   const double products = 32 * (2 * 4096.0 * (4096 + 1024) + 3 * 4096.0 * 14336) + 4096.0 * 128256;
   const double attention = 32 * 2 * 8192.0 * 4096;  // all pairs: two products
   const double tokens = 128 * 8192.0 / (16 * 8 * 1e12);
-  EXPECT_NEAR(*run.tflops_megatron / (6 * tokens * (products + attention)), 1, 1e-9);
-  EXPECT_NEAR(*run.tflops_model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
+  EXPECT_NEAR(*run.formulas.megatron / (6 * tokens * (products + attention)), 1, 1e-9);
+  EXPECT_NEAR(*run.formulas.model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
   EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are believed
   // Megatron-LM says one group if it has none.
   const std::string plain = std::string(dump).replace(dump.find("attention ........................... True"),
