@@ -5,13 +5,12 @@
 // read; everything else is a replica in the account.
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "ckpt/model/layout.h"
 #include "convert/formats/deepspeed/deepspeed.h"
-#include "convert/formats/deepspeed/model_file.h"
+#include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/formats/megatron/megatron_state.h"
@@ -22,32 +21,16 @@
 namespace cairn {
 namespace {
 
-// The 3 of "3.input_layernorm.weight", a pipeline's name.
-std::optional<int> PipelineIndex(const std::string& name) {
-  int index = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return index;
-}
-
-// A pipeline's names as Megatron's. The other names of a module show which module it is.
+// A pipeline's names as Megatron's. The other names of a layer show which module it is.
 std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
-  std::set<int> transformer;
+  std::map<int, Shapes> layers;
   for (const std::string& name : names)
-    if (const auto index = PipelineIndex(name); index && name.find("query_key_value") != std::string::npos)
-      transformer.insert(*index);
+    if (const auto parsed = ParsePipelineName(name)) layers[parsed->layer][parsed->rest];
+  const std::map<int, std::string> prefixes = MegatronPrefixes(layers);
   std::map<std::string, MegatronName> found;
   for (const std::string& name : names) {
-    const auto index = PipelineIndex(name);
-    std::string full = name;
-    if (index) {
-      const std::string rest = name.substr(name.find('.') + 1);
-      const auto layer = transformer.find(*index);
-      if (layer != transformer.end())
-        full = fmt::format("layers.{}.{}", std::distance(transformer.begin(), layer), rest);
-      else
-        full = rest == "weight" || rest == "bias" ? "final_layernorm." + rest : rest;
-    }
+    const auto parsed = ParsePipelineName(name);
+    const std::string full = parsed ? prefixes.at(parsed->layer) + parsed->rest : name;
     if (const auto place = ParseMegatronName(full)) found.emplace(name, *place);
   }
   return found;

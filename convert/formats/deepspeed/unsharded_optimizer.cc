@@ -51,9 +51,10 @@ class UnshardedReader {
       const PyValue* ids = Find(*groups->items[g], "params");
       group_ = g;
       if (flat)
-        CAIRN_RETURN_IF_ERROR(ReadFlat(ItemOf(flat, g), ItemOf(ids, 0)));
-      else if (masters)
-        CAIRN_RETURN_IF_ERROR(ReadMasters(ItemOf(masters, g), ids));
+        CAIRN_RETURN_IF_ERROR(ReadMaster(ItemOf(flat, g), ItemOf(ids, 0), true, "a flat group's masters"));
+      const PyValue* own = flat ? nullptr : ItemOf(masters, g);
+      for (size_t i = 0; const PyValue* master = ItemOf(own, i); ++i)
+        CAIRN_RETURN_IF_ERROR(ReadMaster(master, ItemOf(ids, i), false, fmt::format("master {}", i)));
     }
     if (!flat && !masters) CAIRN_RETURN_IF_ERROR(ReadByShape(*groups));
     return std::move(found_);
@@ -119,26 +120,15 @@ class UnshardedReader {
     return OkStatus();
   }
 
-  Status ReadMasters(const PyValue* masters, const PyValue* ids) {
-    for (size_t i = 0; const PyValue* value = ItemOf(masters, i); ++i) {
-      if (!value->is(PyKind::kTensor)) return NotSupported("a master that is not a tensor");
-      CAIRN_ASSIGN_OR_RETURN(StoredArray master, Array(*value->tensor, fmt::format("master {}", i)));
-      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, 0, false));
-      const Match match{weight, 0, false};
-      Take(match, Role::kMaster, std::move(master));
-      const auto id = AsInt(ItemOf(ids, i));
-      CAIRN_RETURN_IF_ERROR(TakeStates(id ? EntryOf(states_, *id) : nullptr, match));
-    }
-    return OkStatus();
-  }
-
-  Status ReadFlat(const PyValue* value, const PyValue* id) {
-    if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is not a tensor");
-    CAIRN_ASSIGN_OR_RETURN(const StoredArray master, Array(*value->tensor, "a flat group's masters"));
+  // The masters of a flat group, or one master. `id`: the number of its states.
+  Status ReadMaster(const PyValue* value, const PyValue* id, bool flat, const std::string& name) {
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: it is not a tensor", name);
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray master, Array(*value->tensor, name));
     const uint64_t size = master.shape.Volume();
-    for (uint64_t at = 0; at < size;) {
-      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, true));
-      const Match match{weight, at, true};
+    bool more = !flat || size > 0;
+    for (uint64_t at = 0; more; more = flat && at < size) {
+      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, flat));
+      const Match match{weight, at, flat};
       Take(match, Role::kMaster, master);
       CAIRN_RETURN_IF_ERROR(TakeStates(AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr, match));
       at += weights_[weight]->shape.Volume();
