@@ -31,7 +31,7 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<StoredArray>& entr
 // The metadata's key for the fingerprint of the tensors that were read, which is known last.
 inline constexpr const char* kSourceFingerprintKey = "cairn.source_fingerprint";
 
-// A file as a container: storage number i holds entry number i, and the header is around them. Where
+// A file as a container: storage number i holds entry number i, and the header is around them. If
 // `metadata` has kSourceFingerprintKey, its value is filled in at the end. Errors: those of
 // LayOutSafetensors.
 Result<std::unique_ptr<StorageLayout>> MakeSafetensorsStorages(std::vector<StoredArray> entries,
