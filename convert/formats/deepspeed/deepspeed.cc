@@ -71,14 +71,15 @@ class DeepSpeedOpener : RankSlices {
   }
 
   Status CheckModelCount() {
-    const auto count = AsInt(Find(root(), "mp_world_size"));
-    if (!count) return OkStatus();
-    if (*count > static_cast<int64_t>(models.size()))
+    const auto said = AsInt(Find(root(), "mp_world_size"));
+    if (!said) return OkStatus();
+    const auto count = static_cast<size_t>(std::max<int64_t>(*said, 1));
+    if (count > models.size())
       return NotFound("{}: {} says there are {} model parallel ranks, {} are here", directory(),
-                      models[0].name(), *count, models.size());
-    for (size_t i = static_cast<size_t>(std::max<int64_t>(*count, 1)); i < models.size(); ++i)
+                      models[0].name(), count, models.size());
+    for (size_t i = count; i < models.size(); ++i)
       manifest.history.push_back("left over from a larger world, not read: " + models[i].name());
-    models.resize(std::min(models.size(), static_cast<size_t>(std::max<int64_t>(*count, 1))));
+    models.resize(count);
     return OkStatus();
   }
 

@@ -5,7 +5,6 @@
 #include "convert/formats/deepspeed/rank_optimizers.h"
 
 #include <algorithm>
-#include <set>
 
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 #include "convert/formats/deepspeed/zero_shards.h"
@@ -117,7 +116,7 @@ class OptimizerReader {
       const bool round_robin = MegatronState(ranks_.root()).contains("round_robin_gradients");
       CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
                              ReadZero(ranks_.fs, shards, *shapes, round_robin, masters_alone, builder_));
-      AddGroups(contents.groups);
+      facts_.AddGroups(contents.groups);
       LeaveSteps(shards);
       if (masters_alone) LeaveMoments(shards);
       for (const StoredArray& array : contents.alignment)
@@ -204,49 +203,23 @@ class OptimizerReader {
     return OkStatus();
   }
 
-  void AddGroups(const std::vector<std::vector<std::string>>& groups) {
-    facts_.groups.resize(std::max(facts_.groups.size(), groups.size()));
-    for (size_t g = 0; g < groups.size(); ++g)
-      facts_.groups[g].insert(facts_.groups[g].end(), groups[g].begin(), groups[g].end());
-  }
-
   // A training without ZeRO has its optimizer in the model states.
   Status ReadUnshardedOptimizers() {
-    for (size_t rank = 0; rank < ranks_.models.size(); ++rank)
-      if (const PyValue* optimizer = FindKind(ranks_.models[rank].root(), "optimizer", PyKind::kDict))
-        if (const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer); !status.ok())
-          return ranks_.Fail(ranks_.models[rank].name(), status);
+    for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
+      const TorchFile& model = ranks_.models[rank];
+      const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict);
+      if (!optimizer) continue;
+      const Status status = ReadUnsharded(ranks_, rank, *optimizer, facts_);
+      if (!status.ok()) return ranks_.Fail(model.name(), status);
+      for (const auto& [key, tensor] : NumbersOf(*optimizer))
+        builder_.account.Leave(Fate::kTrainingState, model, *tensor, "optimizer." + key);
+    }
     return OkStatus();
   }
   Status LeaveUnshardedOptimizers() {
     for (const TorchFile& model : ranks_.models)
       if (const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict))
         builder_.account.LeaveBelow(Fate::kAllowed, model, *optimizer, "optimizer");
-    return OkStatus();
-  }
-  Status ReadUnshardedOptimizer(int rank, const PyValue& optimizer) {
-    const TorchFile& model = ranks_.models[static_cast<size_t>(rank)];
-    const std::set<std::string> buffers = BufferNamesOf(model.root());
-    std::vector<size_t> trained;  // into the slices
-    std::vector<const StoredArray*> weights;
-    for (size_t i = 0; i < ranks_.slices.size(); ++i) {
-      const RankSlice& slice = ranks_.slices[i];
-      if (slice.tp != rank % ranks_.layers.tp || !slice.is_weight() || buffers.contains(slice.tensor.name))
-        continue;
-      trained.push_back(i);
-      weights.push_back(&slice.tensor);
-    }
-    CAIRN_ASSIGN_OR_RETURN(UnshardedOptimizer read,
-                           ReadUnsharded(ranks_.fs, ranks_.directory(), model, optimizer, weights, builder_));
-    manifest_.state.update(read.state);
-    AddGroups(read.groups);
-    for (UnshardedState& state : read.states) {
-      facts_.by_value |= state.role == Role::kMaster;
-      const MegatronName place = ranks_.slices[trained[state.weight]].place;
-      ranks_.slices.push_back({place, rank % ranks_.layers.tp, state.role, std::move(state.array)});
-    }
-    for (const auto& [key, tensor] : NumbersOf(optimizer))
-      builder_.account.Leave(Fate::kTrainingState, model, *tensor, "optimizer." + key);
     return OkStatus();
   }
 
@@ -257,6 +230,11 @@ class OptimizerReader {
 };
 
 }  // namespace
+
+void OptimizerFacts::AddGroups(const std::vector<std::vector<std::string>>& more) {
+  groups.resize(std::max(groups.size(), more.size()));
+  for (size_t g = 0; g < more.size(); ++g) groups[g].insert(groups[g].end(), more[g].begin(), more[g].end());
+}
 
 Result<OptimizerFacts> ReadOptimizers(RankSlices& ranks) { return OptimizerReader(ranks).Read(); }
 

@@ -10,6 +10,8 @@ struct OptimizerFacts {
   std::vector<std::vector<std::string>> groups;  // stored names in each group
   std::vector<std::string> doubts;               // contradictions in the files
   bool by_value = false;                         // masters were matched with weights by value
+
+  void AddGroups(const std::vector<std::vector<std::string>>& more);
 };
 
 // Adds the states to `ranks`, whose weights have been read. If they cannot be read and the user allows it:

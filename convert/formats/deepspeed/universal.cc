@@ -170,33 +170,26 @@ class UniversalOpener {
                                             : LeaveFile(Fate::kTrainingState, relative, key));
         continue;
       }
-      if (left_out_) {
-        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
-        continue;
-      }
-      if (IsAllowed(options_, relative)) {
-        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
-        continue;
-      }
       const auto role = ParseRole(key);
       const bool known = file.ends_with(".pt") && role && IsOptimizerState(*role) && *role != Role::kMaster;
-      const Status added = known
-                               ? Add(name, *role, file.c_str(), place, assembler)
-                               : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
-      if (added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer"))
-        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
-      else if (added.kind() == StatusKind::kNotSupported)
+      bool leave = left_out_ || IsAllowed(options_, relative);
+      Status added;
+      if (!leave) {
+        added = known ? Add(name, *role, file.c_str(), place, assembler)
+                      : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
+        leave = added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer");
+      }
+      if (leave) {
+        if (!left_out_) manifest_.history.push_back("left out " + relative);
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
+      } else if (added.kind() == StatusKind::kNotSupported) {
         return NotSupported("{}; --allow '{}' leaves it out, --allow optimizer all that cannot be read",
                             added.message(), relative);
-      else
+      } else {
         CAIRN_RETURN_IF_ERROR(added);
+      }
     }
     return OkStatus();
-  }
-
-  Status LeaveState(const std::string& relative, const std::string& key) {
-    manifest_.history.push_back("left out " + relative);
-    return LeaveFile(Fate::kAllowed, relative, key);
   }
 
   Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {

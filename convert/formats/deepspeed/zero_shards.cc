@@ -78,11 +78,11 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
 // Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
 class ZeroReader {
  public:
-  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
+  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, bool masters_alone,
              StoredBuilder& builder, ZeroContents& contents)
       : shards_(shards),
         param_shapes_(param_shapes),
-        stage_(stage),
+        stage_(contents.stage),
         masters_alone_(masters_alone),
         builder_(builder),
         contents_(contents) {}
@@ -388,8 +388,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shar
     contents.state.erase("param_groups");
   else
     CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
-  const int stage = contents.stage == 3 ? 3 : 1;
-  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, stage, masters_alone, builder, contents).Read());
+  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, masters_alone, builder, contents).Read());
   return contents;
 }
 
