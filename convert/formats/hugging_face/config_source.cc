@@ -52,22 +52,19 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
 
 // In the form of Account::Close(); a tensor of the source counts as a storage.
 json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
-  std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
-  std::vector<bool> left(source.catalog().tensors.size());
-  json in_no_tensor = json::array();
   const auto& tensors = source.catalog().tensors;
+  std::vector<std::string> part_of;
+  for (const TensorEntry& tensor : tensors) part_of.emplace_back(Name(tensor.role));
+  json in_no_tensor = json::array();
   for (const auto& [fate, numbers] : mapped.left)
     for (const uint32_t tensor : numbers) {
-      left[tensor] = true;
-      auto& [count, bytes] = parts[fate];
-      ++count;
-      bytes += tensors[tensor].bytes();
+      part_of[tensor] = fate;
       if (fate != "replica" && in_no_tensor.size() < kMaxAccountNames)
         in_no_tensor.push_back(DisplayName(tensors[tensor]));
     }
+  std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (left[i]) continue;
-    auto& [count, bytes] = parts[std::string(Name(tensors[i].role))];
+    auto& [count, bytes] = parts[part_of[i]];
     ++count;
     bytes += tensors[i].bytes();
   }
