@@ -127,11 +127,11 @@ void Account::AddFile(const TorchFile& file) {
 
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
   ledgers_[file].claims.push_back({begin, begin + bytes, LabelOf(fate)});
-  names_.try_emplace({fate, std::move(name)}, true);
+  names_.emplace(fate, std::move(name));
 }
 
 void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {
-  names_.try_emplace({fate, array.name}, true);
+  names_.emplace(fate, array.name);
   for (const StoredExtent& extent : array.extents)
     Leave(fate, catalog.files[extent.file], extent.file_offset, extent.range.size() * SizeOf(array.dtype),
           array.name);
@@ -140,7 +140,7 @@ void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& 
 void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name) {
   const auto found = tensor.storage ? file.storages().find(tensor.storage->key) : file.storages().end();
   if (found == file.storages().end()) return;
-  names_.try_emplace({fate, name}, true);
+  names_.emplace(fate, name);
   for (auto [from, to] : BytesOf(tensor)) {
     to = std::min(to, found->second.bytes);
     if (from < to) Leave(fate, file.name(), found->second.file_offset + from, to - from, name);
@@ -242,7 +242,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   Totals totals;
   std::vector<Label> labels;
   for (const TensorEntry& tensor : catalog.tensors) ++totals[LabelOf(tensor)].first;
-  for (const auto& [what, there] : names_) ++totals[LabelOf(what.first)].first;
+  for (const auto& [fate, name] : names_) ++totals[LabelOf(fate)].first;
   CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, totals, labels));
   totals[LabelOf(Fate::kReplica)].first += replicas_.size();
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
@@ -265,9 +265,8 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     if (total.first == 0 && total.second == 0) continue;
     parts[std::string(label.name)] = {{"count", total.first}, {"bytes", total.second}};
   }
-  for (const auto& [what, there] : names_)
-    if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames)
-      in_no_tensor.push_back(what.second);
+  for (const auto& [fate, name] : names_)
+    if (fate <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames) in_no_tensor.push_back(name);
   return nlohmann::json{
       {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
 }

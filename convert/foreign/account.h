@@ -71,7 +71,7 @@ class Account {
     uint64_t begin, end;
     std::string name;
   };
-  // A role or a fate. Where claims overlap the first one counts: a role before the fates.
+  // A role or a fate. If claims overlap, the first one counts: a role before the fates.
   struct Label {
     int order = -1;
     std::string_view name;
@@ -93,7 +93,7 @@ class Account {
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;
-  std::map<std::pair<Fate, std::string>, bool> names_;  // of values that were left out
+  std::set<std::pair<Fate, std::string>> names_;  // of values that were left out
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte

@@ -1,5 +1,4 @@
-// A config.json as the manifest's `model`, and where the tensors have their places that such a model is
-// stored in.
+// A config.json as the manifest's `model`, and the places of the tensors that such a model is stored in.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -26,7 +25,7 @@ Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
 // taken out of the model; a line each for the history.
 std::vector<std::string> LeaveOutFields(const std::vector<std::string>& allow, nlohmann::json& model);
 
-// The places of a model's stored tensors. What it is made of must outlive it.
+// The places of a model's stored tensors. Its arguments must outlive it.
 class ModelPlaces {
  public:
   ModelPlaces(const Architecture& architecture, const ExpandedModel& expanded);

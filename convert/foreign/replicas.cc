@@ -1,5 +1,5 @@
 // Arrays that should be equal are compared before the source is made, each as a separate tensor, in
-// windows. Where they differ and a mean is wanted, the catalog is copied once for each further copy, with
+// windows. If they differ and a mean is wanted, the catalog is copied once for each further copy, with
 // the differing arrays in place of those that are read. MeanSource then reads the same box of all catalogs
 // and averages in fp32; tensors whose copies are equal are read once.
 

@@ -43,18 +43,14 @@ class Mapper {
   Status Add(const StoredArray& tensor) {
     const auto place = places_.Find(tensor.name);
     if (place) return Take(tensor, *place);
-    if (places_.IsBuffer(tensor.name)) {
-      mapped_.buffers.push_back(tensor);
-      return OkStatus();
-    }
-    if (FitsAnyGlob(tensor.name, allow_)) {
-      mapped_.left_out.push_back(tensor.name);
-      mapped_.allowed.push_back(tensor);
-    } else if (places_.IsHead(tensor.name)) {
-      mapped_.twins.push_back({0, tensor});
-    } else {
+    if (places_.IsBuffer(tensor.name))
+      mapped_.left.emplace_back(Fate::kBuffer, tensor);
+    else if (FitsAnyGlob(tensor.name, allow_))
+      mapped_.left.emplace_back(Fate::kAllowed, tensor);
+    else if (places_.IsHead(tensor.name))
+      mapped_.left.emplace_back(Fate::kReplica, tensor);
+    else
       unknown_.push_back(tensor.name);
-    }
     return OkStatus();
   }
 
@@ -70,7 +66,6 @@ class Mapper {
     if (!missing.empty())
       return NotFound("{} tensors that config.json asks for are missing: {}", missing.size(),
                       ShortList(missing));
-    for (StoredTwin& twin : mapped_.twins) CAIRN_RETURN_IF_ERROR(FindOriginal(twin));
     return std::move(mapped_);
   }
 
@@ -97,21 +92,6 @@ class Mapper {
     return OkStatus();
   }
 
-  Status FindOriginal(StoredTwin& twin) const {
-    const uint32_t embedding = parameter_of_.at("embedding.word.weight");
-    const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &ArrayPart::tensor);
-    twin.array = part->array;
-    const StoredArray& original = mapped_.catalog.arrays[twin.array];
-    const bool alike = twin.copy.unknown_type.empty() && twin.copy.dtype == original.dtype &&
-                       !twin.copy.transposed && !original.transposed && twin.copy.shape == original.shape &&
-                       twin.copy.extents.size() == 1 && original.extents.size() == 1;
-    if (alike) return OkStatus();
-    return Corrupt(
-        "{} is {} of shape {}, {} which it is tied to is {} of shape {}; --allow '{}' leaves it out",
-        twin.copy.name, twin.copy.type_name(), ToString(twin.copy.tensor_shape()), original.name,
-        Name(original.dtype), ToString(original.shape), twin.copy.name);
-  }
-
   const Architecture& architecture_;
   const ExpandedModel& expanded_;
   const std::vector<std::string>& allow_;
@@ -122,11 +102,20 @@ class Mapper {
   MappedModel mapped_;
 };
 
-// Byte by byte, in a window.
+// Compares a copy of tied embeddings with them byte by byte, in a window.
 Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
-                   const StoredTwin& twin) {
-  const StoredArray& original = catalog.arrays[twin.array];
-  const StoredExtent &extent = original.extents[0], &other_extent = twin.copy.extents[0];
+                   const StoredArray& copy) {
+  const auto part = std::ranges::find_if(catalog.parts, [&](const ArrayPart& candidate) {
+    return catalog.tensors[candidate.tensor].spec.name == "embedding.word.weight";
+  });
+  const StoredArray& original = catalog.arrays[part->array];
+  if (!copy.unknown_type.empty() || copy.dtype != original.dtype || copy.transposed || original.transposed ||
+      !(copy.shape == original.shape) || copy.extents.size() != 1 || original.extents.size() != 1)
+    return Corrupt(
+        "{}: {} is {} of shape {}, {} which it is tied to is {} of shape {}; --allow '{}' leaves it out",
+        directory, copy.name, copy.type_name(), ToString(copy.tensor_shape()), original.name,
+        Name(original.dtype), ToString(original.shape), copy.name);
+  const StoredExtent &extent = original.extents[0], &other_extent = copy.extents[0];
   if (extent.file == other_extent.file && extent.file_offset == other_extent.file_offset) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const auto a, fs.OpenForRead(JoinPath(directory, catalog.files[extent.file])));
   CAIRN_ASSIGN_OR_RETURN(const auto b, fs.OpenForRead(JoinPath(directory, catalog.files[other_extent.file])));
@@ -140,7 +129,7 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
       return Corrupt(
           "{}: {} differs from {}, though config.json ties them; set tie_word_embeddings to false there, "
           "or leave it out with --allow '{}'",
-          directory, twin.copy.name, original.name, twin.copy.name);
+          directory, copy.name, original.name, copy.name);
   }
   return OkStatus();
 }
@@ -172,21 +161,6 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
     model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
-// Declares the tensors without a place in the catalog, and opens the rest.
-Result<std::unique_ptr<ForeignSource>> OpenMapped(FileSystem& fs, const std::string& directory,
-                                                  MappedModel mapped, Account account, Manifest manifest,
-                                                  const std::string& about) {
-  for (const StoredArray& tensor : mapped.buffers) account.Leave(Fate::kBuffer, mapped.catalog, tensor);
-  for (const StoredArray& tensor : mapped.allowed) account.Leave(Fate::kAllowed, mapped.catalog, tensor);
-  for (const StoredTwin& twin : mapped.twins) account.Leave(Fate::kReplica, mapped.catalog, twin.copy);
-  for (const std::string& name : mapped.left_out)
-    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
-  StoredBuilder builder;
-  builder.catalog = std::move(mapped.catalog);
-  builder.account = std::move(account);
-  return builder.Open(fs, directory, std::move(manifest), Replicas::kStrict, about);
-}
-
 }  // namespace
 
 Result<MappedModel> MapToParameters(const Architecture& architecture, const json& model,
@@ -210,69 +184,69 @@ std::string RunTextOf(const json& model) {
   return fields.dump();
 }
 
-Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
-                                                       std::vector<std::string> files,
-                                                       const std::vector<StoredArray>& tensors,
-                                                       Account account, const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, WeightFiles files,
+                                                       const OpenOptions& options) {
+  const std::string& directory = files.directory;
   CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(directory, "config.json")));
   json& model = config.model;
   if (config.architecture == nullptr)
-    return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(model),
-                             options);
-  Result<MappedModel> mapped = MapToParameters(*config.architecture, model, tensors, files, options.allow);
-  if (!mapped.ok() && IsOfAnotherHead(*config.architecture, model, tensors)) {
+    return OpenUnderOwnNames(fs, std::move(files), std::move(model), options);
+  Result<MappedModel> mapped =
+      MapToParameters(*config.architecture, model, files.tensors, files.names, options.allow);
+  if (!mapped.ok() && IsOfAnotherHead(*config.architecture, model, files.tensors)) {
     json own = {{"config", std::move(model["hugging_face"]["config"])}};
     model["hugging_face"].erase("config");
     own["hugging_face"] = std::move(model["hugging_face"]);
-    return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(own),
-                             options);
+    return OpenUnderOwnNames(fs, std::move(files), std::move(own), options);
   }
   if (!mapped.ok()) return mapped.status().WithContext(directory);
-  for (const StoredTwin& twin : mapped->twins)
-    CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
+  for (const auto& [fate, tensor] : mapped->left)
+    if (fate == Fate::kReplica) CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, tensor));
   const std::string about = RunTextOf(model);
   NoteDtype(mapped->catalog, model);
   Manifest manifest;
   manifest.history = LeaveOutFields(options.allow, model);
   manifest.model = std::move(model);
-  return OpenMapped(fs, directory, *std::move(mapped), std::move(account), std::move(manifest), about);
+  StoredBuilder builder;
+  builder.catalog = std::move(mapped->catalog);
+  builder.account = std::move(files.account);
+  for (const auto& [fate, tensor] : mapped->left) {
+    builder.account.Leave(fate, builder.catalog, tensor);
+    if (fate == Fate::kAllowed)
+      manifest.history.push_back(fmt::format("import: {} was left out (--allow)", tensor.name));
+  }
+  return builder.Open(fs, directory, std::move(manifest), Replicas::kStrict, about);
 }
 
-Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
-                                                         std::vector<std::string> files,
-                                                         const std::vector<StoredArray>& tensors,
-                                                         Account account, json model,
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, WeightFiles files, json model,
                                                          const OpenOptions& options) {
-  MappedModel mapped;
+  StoredBuilder builder;
   Manifest manifest;
-  mapped.catalog.files = std::move(files);
-  StoredCatalog& catalog = mapped.catalog;
-  for (const StoredArray& tensor : tensors) {
-    if (FitsAnyGlob(tensor.name, options.allow)) {
-      mapped.left_out.push_back(tensor.name);
-      mapped.allowed.push_back(tensor);
-      continue;
-    }
-    if (!tensor.unknown_type.empty() && options.skip_types) {
-      manifest.state[kTypesNotHeld][tensor.name] = tensor.unknown_type;
-      mapped.allowed.push_back(tensor);
-      continue;
-    }
-    if (!tensor.unknown_type.empty())
+  builder.catalog.files = std::move(files.names);
+  builder.account = std::move(files.account);
+  for (const StoredArray& tensor : files.tensors) {
+    const bool allowed = FitsAnyGlob(tensor.name, options.allow), known = tensor.unknown_type.empty();
+    if (!allowed && !known && !options.skip_types)
       return NotSupported("{}: tensor {} is {}, which is not held here; --allow '{}' leaves it out",
-                          directory, tensor.name, tensor.unknown_type, tensor.name);
-    const auto index = static_cast<uint32_t>(catalog.tensors.size());
-    catalog.tensors.push_back(
-        {{.name = tensor.name, .shape = tensor.tensor_shape()}, Role::kWeight, tensor.dtype});
-    catalog.arrays.push_back(tensor);
-    const Box box = Box::Whole(tensor.tensor_shape());
-    catalog.parts.push_back({{box, Box::Whole(tensor.shape), tensor.transposed}, index, index});
+                          files.directory, tensor.name, tensor.unknown_type, tensor.name);
+    if (allowed || !known) {
+      builder.account.Leave(Fate::kAllowed, builder.catalog, tensor);
+      if (allowed)
+        manifest.history.push_back(fmt::format("import: {} was left out (--allow)", tensor.name));
+      else
+        manifest.state[kTypesNotHeld][tensor.name] = tensor.unknown_type;
+      continue;
+    }
+    const Dims shape = tensor.tensor_shape();
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder.Tensor({.name = tensor.name, .shape = shape},
+                                                                Role::kWeight, tensor.dtype));
+    builder.AddPart(entry, Box::Whole(shape), tensor);
   }
-  if (catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", directory);
+  if (builder.catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", files.directory);
   const std::string about = RunTextOf(model);
-  if (model.contains("config")) NoteDtype(catalog, model);
+  if (model.contains("config")) NoteDtype(builder.catalog, model);
   manifest.model = std::move(model);
-  return OpenMapped(fs, directory, std::move(mapped), std::move(account), std::move(manifest), about);
+  return builder.Open(fs, files.directory, std::move(manifest), Replicas::kStrict, about);
 }
 
 }  // namespace cairn

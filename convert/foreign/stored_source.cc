@@ -1,7 +1,7 @@
 // Make() checks everything once: extents lie in their files without gaps, parts fit their arrays, and the
 // parts cover each tensor exactly once. ReadBox() can then rely on it. It cuts the box with the tensor's
-// parts into runs (a stretch of a file and its place in the box) and sorts the runs by file and offset. Where
-// the box was announced they were read ahead; else near ones are read together through one window. A run as
+// parts into runs (a stretch of a file and its place in the box) and sorts the runs by file and offset. If
+// the box was announced, they were read ahead; else near ones are read together through one window. A run as
 // large as the window goes straight to its place; a run of a transposed part is read through the window, and
 // its elements are scattered.
 
@@ -32,9 +32,6 @@ Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::st
   CAIRN_RETURN_IF_ERROR(source->CheckArrays());
   CAIRN_RETURN_IF_ERROR(source->CheckParts());
   CAIRN_RETURN_IF_ERROR(source->CheckCovered());
-  source->first_parts_.assign(stored.tensors.size() + 1, 0);
-  for (const ArrayPart& part : stored.parts) ++source->first_parts_[part.tensor + 1];
-  for (size_t i = 0; i < stored.tensors.size(); ++i) source->first_parts_[i + 1] += source->first_parts_[i];
   return source;
 }
 
@@ -96,14 +93,23 @@ Status StoredSource::CheckCovered() const {
   return CheckCoverage(boxes).WithContext(directory());
 }
 
-Region StoredSource::PartRegions::operator[](size_t index) const {
-  const ArrayPart& part = source_.catalog_.parts[index];
-  const StoredArray& array = source_.catalog_.arrays[part.array];
-  Region region = Region::Whole(part.tensor, 0, part.box);
-  if (array.extents.empty()) return region;
-  region.file = array.extents[0].file;
-  region.offset = array.extents[0].file_offset;
+Region PartRegions::operator[](size_t index) const {
+  Region region = Region::Whole(parts_[index].tensor, 0, parts_[index].box);
+  place_of_(parts_[index].array, region);
   return region;
+}
+
+std::pair<size_t, size_t> PartRegions::OfTensor(uint32_t tensor) const {
+  const auto own = std::ranges::equal_range(parts_, tensor, {}, &ArrayPart::tensor);
+  const auto first = static_cast<size_t>(own.begin() - parts_.begin());
+  return {first, first + own.size()};
+}
+
+void StoredSource::SetPlace(uint32_t array, Region& region) const {
+  const std::vector<StoredExtent>& extents = catalog_.arrays[array].extents;
+  if (extents.empty()) return;
+  region.file = extents[0].file;
+  region.offset = extents[0].file_offset;
 }
 
 void StoredSource::SetCacheBytes(uint64_t bytes) {
@@ -152,8 +158,7 @@ Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byt
 std::vector<FileRun> StoredSource::RunsOf(const TensorBox& wanted) const {
   const auto& [tensor, box] = wanted;
   std::vector<FileRun> runs;
-  for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
-    const ArrayPart& part = catalog_.parts[i];
+  for (const ArrayPart& part : std::ranges::equal_range(catalog_.parts, tensor, {}, &ArrayPart::tensor)) {
     if (box.rank() == 0)
       AddRuns(part, box, box, runs);
     else if (const auto common = Intersect(part.box, box))
@@ -163,32 +168,19 @@ std::vector<FileRun> StoredSource::RunsOf(const TensorBox& wanted) const {
   return runs;
 }
 
-// Walks the array's rows; trailing dimensions that are whole on both sides are one row with the one before.
 void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& box,
                            std::vector<FileRun>& runs) const {
   const StoredArray& array = catalog_.arrays[part.array];
   const Box stored = part.ToArray(common);
+  const Box whole = Box::Whole(array.shape);
   if (stored.rank() == 0) return AddRun(array, 0, 1, 0, 1, runs);
-  int inner = stored.rank() - 1;
-  uint64_t count = stored.extent[inner];
-  while (!part.transpose && inner > 0 && stored.extent[inner] == array.shape[inner] &&
-         common.extent[inner] == box.extent[inner])
-    count *= stored.extent[--inner];
-  const uint64_t stride = part.transpose ? box.extent[1] : 1;
-  Dims at = stored.offset;
-  Dims target = common.offset;
-  while (true) {
-    AddRun(array, FlatIndex(Box::Whole(array.shape), at), count, FlatIndex(box, target), stride, runs);
-    int i = inner - 1;
-    for (; i >= 0; --i) {
-      const int mine = part.transpose ? 1 - i : i;
-      ++target[mine];
-      if (++at[i] < stored.offset[i] + stored.extent[i]) break;
-      at[i] = stored.offset[i];
-      target[mine] = common.offset[mine];
-    }
-    if (i < 0) return;
-  }
+  if (!part.transpose)
+    return ForEachRun(stored, whole, part.ToArray(box), [&](uint64_t from, uint64_t to, uint64_t count) {
+      AddRun(array, from, count, to, 1, runs);
+    });
+  for (uint64_t row = 0; row < stored.extent[0]; ++row)  // each is a column of the box
+    AddRun(array, FlatIndex(whole, {stored.offset[0] + row, stored.offset[1]}), stored.extent[1],
+           FlatIndex(box, {common.offset[0], common.offset[1] + row}), box.extent[1], runs);
 }
 
 void StoredSource::AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target,

@@ -24,6 +24,22 @@ struct StoredCatalog : TensorTable {
   std::vector<ArrayPart> parts;  // in any order; cover each tensor once
 };
 
+// Parts as regions of their tensors, each in the file where its array begins. The parts, sorted by tensor,
+// must outlive it.
+class PartRegions final : public Regions {
+ public:
+  // `place_of`: sets the file and the offset of a part of this array.
+  PartRegions(const std::vector<ArrayPart>& parts, std::function<void(uint32_t array, Region&)> place_of)
+      : parts_(parts), place_of_(std::move(place_of)) {}
+  size_t size() const override { return parts_.size(); }
+  Region operator[](size_t index) const override;
+  std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override;
+
+ private:
+  const std::vector<ArrayPart>& parts_;
+  const std::function<void(uint32_t array, Region&)> place_of_;
+};
+
 class StoredSource final : public ForeignSource {
  public:
   // The catalog's files are relative to `directory`, which messages name. Sorts the parts.
@@ -49,22 +65,9 @@ class StoredSource final : public ForeignSource {
   const StoredCatalog* stored() const override { return &catalog_; }
 
  private:
-  // The parts, each in the file where its array begins.
-  class PartRegions final : public Regions {
-   public:
-    explicit PartRegions(const StoredSource& source) : source_(source) {}
-    size_t size() const override { return source_.catalog_.parts.size(); }
-    Region operator[](size_t index) const override;
-    std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
-      return {source_.first_parts_[tensor], source_.first_parts_[tensor + 1]};
-    }
-
-   private:
-    const StoredSource& source_;
-  };
-
   StoredSource(FileSystem& fs, std::string directory, Manifest manifest, StoredCatalog catalog)
       : ForeignSource(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
+  void SetPlace(uint32_t array, Region& region) const;
   Status CheckArrays();
   Status CheckParts() const;
   Status CheckCovered() const;
@@ -79,8 +82,8 @@ class StoredSource final : public ForeignSource {
   Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
   StoredCatalog catalog_;
-  std::vector<size_t> first_parts_;  // of each tensor; one more at the end
-  const PartRegions regions_{*this};
+  const PartRegions regions_{catalog_.parts,
+                             [this](uint32_t array, Region& region) { SetPlace(array, region); }};
   OpenFiles files_;
   std::vector<uint64_t> file_bytes_;
   uint64_t cache_bytes_ = 64 << 20;

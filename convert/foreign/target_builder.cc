@@ -28,11 +28,10 @@ uint32_t TargetBuilder::BeginTorchFile(const std::string& name) {
 }
 
 uint32_t TargetBuilder::EmitTensor(uint32_t zip, Dtype dtype, const Dims& shape) {
-  const uint64_t volume = shape.Volume();
   std::vector<uint64_t>& storages = drafts_[zip].storages;
   const auto index = static_cast<uint32_t>(storages.size());
-  storages.push_back(volume * SizeOf(dtype));
-  pickle(zip).Tensor(dtype, {std::to_string(index), volume}, 0, shape);
+  storages.push_back(shape.Volume() * SizeOf(dtype));
+  pickle(zip).Tensor(dtype, std::to_string(index), shape);
   target.storages.push_back({zip, index});
   return static_cast<uint32_t>(target.storages.size() - 1);
 }

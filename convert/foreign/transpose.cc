@@ -17,8 +17,8 @@ void TransposeAs(const std::byte* in, uint64_t rows, uint64_t columns, std::byte
           std::memcpy(out + (c * rows + r) * sizeof(T), in + (r * columns + c) * sizeof(T), sizeof(T));
 }
 
-}  // namespace
-
+// `out` becomes the columns of `in`, one after another: rows x columns elements of `size` bytes (1, 2, 4
+// or 8).
 void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out) {
   switch (size) {
     case 1:
@@ -31,6 +31,8 @@ void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t si
       return TransposeAs<uint64_t>(in, rows, columns, out);
   }
 }
+
+}  // namespace
 
 std::span<const std::byte> BoxTransposer::Transposed(const Box& common, const Box& have,
                                                      std::span<const std::byte> bytes, uint64_t size) {

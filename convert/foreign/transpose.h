@@ -10,10 +10,6 @@
 
 namespace cairn {
 
-// `out` becomes the columns of `in`, one after another: rows x columns elements of `size` bytes (1, 2, 4
-// or 8). The two do not overlap.
-void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out);
-
 // Transposes boxes, one after another, in its own memory.
 class BoxTransposer {
  public:

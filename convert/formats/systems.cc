@@ -10,7 +10,6 @@
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
-#include "convert/formats/hugging_face/hugging_face.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/megatron/megatron_lm.h"
@@ -54,9 +53,8 @@ void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string
     if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
       notes.push_back(
           fmt::format("{}, the optimizer's state, is not read: {} is taken as weights alone", file, path));
-  constexpr const char* kModels[] = {kSafetensorsFile, kSafetensorsIndex, kPickleFile, kPickleIndex};
-  const auto is_there = [&](const char* name) { return fs.Stat(JoinPath(path, name)).ok(); };
-  if (is_there(kAdapterFile) && std::ranges::any_of(kModels, is_there))
+  if (fs.Stat(JoinPath(path, kAdapterFile)).ok() &&
+      (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles)))
     notes.push_back(
         fmt::format("{} is not read: transformers adds this adapter to the model; merge it first, or give "
                     "the file itself",

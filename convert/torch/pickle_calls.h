@@ -13,7 +13,7 @@ Result<PyValue*> CallKnown(Pickle& pickle, const PyValue& callable, const PyValu
 // The storage that a persistent id of torch.save stands for. Errors: NotSupported if it is not a storage.
 Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id);
 
-// Whether an ordinary unpickler would do harm with it.
+// True if an ordinary unpickler would do harm with it.
 bool IsSuspicious(std::string_view module, std::string_view name);
 
 }  // namespace cairn

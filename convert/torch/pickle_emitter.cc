@@ -18,12 +18,7 @@ void AppendLittle(std::string& out, uint64_t value, int bytes) {
 
 }  // namespace
 
-std::string_view TorchName(Dtype dtype) {
-  for (const std::string_view name : {"float32", "float64", "float16", "bfloat16", "int64", "int32", "int16",
-                                      "int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"})
-    if (FindTorchType(name)->dtype == dtype) return name;
-  return "?";
-}
+std::string_view TorchName(Dtype dtype) { return TorchTypeOf(dtype).name; }
 
 void PickleEmitter::Int(int64_t value) {
   if (value >= 0 && value < 256) {
@@ -116,20 +111,20 @@ void PickleEmitter::Arguments(const nlohmann::json& attributes, Dtype params_dty
   EndObject();
 }
 
-void PickleEmitter::Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape) {
-  const std::string_view storage_class = FindTorchType(TorchName(dtype))->storage;
+void PickleEmitter::Tensor(Dtype dtype, std::string_view key, const Dims& shape) {
+  const std::string_view storage_class = TorchTypeOf(dtype).storage;
   const bool untyped = storage_class.empty();
   Global("torch._utils", untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
   BeginTuple();
   BeginTuple();
   Text("storage");
   Global(untyped ? "torch.storage" : "torch", untyped ? "UntypedStorage" : storage_class);
-  Text(storage.key);
+  Text(key);
   Text("cpu");
-  Int(static_cast<int64_t>(storage.elements * (untyped ? SizeOf(dtype) : 1)));
+  Int(static_cast<int64_t>(shape.Volume() * (untyped ? SizeOf(dtype) : 1)));
   EndTuple();
   out_ += 'Q';
-  Int(static_cast<int64_t>(offset));
+  Int(0);  // where it begins in the storage
   Sizes(shape);
   Dims stride = shape;
   uint64_t run = 1;

@@ -14,12 +14,6 @@
 
 namespace cairn {
 
-// Where a tensor's elements lie.
-struct PickledStorage {
-  std::string key;  // record data/KEY
-  uint64_t elements = 0;
-};
-
 // "bfloat16": torch's own name of a type.
 std::string_view TorchName(Dtype dtype);
 
@@ -57,8 +51,8 @@ class PickleEmitter {
 
   // An argparse.Namespace with these attributes, and params_dtype: a training's arguments.
   void Arguments(const nlohmann::json& attributes, Dtype params_dtype);
-  // A contiguous tensor. `offset`: of its first element in the storage.
-  void Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape);
+  // A contiguous tensor that is all of its storage, record data/KEY.
+  void Tensor(Dtype dtype, std::string_view key, const Dims& shape);
 
   // The pickle. To be called once, last.
   std::string Finish();

@@ -4,6 +4,7 @@
 
 #include "convert/torch/pickle_value.h"
 
+#include <algorithm>
 #include <array>
 
 namespace cairn {
@@ -56,6 +57,10 @@ const TorchType* FindTorchType(std::string_view name) {
   for (const TorchType& type : kTorchTypes)
     if (type.name == name) return &type;
   return nullptr;
+}
+
+const TorchType& TorchTypeOf(Dtype dtype) {
+  return *std::ranges::find(kTorchTypes, std::optional(dtype), &TorchType::dtype);
 }
 
 const TorchType* FindTorchStorage(std::string_view storage_class) {

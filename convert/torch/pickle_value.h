@@ -25,6 +25,7 @@ struct TorchType {
 };
 // By name or by storage class; null for others.
 const TorchType* FindTorchType(std::string_view name);
+const TorchType& TorchTypeOf(Dtype dtype);
 const TorchType* FindTorchStorage(std::string_view storage_class);
 
 // Where a tensor's elements lie: a persistent id of torch.save.

@@ -26,7 +26,7 @@ struct TorchStorage {
 
 class TorchFile {
  public:
-  // Whether the first bytes are those of torch.save; does not tell that the rest is sound.
+  // True if the first bytes are those of torch.save. It says nothing of the rest.
   static bool Matches(FileSystem& fs, const std::string& path);
 
   // Errors: Corrupt or NotSupported naming the path, the byte and the opcode, global or record.

@@ -1,74 +1,41 @@
-// Names are taken apart from the left, piece by piece; a name that does not fit in full is not one of
-// DeepSpeed's and is ignored. `latest` is followed only if the path itself has no model states, and
-// only to a plain name. Mixtures of experts are refused here, since their files would be ignored
-// silently.
+// A name that fits none of the patterns in full is not one of DeepSpeed's and is ignored. `latest` is
+// followed only if the path itself has no model states, and only to a plain name. Mixtures of experts are
+// refused here, since their files would be ignored silently.
 
 #include "convert/formats/deepspeed/deepspeed_files.h"
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
 
 #include "ckpt/model/layout.h"
+#include "convert/foreign/file_sets.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
 namespace {
 
-constexpr std::string_view kModel = "model_states.pt";
-constexpr std::string_view kOptimizer = "optim_states.pt";
 constexpr int64_t kMostRanks = 1 << 20;
 
-// Takes `word` off the front of `name`.
-bool Eat(std::string_view& name, std::string_view word) {
-  if (!name.starts_with(word)) return false;
-  name.remove_prefix(word.size());
-  return true;
+// The numbers that stand for the marks of `pattern`; empty: the name does not fit.
+std::vector<int> NumbersIn(std::string_view pattern, std::string_view name) {
+  std::vector<std::string> texts;
+  std::vector<int> numbers;
+  if (FitsPattern(pattern, name, texts))
+    for (const std::string& text : texts) numbers.push_back(std::stoi(text));
+  return numbers;
 }
 
-std::optional<int> EatNumber(std::string_view& name) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc() || number < 0 || end == name.data()) return std::nullopt;
-  name.remove_prefix(static_cast<size_t>(end - name.data()));
-  return number;
-}
-
-// layer_03-model_01-model_states.pt, layer_03-model_states.pt
-void AddLayer(const std::string& file, DeepSpeedFiles& files) {
+void AddFile(const std::string& file, DeepSpeedFiles& files) {
   std::string_view name = file;
-  if (!Eat(name, "layer_")) return;
-  const auto layer = EatNumber(name);
-  std::optional<int> rank = 0;
-  if (Eat(name, "-model_") && name != "states.pt") {
-    rank = EatNumber(name);
-    if (!Eat(name, "-")) return;
-  } else if (name == "states.pt") {
-    name = kModel;
-  }
-  if (layer && rank && name == kModel) files.layers[{*layer, *rank}] = file;
-}
-
-// mp_rank_01_model_states.pt
-void AddModel(const std::string& file, DeepSpeedFiles& files) {
-  std::string_view name = file;
-  if (!Eat(name, "mp_rank_")) return;
-  const auto rank = EatNumber(name);
-  if (rank && Eat(name, "_") && name == kModel) files.models[*rank] = file;
-}
-
-// bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt; before 2021 without the underscore behind the ranks
-void AddZero(const std::string& file, DeepSpeedFiles& files) {
-  std::string_view name = file;
-  (void)(Eat(name, "bf16_") || Eat(name, "fp16_"));
-  if (!Eat(name, "zero_pp_rank_")) return;
-  const auto data = EatNumber(name);
-  if (!data || !Eat(name, "_mp_rank_")) return;
-  const auto model = EatNumber(name);
-  (void)Eat(name, "_");
-  if (!model) return;
-  if (name == kOptimizer) files.optimizers[{*model, *data}] = file;
-  if (name == kModel) files.zero3_models[{*model, *data}] = file;
+  if (const auto n = NumbersIn("layer_#-model_#-model_states.pt", name); !n.empty())
+    files.layers[{n[0], n[1]}] = file;
+  if (const auto n = NumbersIn("layer_#-model_states.pt", name); !n.empty()) files.layers[{n[0], 0}] = file;
+  if (const auto n = NumbersIn("mp_rank_#_model_states.pt", name); !n.empty()) files.models[n[0]] = file;
+  if (name.starts_with("bf16_") || name.starts_with("fp16_")) name.remove_prefix(5);
+  if (const auto n = NumbersIn("zero_pp_rank_#_mp_rank_#_model_states.pt", name); !n.empty())
+    files.zero3_models[{n[1], n[0]}] = file;
+  for (const char* pattern : {"zero_pp_rank_#_mp_rank_#_optim_states.pt",
+                              "zero_pp_rank_#_mp_rank_#optim_states.pt"})  // before 2021
+    if (const auto n = NumbersIn(pattern, name); !n.empty()) files.optimizers[{n[1], n[0]}] = file;
 }
 
 bool HasModelStates(const std::vector<std::string>& names) {
@@ -85,12 +52,11 @@ bool IsTagDirectory(FileSystem& fs, const std::string& path) {
 }  // namespace
 
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
-  const auto info = fs.Stat(path);
-  if (!info.ok() || !info->is_directory()) return false;
-  if (IsTagDirectory(fs, path)) return true;
   const auto names = fs.List(path);
-  return names.ok() && std::ranges::find(*names, kDeepSpeedTracker) != names->end() &&
-         std::ranges::any_of(*names, [](const std::string& n) { return n.starts_with(kDeepSpeedStep); });
+  if (!names.ok()) return false;
+  const auto is_step = [](const std::string& name) { return name.starts_with(kDeepSpeedStep); };
+  return HasModelStates(*names) || (std::ranges::find(*names, kDeepSpeedTracker) != names->end() &&
+                                    std::ranges::any_of(*names, is_step));
 }
 
 Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer) {
@@ -115,9 +81,7 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
     if (name.find("expert_") != std::string::npos || name.starts_with("expp_rank_"))
       return NotSupported("{}: {} belongs to a mixture of experts, which cannot be read yet", files.directory,
                           name);
-    AddLayer(name, files);
-    AddModel(name, files);
-    AddZero(name, files);
+    AddFile(name, files);
   }
   return files;
 }

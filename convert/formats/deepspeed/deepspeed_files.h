@@ -23,7 +23,7 @@ struct DeepSpeedFiles {
   std::map<std::pair<int, int>, std::string> zero3_models;  // the same
 };
 
-// Whether `path` is such a directory, or one with a `latest` file that names one.
+// True if `path` is such a directory, or one with a `latest` file that names one.
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
 
 // The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.

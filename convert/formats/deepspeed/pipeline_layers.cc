@@ -1,18 +1,16 @@
-// In Megatron's pipelines the keys of a layer file show which layer it is: transformer layers have a
-// query_key_value, and a final norm has no prefix at all. In other pipelines the optimizer's names tell it:
-// "3.weight", or "tied_modules.embed.weight" for a layer that stands in several places.
+// In Megatron's pipelines the keys of a layer file show which layer it is. In other pipelines the optimizer's
+// names tell it: "3.weight", or "tied_modules.embed.weight" for a layer that stands in several places.
 
 #include "convert/formats/deepspeed/pipeline_layers.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
-
-using Shapes = std::map<std::string, Dims>;
 
 Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& directory, const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, name));
@@ -25,23 +23,19 @@ Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& directory, const
   return shapes;
 }
 
-// Sets the prefixes too. If the states have args of Megatron's, a name without a place is an error later.
+// If the states have args of Megatron's, a name without a place is an error later.
 bool IsMegatron(const std::map<int, Shapes>& layers, const PyValue& root,
-                std::map<int, std::string>& prefixes) {
-  bool known = true;
-  size_t transformer = 0;
+                const std::map<int, std::string>& prefixes) {
+  bool known = true, transformer = false;
   for (const auto& [index, shapes] : layers) {
-    const bool layer = std::ranges::any_of(
-        shapes, [](const auto& s) { return s.first.find("query_key_value") != std::string::npos; });
-    prefixes[index] = layer                       ? fmt::format("layers.{}.", transformer++)
-                      : shapes.contains("weight") ? "final_layernorm."
-                                                  : "";
+    const std::string& prefix = prefixes.at(index);
+    transformer |= prefix.starts_with("layers.");
     for (const auto& [name, shape] : shapes)
-      known &= IsMegatronBuffer(name) || ParseMegatronName(prefixes[index] + name).has_value();
+      known &= IsMegatronBuffer(name) || ParseMegatronName(prefix + name).has_value();
   }
   const PyValue* args = Find(root, "args");
   const bool sized = args && (Find(*args, "num_layers") || Find(*args, "hidden_size"));
-  return transformer > 0 && (known || sized);
+  return transformer && (known || sized);
 }
 
 // The parameters that the model states of the first tensor parallel ranks name as trained or frozen.
@@ -82,6 +76,28 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
 
 }  // namespace
 
+std::optional<PipelineName> ParsePipelineName(const std::string& name) {
+  PipelineName parsed;
+  const char* end = name.data() + name.size();
+  const auto [dot, error] = std::from_chars(name.data(), end, parsed.layer);
+  if (error != std::errc() || dot == end || *dot != '.' || parsed.layer < 0) return std::nullopt;
+  parsed.rest.assign(dot + 1, end);
+  return parsed;
+}
+
+std::map<int, std::string> MegatronPrefixes(const std::map<int, Shapes>& layers) {
+  std::map<int, std::string> prefixes;
+  size_t transformer = 0;
+  for (const auto& [index, shapes] : layers) {
+    const bool layer = std::ranges::any_of(
+        shapes, [](const auto& s) { return s.first.find("query_key_value") != std::string::npos; });
+    prefixes[index] = layer                       ? fmt::format("layers.{}.", transformer++)
+                      : shapes.contains("weight") ? "final_layernorm."
+                                                  : "";
+  }
+  return prefixes;
+}
+
 Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
                                   const std::vector<TorchFile>& models) {
   PipelineLayers found;
@@ -97,6 +113,7 @@ Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
     if (key.second != 0) continue;
     CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, files.directory, name));
   }
+  found.prefixes = MegatronPrefixes(layers);
   found.megatron = IsMegatron(layers, models[0].root(), found.prefixes);
   if (found.megatron) return found;
   const Shapes parameters = NamedParameters(models, found.tp);

@@ -2,12 +2,27 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "convert/formats/deepspeed/model_file.h"
 
 namespace cairn {
+
+// A name that counts the layers of the whole model: "3.input_layernorm.weight".
+struct PipelineName {
+  int layer = 0;
+  std::string rest;
+};
+std::optional<PipelineName> ParsePipelineName(const std::string& name);
+
+// The shapes of tensors by name.
+using Shapes = std::map<std::string, Dims>;
+
+// The prefixes that make Megatron's names of those in each layer: transformer layers have a query_key_value,
+// and a final norm has no prefix at all.
+std::map<int, std::string> MegatronPrefixes(const std::map<int, Shapes>& layers);
 
 struct PipelineLayers {
   int tp = 1;                           // tensor parallel ranks

@@ -3,158 +3,184 @@
 #include "convert/formats/deepspeed/rank_slices.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "convert/formats/deepspeed/slice_patterns.h"
+#include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_sizes.h"
 #include "convert/formats/megatron/megatron_state.h"
 
 namespace cairn {
 namespace {
 
-class SliceJoiner {
- public:
-  SliceJoiner(const std::string& directory, const std::vector<TorchFile>& models,
-              const PipelineLayers& layers, std::vector<RankSlice> slices, ReaderOptions& options,
-              StoredBuilder& builder, Manifest& manifest)
-      : directory_(directory),
-        models_(models),
-        layers_(layers),
-        slices_(std::move(slices)),
-        options_(options),
-        builder_(builder),
-        manifest_(manifest) {}
+using Places = std::set<std::pair<int, std::string>>;  // layer and name
 
-  // A master without a weight is the weight, which the training would round from it.
-  Status Join() {
-    std::set<std::pair<int, std::string>> weights;
-    for (const RankSlice& slice : slices_)
-      if (slice.is_weight()) weights.emplace(slice.place.layer, slice.place.name);
-    for (RankSlice& slice : slices_)
-      if (slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name}))
-        slice.role = Role::kWeight;
-    if (layers_.megatron) return JoinMegatron();
-    return JoinByName([&](const std::string& name) { return weights.contains({kBeforeLayers, name}); });
+MegatronShapes ShapesOfFirstRank(const RankSlices& ranks) {
+  MegatronShapes shapes;
+  for (const RankSlice& slice : ranks.slices)
+    if (slice.tp == 0 && slice.tensor.shape.rank() > 0)
+      shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.shape);
+  return shapes;
+}
+
+void TrimVocabulary(RankSlices& ranks, MegatronArgs& model) {
+  uint64_t padded = 0;
+  for (const RankSlice& slice : ranks.slices)
+    if (slice.place.name == "word_embeddings.weight" && slice.is_weight())
+      padded = slice.tensor.shape[0] * static_cast<uint64_t>(ranks.layers.tp);
+  const uint64_t vocab =
+      ranks.options.vocab_size > 0 ? ranks.options.vocab_size : OriginalVocabulary(ranks.root());
+  if (vocab > 0 && vocab <= padded)
+    model.vocab = vocab;
+  else if (model.vocab == padded)
+    ranks.manifest.history.push_back(
+        fmt::format("the vocabulary of {} rows may have padding; no file says so", padded));
+  model.facts["vocab_size"] = model.vocab;
+}
+
+Status JoinMegatron(RankSlices& ranks) {
+  const PyValue* args = Find(ranks.root(), "args");
+  if (!args)
+    return ranks.Fail(ranks.models[0].name(),
+                      NotSupported("it does not contain args, which describe the model"));
+  const double version = AsNumber(Find(ranks.root(), "checkpoint_version")).value_or(3);
+  const auto shown = SizesShown(*args, ShapesOfFirstRank(ranks), ranks.layers.tp);
+  if (!shown.ok()) return ranks.Fail(ranks.models[0].name(), shown.status());
+  const bool tied = std::ranges::none_of(ranks.slices, [](const RankSlice& slice) {
+    return slice.place.name == "lm_head.weight" || slice.place.name == "output_layer.weight";
+  });
+  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, *shown);
+  if (!read.ok()) return ranks.Fail(ranks.models[0].name(), read.status());
+  MegatronArgs model = *std::move(read);
+  TrimVocabulary(ranks, model);
+  ranks.manifest.model = model.facts;
+  ranks.manifest.topology.tp = ranks.layers.tp;
+  ranks.manifest.topology.pp = static_cast<int>(ranks.models.size()) / ranks.layers.tp;
+  MegatronAssembler assembler(model, ranks.layers.tp, ranks.builder);
+  for (const RankSlice& slice : ranks.slices) {
+    const Dims shape = slice.tensor.shape;
+    CAIRN_RETURN_IF_ERROR(assembler
+                              .Add({slice.place.name, slice.place.layer, slice.tp, slice.role, slice.tensor,
+                                    shape, Box::Whole(shape)})
+                              .WithContext(ranks.directory()));
   }
+  return OkStatus();
+}
 
- private:
-  Status Fail(const std::string& file, const Status& status) const {
-    return status.WithContext(JoinPath(directory_, file));
+// Makes the shape of the whole and the box of the slice in it (two boxes if two parameters lie in one). The
+// first slice that comes with a box of a tensor is read; others must equal it.
+Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const RankSlice& slice, bool buffer) {
+  const std::string& name = slice.place.name;
+  const StoredArray& stored = slice.tensor;
+  const Dims shape = stored.tensor_shape();
+  const auto count = static_cast<uint64_t>(ranks.layers.tp), rank = static_cast<uint64_t>(slice.tp);
+  SliceRule rule = SliceRule::kReplicated;
+  if (count > 1 && !patterns.any())
+    return NotSupported(
+        "nothing says how {} is cut over {} tensor parallel ranks: its names are not Megatron's, and its "
+        "model "
+        "states have no universal_checkpoint_info",
+        name, count);
+  if (count > 1 && shape.rank() > 0) {
+    CAIRN_ASSIGN_OR_RETURN(rule, patterns.RuleOf(name, buffer));
   }
-  const PyValue& root() const { return models_[0].root(); }
+  const int dim = rule == SliceRule::kColumns ? 1 : 0;
+  const bool two = rule == SliceRule::kTwoRows;
+  if (rule != SliceRule::kReplicated && (dim >= shape.rank() || (two && shape[0] % 2 != 0)))
+    return Corrupt("{} of shape {} is cut along dimension {} by universal_checkpoint_info", name,
+                   ToString(shape), dim);
+  if (two && stored.transposed) return NotSupported("{} is stored transposed", name);
+  Dims whole = shape;
+  if (rule != SliceRule::kReplicated) whole[dim] *= count;
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                         ranks.builder.Tensor({.name = name, .shape = whole}, slice.role, stored.dtype));
+  const uint32_t array = ranks.builder.AddArray(stored);
+  for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
+    Box in_slice = Box::Whole(shape);
+    if (two) in_slice.extent[0] = shape[0] / 2;
+    if (two) in_slice.offset[0] = half * in_slice.extent[0];
+    Box box = in_slice;
+    if (rule != SliceRule::kReplicated) box.offset[dim] = (half * count + rank) * in_slice.extent[dim];
+    const Box in_array = stored.transposed ? Box::Whole(stored.shape) : in_slice;
+    ranks.builder.AddSlice({{box, in_array, stored.transposed}, tensor, array}, half == 0);
+  }
+  return OkStatus();
+}
 
-  Status JoinMegatron() {
-    const PyValue* args = Find(root(), "args");
-    if (!args)
-      return Fail(models_[0].name(), NotSupported("it does not contain args, which describe the model"));
-    const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
-    const auto shown = SizesShown(*args, ShapesOfFirstRank(), layers_.tp);
-    if (!shown.ok()) return Fail(models_[0].name(), shown.status());
-    const bool tied = std::ranges::none_of(slices_, [](const RankSlice& slice) {
-      return slice.place.name == "lm_head.weight" || slice.place.name == "output_layer.weight";
-    });
-    auto read = ReadMegatronArgs(*args, version, tied, options_, *shown);
-    if (!read.ok()) return Fail(models_[0].name(), read.status());
-    MegatronArgs model = *std::move(read);
-    TrimVocabulary(model);
-    manifest_.model = model.facts;
-    manifest_.topology.tp = layers_.tp;
-    manifest_.topology.pp = static_cast<int>(models_.size()) / layers_.tp;
-    MegatronAssembler assembler(model, layers_.tp, builder_);
-    for (const RankSlice& slice : slices_) {
-      const Dims shape = slice.tensor.shape;
-      CAIRN_RETURN_IF_ERROR(assembler
-                                .Add({slice.place.name, slice.place.layer, slice.tp, slice.role, slice.tensor,
-                                      shape, Box::Whole(shape)})
-                                .WithContext(directory_));
+// A tensor under a second name is the same stretch of the file, or must hold the same.
+Status AddAgain(RankSlices& ranks, const std::string& first, const StoredArray& array) {
+  const auto& parts = ranks.builder.catalog.parts;
+  const auto part = std::ranges::find_if(parts, [&](const ArrayPart& p) {
+    const TensorEntry& tensor = ranks.builder.catalog.tensors[p.tensor];
+    return tensor.role == Role::kWeight && tensor.spec.name == first;
+  });
+  if (part == parts.end())
+    return Corrupt("{}: {} should share the memory of {}, which is missing", ranks.directory(), array.name,
+                   first);
+  const StoredArray& same = ranks.builder.catalog.arrays[part->array];
+  if (same.dtype != array.dtype || !(same.shape == array.shape))
+    return Corrupt("{}: {} should share the memory of {}, which has another shape or type", ranks.directory(),
+                   array.name, first);
+  const auto place = [](const StoredArray& a) {
+    return std::pair(a.extents[0].file, a.extents[0].file_offset);
+  };
+  if (array.extents.empty() || place(array) == place(same)) return OkStatus();
+  const uint32_t copy = ranks.builder.AddArray(array);
+  ranks.builder.AddReplica(part->tensor, copy, part->array);
+  return OkStatus();
+}
+
+// Under their own names: of one rank as they are, else stages of a pipeline and tensor parallel slices.
+Status JoinByName(RankSlices& ranks, const Places& weights) {
+  const bool alone = ranks.models.size() == 1;
+  auto patterns = SlicePatterns::Read(alone ? nullptr : Find(ranks.root(), "universal_checkpoint_info"));
+  if (!patterns.ok()) return ranks.Fail(ranks.models[0].name(), patterns.status());
+  std::set<std::string> buffers;
+  for (const TorchFile& model : ranks.models) buffers.merge(BufferNamesOf(model.root()));
+  const nlohmann::json shared = MegatronState(ranks.root()).value("shared_params", nlohmann::json::object());
+  std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
+  for (const RankSlice& slice : ranks.slices) {
+    const std::string& name = slice.place.name;
+    if (const auto first = shared.find(name);
+        alone && first != shared.end() && weights.contains({kBeforeLayers, first->get<std::string>()})) {
+      again.emplace_back(first->get<std::string>(), &slice.tensor);
+      continue;
     }
-    return OkStatus();
+    CAIRN_RETURN_IF_ERROR(
+        AddByPattern(ranks, *patterns, slice, buffers.contains(name)).WithContext(ranks.directory()));
   }
-
-  MegatronShapes ShapesOfFirstRank() const {
-    MegatronShapes shapes;
-    for (const RankSlice& slice : slices_)
-      if (slice.tp == 0 && slice.tensor.shape.rank() > 0)
-        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.shape);
-    return shapes;
-  }
-
-  void TrimVocabulary(MegatronArgs& model) {
-    uint64_t padded = 0;
-    for (const RankSlice& slice : slices_)
-      if (slice.place.name == "word_embeddings.weight" && slice.is_weight())
-        padded = slice.tensor.shape[0] * static_cast<uint64_t>(layers_.tp);
-    const uint64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(root());
-    if (vocab > 0 && vocab <= padded)
-      model.vocab = vocab;
-    else if (model.vocab == padded)
-      manifest_.history.push_back(
-          fmt::format("the vocabulary of {} rows may have padding; no file says so", padded));
-    model.facts["vocab_size"] = model.vocab;
-  }
-
-  // Under their own names: of one rank as they are, else stages of a pipeline and tensor parallel slices.
-  Status JoinByName(const std::function<bool(const std::string&)>& has_weight) {
-    const bool alone = models_.size() == 1;
-    auto patterns = SlicePatterns::Read(alone ? nullptr : Find(root(), "universal_checkpoint_info"));
-    if (!patterns.ok()) return Fail(models_[0].name(), patterns.status());
-    SliceAssembler assembler(*std::move(patterns), layers_.tp, builder_);
-    std::set<std::string> buffers;
-    for (const TorchFile& model : models_) buffers.merge(BufferNamesOf(model.root()));
-    const nlohmann::json shared = MegatronState(root()).value("shared_params", nlohmann::json::object());
-    std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
-    for (const RankSlice& slice : slices_) {
-      const std::string& name = slice.place.name;
-      if (const auto first = shared.find(name);
-          alone && first != shared.end() && has_weight(first->get<std::string>())) {
-        again.emplace_back(first->get<std::string>(), &slice.tensor);
-        continue;
-      }
-      CAIRN_RETURN_IF_ERROR(assembler.Add(slice.tp, name, slice.role, buffers.contains(name), slice.tensor)
-                                .WithContext(directory_));
-    }
-    for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
-    return OkStatus();
-  }
-
-  // A tensor under a second name is the same stretch of the file, or must hold the same.
-  Status AddAgain(const std::string& first, const StoredArray& array) {
-    const auto& parts = builder_.catalog.parts;
-    const auto part = std::ranges::find_if(parts, [&](const ArrayPart& p) {
-      const TensorEntry& tensor = builder_.catalog.tensors[p.tensor];
-      return tensor.role == Role::kWeight && tensor.spec.name == first;
-    });
-    if (part == parts.end())
-      return Corrupt("{}: {} should share the memory of {}, which is missing", directory_, array.name, first);
-    const StoredArray& same = builder_.catalog.arrays[part->array];
-    if (same.dtype != array.dtype || !(same.shape == array.shape))
-      return Corrupt("{}: {} should share the memory of {}, which has another shape or type", directory_,
-                     array.name, first);
-    const auto place = [](const StoredArray& a) {
-      return std::pair(a.extents[0].file, a.extents[0].file_offset);
-    };
-    if (array.extents.empty() || place(array) == place(same)) return OkStatus();
-    const uint32_t copy = builder_.AddArray(array);
-    builder_.AddReplica(part->tensor, copy, part->array);
-    return OkStatus();
-  }
-
-  const std::string& directory_;
-  const std::vector<TorchFile>& models_;
-  const PipelineLayers& layers_;
-  std::vector<RankSlice> slices_;
-  ReaderOptions& options_;
-  StoredBuilder& builder_;
-  Manifest& manifest_;
-};
+  for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(ranks, first, *array));
+  return OkStatus();
+}
 
 }  // namespace
 
-Status JoinSlices(const std::string& directory, const std::vector<TorchFile>& models,
-                  const PipelineLayers& layers, std::vector<RankSlice> slices, ReaderOptions& options,
-                  StoredBuilder& builder, Manifest& manifest) {
-  return SliceJoiner(directory, models, layers, std::move(slices), options, builder, manifest).Join();
+Status RankSlices::Take(const std::string& name, int tp, Role role, StoredArray array,
+                        const std::string& file) {
+  if (layers.megatron && IsMegatronBuffer(name)) {
+    builder.account.Leave(Fate::kBuffer, builder.catalog, array);
+    return OkStatus();
+  }
+  MegatronName place{kBeforeLayers, name};
+  if (layers.megatron) {
+    const auto found = ParseMegatronName(name);
+    if (!found) return Fail(file, NotSupported("{} has no place in Megatron's GPT", name));
+    place = *found;
+  }
+  slices.push_back({std::move(place), tp, role, std::move(array)});
+  return OkStatus();
+}
+
+// A master without a weight is the weight, which the training would round from it.
+Status JoinSlices(RankSlices& ranks) {
+  Places weights;
+  for (const RankSlice& slice : ranks.slices)
+    if (slice.is_weight()) weights.emplace(slice.place.layer, slice.place.name);
+  for (RankSlice& slice : ranks.slices)
+    if (slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name}))
+      slice.role = Role::kWeight;
+  if (ranks.layers.megatron) return JoinMegatron(ranks);
+  return JoinByName(ranks, weights);
 }
 
 }  // namespace cairn

@@ -17,11 +17,34 @@ struct RankSlice {
   bool is_weight() const { return role == Role::kWeight; }
 };
 
+// A training while it is being read: what its readers have gathered.
+struct RankSlices {
+  RankSlices(FileSystem& file_system, DeepSpeedFiles found, ReaderOptions& reader_options)
+      : fs(file_system), files(std::move(found)), options(reader_options) {}
+
+  FileSystem& fs;
+  const DeepSpeedFiles files;
+  ReaderOptions& options;
+  std::vector<TorchFile> models;  // model states by model parallel rank
+  PipelineLayers layers;          // without layer files: the ranks, and whether the model is Megatron's
+  std::vector<RankSlice> slices;
+  StoredBuilder builder;
+  Manifest manifest;
+
+  const std::string& directory() const { return files.directory; }
+  const PyValue& root() const { return models[0].root(); }
+  // The weights are the masters, in the optimizer's files.
+  bool IsZero3() const { return files.models.empty(); }
+  Status Fail(const std::string& file, const Status& status) const {
+    return status.WithContext(JoinPath(files.directory, file));
+  }
+  // Adds a tensor under the name that it has in the model; a buffer of Megatron's goes to the account.
+  // Errors: NotSupported naming `file`.
+  Status Take(const std::string& name, int tp, Role role, StoredArray array, const std::string& file);
+};
+
 // Adds the tensors to the builder, and what the arguments say of a model of Megatron's to the manifest.
-// `models`: the model states by model parallel rank. Errors: NotFound, Corrupt, NotSupported naming file or
-// tensor.
-Status JoinSlices(const std::string& directory, const std::vector<TorchFile>& models,
-                  const PipelineLayers& layers, std::vector<RankSlice> slices, ReaderOptions& options,
-                  StoredBuilder& builder, Manifest& manifest);
+// Errors: NotFound, Corrupt, NotSupported naming file or tensor.
+Status JoinSlices(RankSlices& ranks);
 
 }  // namespace cairn

@@ -1,13 +1,11 @@
 // Patterns are Python's regular expressions that match from the start of a name. std::regex reads nearly the
 // same language; the rest is refused. The kinds of patterns are tried in DeepSpeed's order, and the first
-// that matches gives the rule. From a rule, Add() makes the shape of the whole and the box of the slice in it
-// (two boxes if two parameters lie in one). The first slice of a box is read; others become replicas,
-// which are compared later.
+// that matches gives the rule.
 
 #include "convert/formats/deepspeed/slice_patterns.h"
 
 #include <cctype>
-#include <optional>
+#include <string_view>
 #include <utility>
 
 namespace cairn {
@@ -15,22 +13,6 @@ namespace {
 
 constexpr size_t kMaxPatterns = 4096;
 constexpr size_t kMaxPatternBytes = 512;
-
-// In the order in which DeepSpeed looks a parameter up. Those without a rule are refused by name.
-struct PatternKind {
-  const char* key;
-  std::optional<SliceRule> rule;
-};
-constexpr PatternKind kPatternKinds[] = {
-    {"autotp_unsupported_parameter_patterns", std::nullopt},
-    {"affine_map", std::nullopt},
-    {"parameter_with_sub_params", std::nullopt},
-    {"tp_replicated_parameter_patterns", SliceRule::kReplicated},
-    {"parameter_to_average_patterns", SliceRule::kReplicated},  // equal, or --replicas mean
-    {"parameter_with_2_sub_params_cat_dim_0", SliceRule::kTwoRows},
-    {"parameter_with_row_parallelism_patterns", SliceRule::kColumns},
-    {"vocabulary_parameter_patterns", SliceRule::kRows},
-};
 
 bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool IsRepetition(char c) { return c == '*' || c == '+' || c == '?'; }
@@ -85,32 +67,44 @@ std::optional<std::regex> Compile(std::string_view python) {
 
 }  // namespace
 
-Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
+// In the order in which DeepSpeed looks a parameter up. Those without a rule are refused by name.
+const SlicePatterns::Kind SlicePatterns::kKinds[] = {
+    {"autotp_unsupported_parameter_patterns", std::nullopt},
+    {"affine_map", std::nullopt},
+    {"parameter_with_sub_params", std::nullopt},
+    {"tp_replicated_parameter_patterns", SliceRule::kReplicated},
+    {"parameter_to_average_patterns", SliceRule::kReplicated},  // equal, or --replicas mean
+    {"parameter_with_2_sub_params_cat_dim_0", SliceRule::kTwoRows},
+    {"parameter_with_row_parallelism_patterns", SliceRule::kColumns},
+    {"vocabulary_parameter_patterns", SliceRule::kRows},
+};
+
+Status SlicePatterns::Add(const Kind& kind, const PyValue& pattern) {
   const auto text = AsText(&pattern);
   auto regex = text ? Compile(*text) : std::nullopt;
   if (!regex || patterns_.size() >= kMaxPatterns)
-    return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", key,
+    return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", kind.key,
                         text.value_or("it is not a string"));
-  patterns_.push_back({key, *std::move(regex)});
+  patterns_.push_back({kind, *std::move(regex)});
   return OkStatus();
 }
 
 Result<SlicePatterns> SlicePatterns::Read(const PyValue* info) {
   SlicePatterns read;
   read.any_ = info && (info->is(PyKind::kDict) || info->is(PyKind::kObject));
-  for (const PatternKind& kind : kPatternKinds) {
+  for (const Kind& kind : kKinds) {
     const PyValue* value = read.any_ ? Find(*info, kind.key) : nullptr;
     const PyValue* params = value ? Find(*value, "params") : nullptr;  // of an affine map, by pattern
     if (params && params->is(PyKind::kDict)) {
       for (size_t i = 0; i + 1 < params->items.size(); i += 2)
-        CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *params->items[i]));
+        CAIRN_RETURN_IF_ERROR(read.Add(kind, *params->items[i]));
       continue;
     }
     for (size_t i = 0; const PyValue* item = ItemOf(value, i); ++i) {
       const PyValue* several = Find(*item, "patterns");  // of a parameter with sub-parameters
-      if (!several) CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *item));
+      if (!several) CAIRN_RETURN_IF_ERROR(read.Add(kind, *item));
       for (size_t j = 0; const PyValue* one = ItemOf(several, j); ++j)
-        CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *one));
+        CAIRN_RETURN_IF_ERROR(read.Add(kind, *one));
     }
   }
   return read;
@@ -119,50 +113,11 @@ Result<SlicePatterns> SlicePatterns::Read(const PyValue* info) {
 Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) const {
   for (const Pattern& pattern : patterns_) {
     if (!std::regex_search(name, pattern.regex, std::regex_constants::match_continuous)) continue;
-    for (const PatternKind& kind : kPatternKinds) {
-      if (kind.key != pattern.key) continue;
-      if (kind.rule) return *kind.rule;
-      return NotSupported("{} is one of universal_checkpoint_info's {}, which are not read", name, kind.key);
-    }
+    if (pattern.kind.rule) return *pattern.kind.rule;
+    return NotSupported("{} is one of universal_checkpoint_info's {}, which are not read", name,
+                        pattern.kind.key);
   }
   return buffer ? SliceRule::kReplicated : SliceRule::kRows;
-}
-
-Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buffer,
-                           const StoredArray& slice) {
-  const Dims shape = slice.tensor_shape();
-  const auto ranks = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(tp);
-  SliceRule rule = SliceRule::kReplicated;
-  if (ranks > 1 && !patterns_.any())
-    return NotSupported(
-        "nothing says how {} is cut over {} tensor parallel ranks: its names are not Megatron's, and its "
-        "model "
-        "states have no universal_checkpoint_info",
-        name, ranks);
-  if (ranks > 1 && shape.rank() > 0) {
-    CAIRN_ASSIGN_OR_RETURN(rule, patterns_.RuleOf(name, buffer));
-  }
-  const int dim = rule == SliceRule::kColumns ? 1 : 0;
-  const bool two = rule == SliceRule::kTwoRows;
-  if (rule != SliceRule::kReplicated && (dim >= shape.rank() || (two && shape[0] % 2 != 0)))
-    return Corrupt("{} of shape {} is cut along dimension {} by universal_checkpoint_info", name,
-                   ToString(shape), dim);
-  if (two && slice.transposed) return NotSupported("{} is stored transposed", name);
-  Dims whole = shape;
-  if (rule != SliceRule::kReplicated) whole[dim] *= ranks;
-  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
-                         builder_.Tensor({.name = name, .shape = whole}, role, slice.dtype));
-  const uint32_t array = builder_.AddArray(slice);
-  for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
-    Box in_slice = Box::Whole(shape);
-    if (two) in_slice.extent[0] = shape[0] / 2;
-    if (two) in_slice.offset[0] = half * in_slice.extent[0];
-    Box box = in_slice;
-    if (rule != SliceRule::kReplicated) box.offset[dim] = (half * ranks + rank) * in_slice.extent[dim];
-    const Box in_array = slice.transposed ? Box::Whole(slice.shape) : in_slice;
-    builder_.AddSlice({{box, in_array, slice.transposed}, tensor, array}, half == 0);
-  }
-  return OkStatus();
 }
 
 }  // namespace cairn

@@ -5,15 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <regex>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "convert/foreign/stored_builder.h"
-#include "convert/formats/megatron/megatron_model.h"
+#include "ckpt/base/status.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {
@@ -38,29 +35,19 @@ class SlicePatterns {
   Result<SliceRule> RuleOf(const std::string& name, bool buffer) const;
 
  private:
+  struct Kind {
+    const char* key;  // of the info: "tp_replicated_parameter_patterns"
+    std::optional<SliceRule> rule;
+  };
   struct Pattern {
-    std::string key;  // of the info: "tp_replicated_parameter_patterns"
+    Kind kind;
     std::regex regex;
   };
-  Status Add(const std::string& key, const PyValue& pattern);
+  static const Kind kKinds[];
+  Status Add(const Kind& kind, const PyValue& pattern);
 
   bool any_ = false;
   std::vector<Pattern> patterns_;  // in the order in which they count
-};
-
-// Puts slices together. The first slice that comes with a box of a tensor is read; others must equal it.
-class SliceAssembler {
- public:
-  SliceAssembler(SlicePatterns patterns, int tp_size, StoredBuilder& builder)
-      : patterns_(std::move(patterns)), tp_size_(tp_size), builder_(builder) {}
-
-  // Errors: NotSupported if nothing says how the parameter is cut; Corrupt if slices do not fit.
-  Status Add(int tp, const std::string& name, Role role, bool buffer, const StoredArray& slice);
-
- private:
-  const SlicePatterns patterns_;
-  const int tp_size_;
-  StoredBuilder& builder_;
 };
 
 }  // namespace cairn

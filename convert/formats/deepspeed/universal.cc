@@ -5,13 +5,12 @@
 // read; everything else is a replica in the account.
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "ckpt/model/layout.h"
 #include "convert/formats/deepspeed/deepspeed.h"
-#include "convert/formats/deepspeed/model_file.h"
+#include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/megatron/megatron_model.h"
 #include "convert/formats/megatron/megatron_names.h"
 #include "convert/formats/megatron/megatron_state.h"
@@ -22,32 +21,16 @@
 namespace cairn {
 namespace {
 
-// The 3 of "3.input_layernorm.weight", a pipeline's name.
-std::optional<int> PipelineIndex(const std::string& name) {
-  int index = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return index;
-}
-
-// A pipeline's names as Megatron's. The other names of a module show which module it is.
+// A pipeline's names as Megatron's. The other names of a layer show which module it is.
 std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
-  std::set<int> transformer;
+  std::map<int, Shapes> layers;
   for (const std::string& name : names)
-    if (const auto index = PipelineIndex(name); index && name.find("query_key_value") != std::string::npos)
-      transformer.insert(*index);
+    if (const auto parsed = ParsePipelineName(name)) layers[parsed->layer][parsed->rest];
+  const std::map<int, std::string> prefixes = MegatronPrefixes(layers);
   std::map<std::string, MegatronName> found;
   for (const std::string& name : names) {
-    const auto index = PipelineIndex(name);
-    std::string full = name;
-    if (index) {
-      const std::string rest = name.substr(name.find('.') + 1);
-      const auto layer = transformer.find(*index);
-      if (layer != transformer.end())
-        full = fmt::format("layers.{}.{}", std::distance(transformer.begin(), layer), rest);
-      else
-        full = rest == "weight" || rest == "bias" ? "final_layernorm." + rest : rest;
-    }
+    const auto parsed = ParsePipelineName(name);
+    const std::string full = parsed ? prefixes.at(parsed->layer) + parsed->rest : name;
     if (const auto place = ParseMegatronName(full)) found.emplace(name, *place);
   }
   return found;
@@ -187,33 +170,26 @@ class UniversalOpener {
                                             : LeaveFile(Fate::kTrainingState, relative, key));
         continue;
       }
-      if (left_out_) {
-        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
-        continue;
-      }
-      if (IsAllowed(options_, relative)) {
-        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
-        continue;
-      }
       const auto role = ParseRole(key);
       const bool known = file.ends_with(".pt") && role && IsOptimizerState(*role) && *role != Role::kMaster;
-      const Status added = known
-                               ? Add(name, *role, file.c_str(), place, assembler)
-                               : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
-      if (added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer"))
-        CAIRN_RETURN_IF_ERROR(LeaveState(relative, key));
-      else if (added.kind() == StatusKind::kNotSupported)
+      bool leave = left_out_ || IsAllowed(options_, relative);
+      Status added;
+      if (!leave) {
+        added = known ? Add(name, *role, file.c_str(), place, assembler)
+                      : NotSupported("{}: {} is not a known optimizer state", directory_, relative);
+        leave = added.kind() == StatusKind::kNotSupported && IsAllowed(options_, "optimizer");
+      }
+      if (leave) {
+        if (!left_out_) manifest_.history.push_back("left out " + relative);
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
+      } else if (added.kind() == StatusKind::kNotSupported) {
         return NotSupported("{}; --allow '{}' leaves it out, --allow optimizer all that cannot be read",
                             added.message(), relative);
-      else
+      } else {
         CAIRN_RETURN_IF_ERROR(added);
+      }
     }
     return OkStatus();
-  }
-
-  Status LeaveState(const std::string& relative, const std::string& key) {
-    manifest_.history.push_back("left out " + relative);
-    return LeaveFile(Fate::kAllowed, relative, key);
   }
 
   Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {

@@ -26,24 +26,29 @@ struct Match {
 
 class UnshardedReader {
  public:
-  UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file,
-                  const std::vector<const StoredArray*>& weights, StoredBuilder& builder)
-      : fs_(fs),
-        file_(file),
-        weights_(weights),
-        taken_(weights.size()),
-        builder_(builder),
-        values_(fs, directory, builder) {}
+  UnshardedReader(RankSlices& ranks, size_t rank, OptimizerFacts& facts)
+      : ranks_(ranks),
+        file_(ranks.models[rank]),
+        tp_(static_cast<int>(rank) % ranks.layers.tp),
+        facts_(facts),
+        values_(ranks.fs, ranks.directory(), ranks.builder) {
+    const std::set<std::string> buffers = BufferNamesOf(file_.root());
+    for (const RankSlice& slice : ranks.slices)
+      if (slice.tp == tp_ && slice.is_weight() && !buffers.contains(slice.tensor.name))
+        weights_.push_back(&slice);
+    taken_.resize(weights_.size());
+  }
 
-  Result<UnshardedOptimizer> Read(const PyValue& optimizer) {
+  Status Read(const PyValue& optimizer) {
+    ranks_.builder.AddFile(file_.name());
     const PyValue* inner = Find(optimizer, "optimizer_state_dict");
     if (!inner) inner = &optimizer;
     states_ = FindKind(*inner, "state", PyKind::kDict);
     const PyValue* groups = FindKind(*inner, "param_groups", PyKind::kList);
     if (!states_ || !groups) return NotSupported("its optimizer has no state and param_groups of torch's");
-    found_.state["param_groups"] = ParamGroupsOf(groups);
-    found_.groups.resize(groups->items.size());
-    PutLossScale(optimizer, &optimizer, found_.state);
+    state_["param_groups"] = ParamGroupsOf(groups);
+    groups_.resize(groups->items.size());
+    PutLossScale(optimizer, &optimizer, state_);
     CAIRN_RETURN_IF_ERROR(ReadSteps());
     const PyValue* flat = FindKind(optimizer, "fp32_groups_flat", PyKind::kList);
     const PyValue* masters = FindKind(optimizer, "fp32_groups", PyKind::kList);
@@ -51,12 +56,16 @@ class UnshardedReader {
       const PyValue* ids = Find(*groups->items[g], "params");
       group_ = g;
       if (flat)
-        CAIRN_RETURN_IF_ERROR(ReadFlat(ItemOf(flat, g), ItemOf(ids, 0)));
-      else if (masters)
-        CAIRN_RETURN_IF_ERROR(ReadMasters(ItemOf(masters, g), ids));
+        CAIRN_RETURN_IF_ERROR(ReadMaster(ItemOf(flat, g), ItemOf(ids, 0), true, "a flat group's masters"));
+      const PyValue* own = flat ? nullptr : ItemOf(masters, g);
+      for (size_t i = 0; const PyValue* master = ItemOf(own, i); ++i)
+        CAIRN_RETURN_IF_ERROR(ReadMaster(master, ItemOf(ids, i), false, fmt::format("master {}", i)));
     }
     if (!flat && !masters) CAIRN_RETURN_IF_ERROR(ReadByShape(*groups));
-    return std::move(found_);
+    ranks_.manifest.state.update(state_);
+    facts_.AddGroups(groups_);
+    for (RankSlice& slice : found_) ranks_.slices.push_back(std::move(slice));
+    return OkStatus();
   }
 
  private:
@@ -64,22 +73,22 @@ class UnshardedReader {
     std::set<double> steps;
     for (size_t i = 1; i < states_->items.size(); i += 2) {
       const PyValue* step = Find(*states_->items[i], "step");
-      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, file_, step));
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(ranks_.fs, file_, step));
       if (number) steps.insert(*number);
     }
-    if (steps.size() == 1) found_.state["optimizer_step"] = *steps.begin();
+    if (steps.size() == 1) state_["optimizer_step"] = *steps.begin();
     steps_differ_ = steps.size() > 1;
     return OkStatus();
   }
 
   Result<StoredArray> Array(const TensorRef& tensor, const std::string& name) {
-    return builder_.ArrayIn(file_, tensor, name);
+    return ranks_.builder.ArrayIn(file_, tensor, name);
   }
 
   // The first weight of the model that is not taken and that the master rounds to from `begin` on.
   Result<size_t> WeightOf(const StoredArray& master, uint64_t begin, bool flat) {
     for (size_t w = 0; w < weights_.size(); ++w) {
-      const StoredArray& weight = *weights_[w];
+      const StoredArray& weight = weights_[w]->tensor;
       if (taken_[w] || (!flat && (master.transposed != weight.transposed || !(master.shape == weight.shape))))
         continue;
       if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.name);
@@ -92,20 +101,19 @@ class UnshardedReader {
   }
 
   void Take(const Match& match, Role role, StoredArray array) {
-    if (match.flat) {
-      const Dims shape = weights_[match.weight]->shape;
-      array = SliceOf(array, match.begin, shape);
-    }
-    array.name = weights_[match.weight]->name;
-    auto& group = found_.groups[group_];
+    const RankSlice& weight = *weights_[match.weight];
+    if (match.flat) array = SliceOf(array, match.begin, weight.tensor.shape);
+    array.name = weight.tensor.name;
+    auto& group = groups_[group_];
     if (std::ranges::find(group, array.name) == group.end()) group.push_back(array.name);
-    found_.states.push_back({match.weight, role, std::move(array)});
+    facts_.by_value |= role == Role::kMaster;
+    found_.push_back({weight.place, tp_, role, std::move(array)});
   }
 
   // `state`: what the optimizer keeps; none for a parameter that never had a gradient.
   Status TakeStates(const PyValue* state, const Match& match) {
     if (!state) return OkStatus();
-    const std::string& name = weights_[match.weight]->name;
+    const std::string& name = weights_[match.weight]->tensor.name;
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, StatesOf(*state, name));
     for (const auto& [role, tensor] : states.tensors) {
       CAIRN_ASSIGN_OR_RETURN(StoredArray array, Array(*tensor, fmt::format("{} of {}", Name(role), name)));
@@ -119,29 +127,18 @@ class UnshardedReader {
     return OkStatus();
   }
 
-  Status ReadMasters(const PyValue* masters, const PyValue* ids) {
-    for (size_t i = 0; const PyValue* value = ItemOf(masters, i); ++i) {
-      if (!value->is(PyKind::kTensor)) return NotSupported("a master that is not a tensor");
-      CAIRN_ASSIGN_OR_RETURN(StoredArray master, Array(*value->tensor, fmt::format("master {}", i)));
-      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, 0, false));
-      const Match match{weight, 0, false};
-      Take(match, Role::kMaster, std::move(master));
-      const auto id = AsInt(ItemOf(ids, i));
-      CAIRN_RETURN_IF_ERROR(TakeStates(id ? EntryOf(states_, *id) : nullptr, match));
-    }
-    return OkStatus();
-  }
-
-  Status ReadFlat(const PyValue* value, const PyValue* id) {
-    if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is not a tensor");
-    CAIRN_ASSIGN_OR_RETURN(const StoredArray master, Array(*value->tensor, "a flat group's masters"));
+  // The masters of a flat group, or one master. `id`: the number of its states.
+  Status ReadMaster(const PyValue* value, const PyValue* id, bool flat, const std::string& name) {
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: it is not a tensor", name);
+    CAIRN_ASSIGN_OR_RETURN(const StoredArray master, Array(*value->tensor, name));
     const uint64_t size = master.shape.Volume();
-    for (uint64_t at = 0; at < size;) {
-      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, true));
-      const Match match{weight, at, true};
+    bool more = !flat || size > 0;
+    for (uint64_t at = 0; more; more = flat && at < size) {
+      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, flat));
+      const Match match{weight, at, flat};
       Take(match, Role::kMaster, master);
       CAIRN_RETURN_IF_ERROR(TakeStates(AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr, match));
-      at += weights_[weight]->shape.Volume();
+      at += weights_[weight]->tensor.shape.Volume();
     }
     return OkStatus();
   }
@@ -149,7 +146,8 @@ class UnshardedReader {
   // Each shape is in one group alone, and has as many states as weights; then they are in the same order.
   Status ReadByShape(const PyValue& groups) {
     std::map<std::string, std::vector<size_t>> weights;  // of a shape
-    for (size_t w = 0; w < weights_.size(); ++w) weights[ToString(weights_[w]->tensor_shape())].push_back(w);
+    for (size_t w = 0; w < weights_.size(); ++w)
+      weights[ToString(weights_[w]->tensor.tensor_shape())].push_back(w);
     std::map<std::string, std::vector<const PyValue*>> states;
     std::map<std::string, std::set<size_t>> groups_of;
     for (size_t g = 0; g < groups.items.size(); ++g) {
@@ -180,26 +178,25 @@ class UnshardedReader {
     return OkStatus();
   }
 
-  FileSystem& fs_;
+  RankSlices& ranks_;
   const TorchFile& file_;
-  const std::vector<const StoredArray*>& weights_;
-  std::vector<bool> taken_;
-  StoredBuilder& builder_;
+  const int tp_;
+  OptimizerFacts& facts_;
   MegatronOptimizer values_;
+  std::vector<const RankSlice*> weights_;  // the trained ones, in the order of the model
+  std::vector<bool> taken_;                // of these
   const PyValue* states_ = nullptr;
   bool steps_differ_ = false;
   size_t group_ = 0;  // that is read
-  UnshardedOptimizer found_;
+  std::vector<RankSlice> found_;
+  std::vector<std::vector<std::string>> groups_;     // stored names of each group's weights
+  nlohmann::json state_ = nlohmann::json::object();  // param_groups, optimizer_step, loss_scale
 };
 
 }  // namespace
 
-Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
-                                         const PyValue& optimizer,
-                                         const std::vector<const StoredArray*>& weights,
-                                         StoredBuilder& builder) {
-  builder.AddFile(file.name());
-  return UnshardedReader(fs, directory, file, weights, builder).Read(optimizer);
+Status ReadUnsharded(RankSlices& ranks, size_t rank, const PyValue& optimizer, OptimizerFacts& facts) {
+  return UnshardedReader(ranks, rank, facts).Read(optimizer);
 }
 
 }  // namespace cairn

@@ -7,31 +7,13 @@
 // shape.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <vector>
-
-#include "convert/foreign/stored_builder.h"
+#include "convert/formats/deepspeed/rank_optimizers.h"
 
 namespace cairn {
 
-struct UnshardedState {
-  size_t weight = 0;  // of those that were given
-  Role role = Role::kMaster;
-  StoredArray array;
-};
-
-struct UnshardedOptimizer {
-  std::vector<UnshardedState> states;
-  std::vector<std::vector<std::string>> groups;     // stored names of each group's weights
-  nlohmann::json state = nlohmann::json::object();  // param_groups, optimizer_step, loss_scale
-};
-
-// `optimizer` is an entry of `file`, in `directory`; `weights` are the trained
-// parameters in the order of the model. Errors: NotSupported naming a state that has no place, or if
-// shapes do not tell the parameters apart; Corrupt if a master rounds to no weight.
-Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
-                                         const PyValue& optimizer,
-                                         const std::vector<const StoredArray*>& weights,
-                                         StoredBuilder& builder);
+// Adds the states of `optimizer`, an entry of a rank's model states, to `ranks` and `facts`. Errors:
+// NotSupported naming a state that has no place, or if shapes do not tell the parameters apart; Corrupt if a
+// master rounds to no weight.
+Status ReadUnsharded(RankSlices& ranks, size_t rank, const PyValue& optimizer, OptimizerFacts& facts);
 
 }  // namespace cairn

@@ -2,7 +2,7 @@
 // ZeRO-1 and 2: the shares of all ranks, one after another, are the vector of a group, in which
 // parameters lie in the order of param_shapes. ZeRO-3: each parameter is cut over all ranks, and a rank's
 // vector is its pieces. Elements between parameters are alignment, and are declared, so that the account
-// adds up. Where DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it by
+// adds up. If DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it by
 // comparing masters with weights.
 
 #include "convert/formats/deepspeed/zero_shards.h"
@@ -42,6 +42,7 @@ struct Parameter {
   std::string name;
   Dims shape;
   uint64_t begin = 0;  // in the group's flat vector (ZeRO-1, 2) or in a rank's (ZeRO-3)
+  size_t group = 0;    // with ZeRO-3 the sub-group in which it begins
 };
 
 Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
@@ -77,11 +78,11 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
 // Reads all shards. ZeRO-1 and 2: the functions of groups; ZeRO-3: those of pieces.
 class ZeroReader {
  public:
-  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, int stage, bool masters_alone,
+  ZeroReader(const std::vector<TorchFile>& shards, const PyValue& param_shapes, bool masters_alone,
              StoredBuilder& builder, ZeroContents& contents)
       : shards_(shards),
         param_shapes_(param_shapes),
-        stage_(stage),
+        stage_(contents.stage),
         masters_alone_(masters_alone),
         builder_(builder),
         contents_(contents) {}
@@ -112,16 +113,26 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, group));
       value = StateOf(states, role);
     }
-    const std::string name = fmt::format("{} of {}group {}", key, stage_ == 3 ? "sub-" : "", group);
-    return AppendVector(shard, value, name, builder_, flat);
+    return AppendVector(shard, value, fmt::format("{} of {}", key, GroupName(group)), builder_, flat);
   }
 
   // One number for all parameters of a group, so that each has it.
-  Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
-    auto array = builder_.ArrayIn(shards_[0], tensor, parameter.name);
-    if (!array.ok()) return array.status().WithContext(shards_[0].path());
-    contents_.tensors.emplace_back(role, *std::move(array));
+  Status ReadNumbers(Role role, const std::vector<Parameter>& parameters) {
+    for (const Parameter& parameter : parameters) {
+      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, parameter.group));
+      const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
+      if (!number || (role != Role::kStep && !IsNumber(*number)))
+        return NotSupported("{}: {} has no {} that is one number", shards_[0].path(),
+                            GroupName(parameter.group), Name(role));
+      auto array = builder_.ArrayIn(shards_[0], *number, parameter.name);
+      if (!array.ok()) return array.status().WithContext(shards_[0].path());
+      contents_.tensors.emplace_back(role, *std::move(array));
+    }
     return OkStatus();
+  }
+
+  std::string GroupName(size_t group) const {
+    return fmt::format("{}group {}", stage_ == 3 ? "sub-" : "", group);
   }
 
   void LeaveAlignment(const StoredArray& flat, std::string_view key, uint64_t begin, uint64_t end) {
@@ -157,6 +168,7 @@ class ZeroReader {
     uint64_t total = 0;
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i].begin = total;
+      parameters[i].group = g;
       total += parameters[i].shape.Volume();
       const auto padding = AsInt(ItemOf(paddings, i));
       if (!padding || *padding <= 0) continue;
@@ -176,14 +188,12 @@ class ZeroReader {
     CheckMappings(g, parameters, share);
     CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, Role::kMaster, "fp32", parameters, share, aligned));
     for (const auto& [role, tensor] : states.tensors) {
-      if (!IsNumber(*tensor)) {
+      if (IsNumber(*tensor))
+        CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
+      else
         CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, role, Name(role), parameters, share, aligned));
-        continue;
-      }
-      for (const Parameter& parameter : parameters)
-        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *tensor));
     }
-    return AddSteps(states, parameters);
+    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
   }
 
   Status ReadRoleOfGroup(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
@@ -197,17 +207,13 @@ class ZeroReader {
       flat.shape = {share * (d + 1)};
     }
     for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
-    return AddTensors(parameters, role, flat);
-  }
-
-  Status AddSteps(const OptimizerStates& states, const std::vector<Parameter>& parameters) {
-    for (const Parameter& parameter : parameters)
-      if (contents_.steps_differ) {
-        const TensorRef* step = TensorIn(states.step);
-        if (!step)
-          return NotSupported("{}: the steps of its groups differ and are not tensors", shards_[0].path());
-        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
-      }
+    for (const Parameter& parameter : parameters) {
+      StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
+      tensor.name = parameter.name;
+      if (tensor.elements() != parameter.shape.Volume())
+        return Corrupt("{}: {} is cut off", shards_.back().path(), parameter.name);
+      contents_.tensors.emplace_back(role, std::move(tensor));
+    }
     return OkStatus();
   }
 
@@ -235,17 +241,6 @@ class ZeroReader {
     }
   }
 
-  Status AddTensors(const std::vector<Parameter>& parameters, Role role, const StoredArray& flat) {
-    for (const Parameter& parameter : parameters) {
-      StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
-      tensor.name = parameter.name;
-      if (tensor.elements() != parameter.shape.Volume())
-        return Corrupt("{}: {} is cut off", shards_.back().path(), parameter.name);
-      contents_.tensors.emplace_back(role, std::move(tensor));
-    }
-    return OkStatus();
-  }
-
   // ---- ZeRO-3: every parameter is cut into as many pieces as there are ranks, the last one padded, and a
   // rank's vector is its pieces one after another.
 
@@ -255,9 +250,14 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, FlatParameters(*group));
       parameters.insert(parameters.end(), more.begin(), more.end());
     }
-    uint64_t total = 0;
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[0]));
+    size_t groups = 0;
+    uint64_t total = 0, end = 0;  // `end`: of the first `groups` sub-groups
     for (Parameter& parameter : parameters) {
+      for (; groups < masters->items.size() && total >= end; ++groups)
+        if (const TensorRef* master = TensorIn(masters->items[groups])) end += master->shape.Volume();
       parameter.begin = total;
+      parameter.group = std::max<size_t>(groups, 1) - 1;
       total += PieceOf(parameter);
     }
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, 0));
@@ -285,41 +285,15 @@ class ZeroReader {
                           uint64_t total) {
     std::vector<StoredArray> flats(shards_.size());
     for (size_t r = 0; r < shards_.size(); ++r) {
-      CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
+      CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[r]));
+      for (size_t g = 0; g < masters->items.size(); ++g)
+        CAIRN_RETURN_IF_ERROR(AppendRole(r, g, role, key, flats[r]));
       const uint64_t elements = flats[r].name.empty() ? 0 : flats[r].shape[0];
       if (elements != total)
         return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path(), key, elements,
                        total);
     }
     return JoinPieces(parameters, role, key, flats);
-  }
-
-  // All sub-groups of a rank.
-  Status Gather(size_t rank, Role role, std::string_view key, StoredArray& flat) const {
-    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
-    for (size_t g = 0; g < masters->items.size(); ++g)
-      CAIRN_RETURN_IF_ERROR(AppendRole(rank, g, role, key, flat));
-    return OkStatus();
-  }
-
-  // A parameter's is that of the sub-group in which it begins.
-  Status ReadNumbers(Role role, const std::vector<Parameter>& parameters) {
-    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[0]));
-    size_t group = 0;
-    uint64_t end = 0;
-    for (const Parameter& parameter : parameters) {
-      while (group < masters->items.size() && parameter.begin >= end) {
-        const TensorRef* master = TensorIn(masters->items[group++]);
-        end += master ? master->shape.Volume() : 0;
-      }
-      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
-      const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
-      if (!number || !IsNumber(*number))
-        return NotSupported("{}: sub-group {} has no {} that is one number", shards_[0].path(), group - 1,
-                            Name(role));
-      CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *number));
-    }
-    return OkStatus();
   }
 
   Status JoinPieces(const std::vector<Parameter>& parameters, Role role, std::string_view key,
@@ -395,43 +369,7 @@ Status ReadSteps(FileSystem& fs, const TorchFile& shard, ZeroContents& contents)
   return OkStatus();
 }
 
-// Over how many ranks the optimizer was cut.
-Result<uint64_t> PartitionCount(const PyValue& root) {
-  const PyValue* optimizer = FindKind(root, "optimizer_state_dict", PyKind::kDict);
-  const PyValue* count = optimizer ? Find(*optimizer, "partition_count") : nullptr;
-  if (count && count->is(PyKind::kList)) count = ItemOf(count, 0);
-  const auto number = AsInt(count);
-  if (!number || *number < 1 || *number > (1 << 20))
-    return Corrupt("it does not say how many ranks share it");
-  return static_cast<uint64_t>(*number);
-}
-
 }  // namespace
-
-Result<std::vector<TorchFile>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
-                                          StoredBuilder& builder, nlohmann::json& history) {
-  std::vector<TorchFile> shards;
-  uint64_t count = 1;
-  for (uint64_t d = 0; d < count; ++d) {
-    const auto name = files.optimizers.find({rank, static_cast<int>(d)});
-    if (name == files.optimizers.end())
-      return NotFound("{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
-                      files.directory, d, rank);
-    CAIRN_ASSIGN_OR_RETURN(TorchFile file, builder.OpenFile(fs, files.directory, name->second));
-    const auto own = PartitionCount(file.root());
-    if (d == 0 && !own.ok()) return own.status().WithContext(file.path());
-    builder.AddFile(file.name());
-    shards.push_back(std::move(file));
-    if (d == 0) count = *own;
-    if (!own.ok() || *own != count)
-      return Corrupt("{}: its world size differs from that of {}; one of them is left over from another save",
-                     shards.back().path(), shards[0].path());
-  }
-  for (const auto& [ranks, name] : files.optimizers)
-    if (ranks.first == rank && ranks.second >= static_cast<int>(count))
-      history.push_back("left over from a larger world, not read: " + name);
-  return shards;
-}
 
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
                               const PyValue& param_shapes, bool round_robin, bool masters_alone,
@@ -450,8 +388,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shar
     contents.state.erase("param_groups");
   else
     CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
-  const int stage = contents.stage == 3 ? 3 : 1;
-  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, stage, masters_alone, builder, contents).Read());
+  CAIRN_RETURN_IF_ERROR(ZeroReader(shards, param_shapes, masters_alone, builder, contents).Read());
   return contents;
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "convert/foreign/stored_builder.h"
-#include "convert/formats/deepspeed/deepspeed_files.h"
 
 namespace cairn {
 
@@ -22,11 +21,6 @@ struct ZeroContents {
   std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
   std::vector<std::string> doubts;  // contradictions in the files: masters must be compared with weights
 };
-
-// Opens the shards of a model parallel rank, by data parallel rank, and notes files of a larger world in
-// `history`. Errors: NotFound if one is missing; Corrupt if they are not of one save.
-Result<std::vector<TorchFile>> OpenShards(FileSystem& fs, const DeepSpeedFiles& files, int rank,
-                                          StoredBuilder& builder, nlohmann::json& history);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
 // `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: of the optimizer's state read

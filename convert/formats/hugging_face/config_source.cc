@@ -6,6 +6,7 @@
 
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
+#include "convert/foreign/stored_source.h"
 #include "convert/foreign/transpose.h"
 #include "convert/formats/hugging_face/config_mapping.h"
 #include "convert/formats/training/group_members.h"
@@ -29,49 +30,41 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
   if (saying == 0) return;
   if (saying < groups->size()) return GroupMembers().PutInto(*groups);
   json kept = json::array();
-  std::vector<std::vector<std::string>> members;
-  bool any = false;
+  GroupMembers named;
   for (const json& group : *groups) {
-    std::vector<std::string> own;
+    bool any = group[kGroupMembers].empty();
     for (const json& name : group[kGroupMembers]) {
       const auto found = mapped.parameters_of.find(name.is_string() ? name.get<std::string>() : "");
-      if (found != mapped.parameters_of.end())
-        own.insert(own.end(), found->second.begin(), found->second.end());
+      if (found == mapped.parameters_of.end()) continue;
+      any = true;
+      for (const std::string& parameter : found->second) named.Add(kept.size(), parameter);
     }
-    any |= !own.empty();
-    if (own.empty() && !group[kGroupMembers].empty()) continue;
-    kept.push_back(group);
-    members.push_back(std::move(own));
+    if (any) kept.push_back(group);
   }
-  if (!any) {
+  if (named.empty()) {
     for (json& group : *groups) group.erase(kGroupMembers);
     return GroupMembers().PutInto(*groups);
   }
-  GroupMembers named(kept.size());
-  for (size_t g = 0; g < members.size(); ++g)
-    for (const std::string& parameter : members[g]) named.Add(g, parameter);
+  named.Grow(kept.size());
   named.PutInto(kept);
   *groups = std::move(kept);
 }
 
 // In the form of Account::Close(); a tensor of the source counts as a storage.
 json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
-  std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
-  std::vector<bool> left(source.catalog().tensors.size());
-  json in_no_tensor = json::array();
   const auto& tensors = source.catalog().tensors;
+  std::vector<std::string> part_of;
+  for (const TensorEntry& tensor : tensors) part_of.emplace_back(Name(tensor.role));
+  json in_no_tensor = json::array();
   for (const auto& [fate, numbers] : mapped.left)
     for (const uint32_t tensor : numbers) {
-      left[tensor] = true;
-      auto& [count, bytes] = parts[fate];
-      ++count;
-      bytes += tensors[tensor].bytes();
+      part_of[tensor] = fate;
       if (fate != "replica" && in_no_tensor.size() < kMaxAccountNames)
         in_no_tensor.push_back(DisplayName(tensors[tensor]));
     }
+  std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (left[i]) continue;
-    auto& [count, bytes] = parts[std::string(Name(tensors[i].role))];
+    auto& [count, bytes] = parts[part_of[i]];
     ++count;
     bytes += tensors[i].bytes();
   }
@@ -100,9 +93,6 @@ class ConfigSource final : public ForeignSource {
     catalog_.files = source_->catalog().files;
     parts_ = std::move(mapped.parts);
     std::ranges::stable_sort(parts_, {}, &ArrayPart::tensor);
-    first_parts_.assign(catalog_.tensors.size() + 1, 0);
-    for (const ArrayPart& part : parts_) ++first_parts_[part.tensor + 1];
-    for (size_t i = 0; i < catalog_.tensors.size(); ++i) first_parts_[i + 1] += first_parts_[i];
   }
 
   const TensorTable& catalog() const override { return catalog_; }
@@ -117,8 +107,7 @@ class ConfigSource final : public ForeignSource {
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
-    for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
-      const ArrayPart& part = parts_[i];
+    for (const ArrayPart& part : PartsOf(tensor)) {
       const auto common = box.rank() == 0 ? box : Intersect(part.box, box);
       if (!common) continue;
       const Box stored = part.ToArray(*common);
@@ -143,53 +132,34 @@ class ConfigSource final : public ForeignSource {
   }
 
  private:
-  // The parts; the file of each is the one in which its tensor begins.
-  class PartRegions final : public Regions {
-   public:
-    explicit PartRegions(const ConfigSource& source) : source_(source) {}
-    size_t size() const override { return source_.parts_.size(); }
-    Region operator[](size_t index) const override {
-      const ArrayPart& part = source_.parts_[index];
-      Region region = Region::Whole(part.tensor, 0, part.box);
-      const Regions& stored = source_.source_->regions();
-      const auto [first, last] = stored.OfTensor(part.array);
-      if (first == last) return region;
-      region.file = stored[first].file;
-      region.offset = stored[first].offset;
-      return region;
-    }
-    std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
-      return {source_.first_parts_[tensor], source_.first_parts_[tensor + 1]};
-    }
+  std::ranges::subrange<std::vector<ArrayPart>::const_iterator> PartsOf(uint32_t tensor) const {
+    return std::ranges::equal_range(parts_, tensor, {}, &ArrayPart::tensor);
+  }
 
-   private:
-    const ConfigSource& source_;
-  };
+  void SetPlace(uint32_t tensor, Region& region) const {
+    const Regions& stored = source_->regions();
+    const auto [first, last] = stored.OfTensor(tensor);
+    if (first == last) return;
+    region.file = stored[first].file;
+    region.offset = stored[first].offset;
+  }
 
   Status ReadPart(const ArrayPart& part, const Box& stored, const Box& common, const Box& box,
                   std::span<std::byte> out) {
     const uint64_t size = SizeOf(catalog_.tensors[part.tensor].dtype);
     read_.resize(stored.Volume() * size);
     CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
-    if (part.transpose && common == box) {
-      Transpose(read_.data(), stored.extent[0], stored.extent[1], size, out.data());
-      return OkStatus();
-    }
-    if (part.transpose) {
-      turned_.resize(read_.size());
-      Transpose(read_.data(), stored.extent[0], stored.extent[1], size, turned_.data());
-      read_.swap(turned_);
-    }
+    const std::span<const std::byte> bytes =
+        part.transpose ? transposer_.Transposed(stored, stored, read_, size) : read_;
     ForEachRun(common, common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
-      std::memcpy(&out[to * size], &read_[from * size], count * size);
+      std::memcpy(&out[to * size], &bytes[from * size], count * size);
     });
     return OkStatus();
   }
 
   // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
-    for (size_t i = first_parts_[wanted.tensor]; i < first_parts_[wanted.tensor + 1]; ++i) {
-      const ArrayPart& part = parts_[i];
+    for (const ArrayPart& part : PartsOf(wanted.tensor)) {
       const auto common = wanted.box.rank() == 0 ? wanted.box : Intersect(part.box, wanted.box);
       if (common && !part.transpose) boxes.push_back({part.array, part.ToArray(*common)});
     }
@@ -197,10 +167,10 @@ class ConfigSource final : public ForeignSource {
 
   const std::unique_ptr<CheckpointSource> source_;
   TensorTable catalog_;
-  std::vector<ArrayPart> parts_;     // by tensor
-  std::vector<size_t> first_parts_;  // of each tensor; one more at the end
-  const PartRegions regions_{*this};
-  std::vector<std::byte> read_, turned_;
+  std::vector<ArrayPart> parts_;  // by tensor
+  const PartRegions regions_{parts_, [this](uint32_t tensor, Region& region) { SetPlace(tensor, region); }};
+  std::vector<std::byte> read_;
+  BoxTransposer transposer_;
 };
 
 }  // namespace

@@ -9,14 +9,6 @@
 namespace cairn {
 namespace {
 
-using TensorNumbers = std::unordered_map<std::string_view, uint32_t>;
-
-TensorNumbers NumbersOf(const std::vector<WrittenTensor>& weights) {
-  TensorNumbers numbers;
-  for (uint32_t i = 0; i < weights.size(); ++i) numbers.emplace(weights[i].entry.spec.name, i);
-  return numbers;
-}
-
 std::string ShardFileName(size_t index, size_t count) {
   return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
@@ -36,15 +28,6 @@ std::string WeightIndexText(const ForeignModel& model, const std::vector<std::ve
 
 }  // namespace
 
-std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<WrittenTensor>& weights) {
-  const TensorNumbers numbers = NumbersOf(weights);
-  std::vector<uint64_t> bytes;
-  for (const ForeignTensor& tensor : model.tensors)
-    bytes.push_back(tensor.shape.Volume() *
-                    SizeOf(weights[numbers.at(tensor.parts[0].parameter)].entry.dtype));
-  return bytes;
-}
-
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes) {
   std::vector<std::vector<size_t>> files(1);
   uint64_t bytes = 0;
@@ -62,15 +45,21 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
 Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenTensor> weights,
                                  uint64_t max_file_bytes, const SafetensorsMetadata& metadata,
                                  const FileCopies& copies) {
-  const TensorNumbers numbers = NumbersOf(weights);
-  const std::vector<uint64_t> sizes = ForeignBytes(model, weights);
+  std::unordered_map<std::string_view, uint32_t> numbers;  // of the weights, by name
+  for (uint32_t i = 0; i < weights.size(); ++i) numbers.emplace(weights[i].entry.spec.name, i);
+  const auto dtype_of = [&](const ForeignTensor& tensor) {
+    return weights[numbers.at(tensor.parts[0].parameter)].entry.dtype;
+  };
+  std::vector<uint64_t> sizes;
+  for (const ForeignTensor& tensor : model.tensors)
+    sizes.push_back(tensor.shape.Volume() * SizeOf(dtype_of(tensor)));
   const std::vector<std::vector<size_t>> cut = CutIntoFiles(sizes, max_file_bytes);
   StoredTarget target;
   for (size_t file = 0; file < cut.size(); ++file) {
     std::vector<StoredArray> entries;
     for (const size_t index : cut[file]) {
       const ForeignTensor& tensor = model.tensors[index];
-      const Dtype dtype = weights[numbers.at(tensor.parts[0].parameter)].entry.dtype;
+      const Dtype dtype = dtype_of(tensor);
       for (const ForeignPart& part : tensor.parts)
         target.parts.push_back(
             {part, numbers.at(part.parameter), static_cast<uint32_t>(target.arrays.size())});

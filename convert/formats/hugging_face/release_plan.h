@@ -10,17 +10,14 @@
 
 namespace cairn {
 
-// The bytes of each foreign tensor. `weights` are those that its parts name; `model` has passed
-// CheckAgainst().
-std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<WrittenTensor>& weights);
-
 // Tensors of the given sizes into files of at most `max_bytes`, in order; one that is larger has a file of
 // its own.
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
 
-// Every part of a foreign tensor has the same dtype. `copies` are files that go beside the weights, by name,
-// and win over those of the model. `metadata` is that of each safetensors file. Errors: InvalidArgument (more
-// tensors than a header holds); IoError (a copy that cannot be looked at).
+// `model` has passed CheckAgainst(); every part of a foreign tensor has the same dtype. `copies` are files
+// that go beside the weights, by name, and win over those of the model. `metadata` is that of each
+// safetensors file. Errors: InvalidArgument (more tensors than a header holds); IoError (a copy that cannot
+// be looked at).
 Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenTensor> weights,
                                  uint64_t max_file_bytes, const SafetensorsMetadata& metadata,
                                  const FileCopies& copies);

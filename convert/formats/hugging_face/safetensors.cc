@@ -72,8 +72,7 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
   if (!info->is_directory()) return path.ends_with(".safetensors");
-  return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() ||
-         fs.Stat(JoinPath(path, kAdapterFile)).ok();
+  return HasAny(fs, path, kSafetensors) || fs.Stat(JoinPath(path, kAdapterFile)).ok();
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
@@ -81,8 +80,7 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
-    return OpenUnderOwnNames(fs, files.directory, std::move(files.names), files.tensors,
-                             std::move(files.account), nlohmann::json::object(), options);
+    return OpenUnderOwnNames(fs, std::move(files), nlohmann::json::object(), options);
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
   if (!manifest.model.is_object()) return Corrupt("{}: {} is not an object", path, kModelKey);

@@ -1,15 +1,21 @@
 #include "convert/formats/hugging_face/weight_files.h"
 
+#include <algorithm>
 #include <set>
 
+#include "ckpt/base/glob.h"
+#include "ckpt/io/strict_json.h"
+#include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/file_sets.h"
+#include "convert/foreign/stored_builder.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
-#include "convert/formats/hugging_face/weight_index.h"
-#include "convert/formats/torch/torch.h"
+#include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
+
+constexpr uint64_t kMaxIndexBytes = 256 << 20;
 
 using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
 
@@ -26,14 +32,15 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
   return OkStatus();
 }
 
-Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<StoredArray> tensors,
-                         ListTorchTensors(fs, files.directory, files.names[file], files.account));
-  for (StoredArray& tensor : tensors) {
-    for (StoredExtent& extent : tensor.extents) extent.file = file;
-    files.tensors.push_back(std::move(tensor));
-  }
-  return OkStatus();
+Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t number) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, files.directory, files.names[number]));
+  files.account.AddFile(file);
+  const auto add = [&](const std::string& key, const TensorRef& tensor) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(StoredArray array, ArrayOf(file, tensor, number, key));
+    files.tensors.push_back(std::move(array));
+    return OkStatus();
+  };
+  return ForEachTensor(file.root(), add).WithContext(file.path());
 }
 
 Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const std::string& name,
@@ -41,14 +48,14 @@ Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, co
   const std::string path = JoinPath(directory, name);
   CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
   WeightFiles files{directory, index.files, {}, {}, {}};
-  WeightIndexCheck check(path, index);
+  std::vector<std::pair<std::string, std::string>> found;
   for (uint32_t file = 0; file < files.names.size(); ++file) {
     const size_t first = files.tensors.size();
     CAIRN_RETURN_IF_ERROR(read(fs, files, file));
     for (size_t i = first; i < files.tensors.size(); ++i)
-      CAIRN_RETURN_IF_ERROR(check.Add(files.tensors[i].name, files.names[file]));
+      found.emplace_back(files.tensors[i].name, files.names[file]);
   }
-  CAIRN_RETURN_IF_ERROR(check.Finish());
+  CAIRN_RETURN_IF_ERROR(CheckAgainstIndex(path, index, found));
   return files;
 }
 
@@ -77,15 +84,69 @@ Status CheckShards(const std::string& directory, const std::vector<std::string>&
 
 }  // namespace
 
+Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonObject(fs, path, kMaxIndexBytes));
+  const auto weight_map = json.find("weight_map");
+  if (weight_map == json.end() || !weight_map->is_object()) return Corrupt("{}: it has no weight_map", path);
+  WeightIndex index;
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : weight_map->items()) {
+    if (!file.is_string() || !IsPlainFileName(file.get<std::string>()))
+      return Corrupt("{}: tensor {} is in {}, which is not a file of this directory", path, tensor,
+                     file.dump());
+    files.insert(index.file_of[tensor] = file.get<std::string>());
+  }
+  if (files.empty()) return Corrupt("{}: its weight_map names no tensor", path);
+  index.files.assign(files.begin(), files.end());
+  return index;
+}
+
+Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
+                         const std::vector<std::pair<std::string, std::string>>& found) {
+  std::map<std::string, std::string> missing = index.file_of;
+  for (const auto& [tensor, file] : found) {
+    const auto at = missing.find(tensor);
+    if (at == missing.end() || at->second != file)
+      return Corrupt("{}: tensor {} is in {}, which the index does not say", path, tensor, file);
+    missing.erase(at);
+  }
+  if (missing.empty()) return OkStatus();
+  return Corrupt("{}: tensor {} should be in {} and is not", path, missing.begin()->first,
+                 missing.begin()->second);
+}
+
+bool HasAny(FileSystem& fs, const std::string& directory, std::span<const char* const> names) {
+  return std::ranges::any_of(names,
+                             [&](const char* name) { return fs.Stat(JoinPath(directory, name)).ok(); });
+}
+
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
-  const bool adapter = !fs.Stat(JoinPath(path, kSafetensorsFile)).ok() &&
-                       !fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() &&
-                       fs.Stat(JoinPath(path, kAdapterFile)).ok();
+  const bool adapter = !HasAny(fs, path, kSafetensors) && fs.Stat(JoinPath(path, kAdapterFile)).ok();
   return ReadFiles(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
 }
 
-Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path) {
-  return ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled);
+bool IsHuggingFace(FileSystem& fs, const std::string& path) {
+  const Result<FileInfo> info = fs.Stat(path);
+  if (!info.ok()) return false;
+  if (info->is_directory())
+    return fs.Stat(JoinPath(path, "config.json")).ok() &&
+           (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles));
+  return (path.ends_with(".safetensors") || path.ends_with(".bin")) &&
+         fs.Stat(JoinPath(ParentDir(path), "config.json")).ok();
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
+                                                       ReaderOptions& options) {
+  const bool pickled =
+      path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
+  CAIRN_ASSIGN_OR_RETURN(WeightFiles files, pickled
+                                                ? ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled)
+                                                : ReadSafetensorsFiles(fs, path));
+  auto source = OpenStoredModel(fs, std::move(files), options);
+  if (source.ok() || !FitsGlob(path, "*-[0-9]*-of-[0-9]*.*")) return source;
+  return Status(source.status().kind(),
+                fmt::format("{}; {} is one of several files: give their directory, or --from {} for it alone",
+                            source.status().message(), path, pickled ? "torch" : "safetensors"));
 }
 
 Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {

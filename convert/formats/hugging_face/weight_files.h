@@ -1,7 +1,9 @@
-// The files of a model directory that hold its weights: one, or those that an index names.
+// A Hugging Face model directory: config.json beside model.safetensors or pytorch_model.bin, or their shards
+// and index.
 #pragma once
 
 #include <map>
+#include <span>
 
 #include "convert/foreign/stored_model.h"
 
@@ -12,22 +14,38 @@ inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";  // of peft
 inline constexpr const char* kPickleFile = "pytorch_model.bin";
 inline constexpr const char* kPickleIndex = "pytorch_model.bin.index.json";
+inline constexpr const char* kSafetensors[] = {kSafetensorsFile, kSafetensorsIndex};
+inline constexpr const char* kPickles[] = {kPickleFile, kPickleIndex};
 
-struct WeightFiles {
-  std::string directory;
-  std::vector<std::string> names;  // relative to it
-  std::vector<StoredArray> tensors;
-  std::map<std::string, std::string> metadata;  // of the first safetensors file
-  Account account{};                            // of all of them
+bool HasAny(FileSystem& fs, const std::string& directory, std::span<const char* const> names);
+
+// model.safetensors.index.json and pytorch_model.bin.index.json: which file of a directory holds which
+// tensor.
+struct WeightIndex {
+  std::map<std::string, std::string> file_of;  // by tensor; a file of the index's own directory
+  std::vector<std::string> files;              // sorted, each once
 };
+
+// Errors: NotFound; Corrupt if it is not such an index, or names files elsewhere.
+Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path);
+
+// `found`: tensors and their files. Errors: Corrupt naming the first tensor that is not in the file that the
+// index at `path` names, is there twice, or is missing.
+Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
+                         const std::vector<std::pair<std::string, std::string>>& found);
 
 // model.safetensors, else adapter_model.safetensors, else what model.safetensors.index.json names, in the
 // directory `path`; or that one file. Errors: NotFound; those of ReadSafetensorsHeader; Corrupt if index
 // and files disagree.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 
-// The same of pytorch_model.bin, whose pickles are read without being run.
-Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path);
+// A directory with config.json and weights, or one file of weights with config.json beside it.
+bool IsHuggingFace(FileSystem& fs, const std::string& path);
+
+// Weights in the order that transformers prefers: safetensors, then pickles (which are read, never run).
+// Errors: those of OpenStoredModel; NotFound; Corrupt.
+Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
+                                                       ReaderOptions& options);
 
 // Checks that no shard of a numbered set or of an index is missing, and that each holds the tensors that the
 // index lists. `names`: the files of `directory`.

@@ -39,20 +39,6 @@ bool IsBelow(const std::string& name, const std::set<std::string>& paths) {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
-Result<std::vector<StoredArray>> ListTorchTensors(FileSystem& fs, const std::string& directory,
-                                                  const std::string& name, Account& account) {
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, name));
-  account.AddFile(file);
-  std::vector<StoredArray> tensors;
-  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) {
-                          auto found = ArrayOf(file, tensor, 0, key);
-                          if (!found.ok()) return found.status();
-                          tensors.push_back(*std::move(found));
-                          return OkStatus();
-                        }).WithContext(file.path()));
-  return tensors;
-}
-
 Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options) {
   const auto [directory, name] = SplitPath(path);

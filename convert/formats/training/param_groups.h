@@ -32,7 +32,7 @@ struct OptimizerStates {
 // naming a state that is not a Role, or not a tensor.
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of);
 
-// Whether a state is one number, and not of its parameter's shape.
+// True if a state is one number, and not of its parameter's shape.
 inline bool IsNumber(const TensorRef& tensor) { return tensor.shape.rank() == 0; }
 
 }  // namespace cairn

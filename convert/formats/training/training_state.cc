@@ -1,15 +1,19 @@
 // Sources write the same facts under several names, so each fact has a list of names and a value that
-// follows from others if it is missing. What a target cannot hold goes through FitOptimizer() and
-// PartGroups(): it is an error, or a note that begins with kAllowedNote if the user allowed it, and such
-// notes reach the history.
+// follows from others if it is missing. GroupsOfSource() decides who is in which group: by the names that the
+// source states, else all in one, else matrices and vectors if two groups say nothing; anything else is
+// refused. What a target cannot hold goes through FitOptimizer() and PartGroups(): it is an error, or a note
+// that begins with kAllowedNote if the user allowed it, and such notes reach the history.
 
 #include "convert/formats/training/training_state.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "convert/foreign/shared_parameters.h"
+#include "convert/formats/training/param_groups.h"
 
 namespace cairn {
 namespace {
@@ -26,7 +30,81 @@ int64_t FirstNumber(const nlohmann::json& state, std::initializer_list<const cha
   return fallback;
 }
 
+bool SaysMembers(const nlohmann::json& group) {
+  const auto members = group.find(kGroupMembers);
+  return members != group.end() && members->is_array();
+}
+
+// Nothing said, as opposed to "unknown", which is null.
+bool IsSilent(const nlohmann::json& group) { return !group.contains(kGroupMembers); }
+
+void AddStated(const nlohmann::json& param_groups, OptimizerGroups& groups) {
+  for (size_t g = 0; g < param_groups.size(); ++g) {
+    size_t index = 0;
+    for (const auto& name : param_groups[g].value(kGroupMembers, nlohmann::json::array()))
+      if (name.is_string()) groups.place.emplace(name.get<std::string>(), OptimizerGroups::Place{g, index++});
+  }
+}
+
+void AddByRule(const TrainingTensors& tensors, const std::function<size_t(const ParameterSpec&)>& rule,
+               OptimizerGroups& groups) {
+  std::vector<size_t> sizes(groups.size());
+  for (const TrainingParameter& parameter : tensors.parameters) {
+    const size_t g = rule(parameter.spec);
+    groups.place.emplace(parameter.spec.name, OptimizerGroups::Place{g, sizes[g]++});
+  }
+}
+
+// The first key in which two groups' hyper-parameters differ; empty if they are equal. A group's name does
+// not count.
+std::string DifferenceOf(const nlohmann::json& a, const nlohmann::json& b) {
+  for (const auto& [key, value] : a.items())
+    if (key != "name" && (!b.contains(key) || b[key] != value)) return key;
+  for (const auto& [key, value] : b.items())
+    if (key != "name" && !a.contains(key)) return key;
+  return "";
+}
+
 }  // namespace
+
+std::vector<std::string> OptimizerGroups::MembersOf(size_t group) const {
+  std::vector<std::pair<size_t, std::string>> members;
+  for (const auto& [name, at] : place)
+    if (at.group == group) members.emplace_back(at.index, name);
+  std::ranges::sort(members);
+  std::vector<std::string> names;
+  for (auto& [index, name] : members) names.push_back(std::move(name));
+  return names;
+}
+
+Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const TrainingTensors& tensors) {
+  OptimizerGroups groups;
+  for (const auto& group : param_groups) {
+    if (!group.is_object())
+      return Corrupt("param_groups of the training's state has a group that is {}", group.type_name());
+    groups.hyper.push_back(group);
+    groups.hyper.back().erase(kGroupMembers);
+  }
+  if (groups.hyper.empty()) groups.hyper.push_back(nlohmann::json::object());
+  const auto of_all = [](const ParameterSpec&) { return size_t{0}; };
+  if (std::ranges::any_of(param_groups, SaysMembers)) {
+    AddStated(param_groups, groups);
+  } else if (groups.size() == 1) {
+    AddByRule(tensors, of_all, groups);
+  } else if (groups.size() == 2 && std::ranges::all_of(param_groups, IsSilent)) {
+    AddByRule(tensors, MatricesThenVectors, groups);
+  } else {
+    return NotSupported(
+        "the optimizer has {} groups of parameters, and nothing says which are where; choose --param-groups "
+        "1 or 2",
+        groups.size());
+  }
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (parameter.has_state() && !groups.place.contains(parameter.spec.name))
+      return NotSupported("{} has an optimizer's state and is in none of its {} groups of parameters",
+                          parameter.spec.name, groups.size());
+  return groups;
+}
 
 TrainingState TrainingStateOf(const CheckpointSource& source) {
   const Manifest& manifest = source.manifest();
@@ -78,10 +156,29 @@ nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
 }
 
 Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string left, LeaveOtherStates(tensors, steps, allowed));
+  std::set<std::string> left;
+  const auto leave = [&](const TrainingParameter& parameter, const Role& role, uint32_t index) -> Status {
+    if (!allowed)
+      return NotSupported(
+          "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
+          "native hold it",
+          parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
+    tensors.tensors[index].read_back = false;
+    left.emplace(Name(role));
+    return OkStatus();
+  };
+  tensors.optimizer = false;
+  for (TrainingParameter& parameter : tensors.parameters) {
+    for (const auto& [role, index] : parameter.others) CAIRN_RETURN_IF_ERROR(leave(parameter, role, index));
+    parameter.others.clear();
+    if (parameter.step && (steps == Steps::kOne || !parameter.exp_avg))
+      CAIRN_RETURN_IF_ERROR(leave(parameter, Role::kStep, *std::exchange(parameter.step, std::nullopt)));
+    tensors.optimizer |= parameter.exp_avg.has_value();
+  }
   if (!left.empty())
-    state.notes.push_back(fmt::format("{}the optimizer's {} is left out{}", kAllowedNote, left,
-                                      steps == Steps::kOne && left.ends_with("step")
+    state.notes.push_back(fmt::format("{}the optimizer's {} is left out{}", kAllowedNote,
+                                      fmt::join(left, ", "),
+                                      steps == Steps::kOne && left.contains("step")
                                           ? fmt::format("; all parameters get step {}", state.optimizer_step)
                                           : ""));
   const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
@@ -98,8 +195,29 @@ Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, Trainin
 Status PartGroups(const TrainingTensors& tensors, size_t count,
                   const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
                   TrainingState& state) {
-  std::vector<std::string> differing;
-  CAIRN_ASSIGN_OR_RETURN(state.groups, PartBy(state.groups, tensors, count, rule, allowed, differing));
+  OptimizerGroups parted;
+  std::vector<std::string> differing;  // keys that no longer hold: "betas of NAME"
+  parted.hyper.resize(count, state.groups.hyper[0]);
+  std::vector<const std::string*> first(count);
+  std::vector<size_t> sizes(count);
+  for (const TrainingParameter& parameter : tensors.parameters) {
+    const std::string& name = parameter.spec.name;
+    const auto before = state.groups.place.find(name);
+    if (before == state.groups.place.end()) continue;
+    const size_t g = rule(parameter.spec);
+    const nlohmann::json& hyper = state.groups.hyper[before->second.group];
+    if (!first[g]) parted.hyper[g] = hyper;
+    const std::string difference = DifferenceOf(parted.hyper[g], hyper);
+    if (!difference.empty() && !allowed)
+      return NotSupported(
+          "{} and {} differ in the optimizer's {}, but share a group here; --allow optimizer gives both "
+          "that of the first",
+          *first[g], name, difference);
+    if (!difference.empty()) differing.push_back(difference + " of " + name);
+    if (!first[g]) first[g] = &name;
+    parted.place.emplace(name, OptimizerGroups::Place{g, sizes[g]++});
+  }
+  state.groups = std::move(parted);
   if (differing.empty()) return OkStatus();
   const size_t more = differing.size() - std::min(differing.size(), kNamedParameters);
   differing.resize(differing.size() - more);
@@ -107,6 +225,27 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
                                     kAllowedNote, fmt::join(differing, ", "),
                                     more > 0 ? fmt::format(" and {} more", more) : ""));
   return OkStatus();
+}
+
+nlohmann::json WithAdamWDefaults(const nlohmann::json& hyper) {
+  nlohmann::json chosen = {{"lr", 1e-3},  // torch 2.11, torch/optim/adamw.py
+                           {"betas", {0.9, 0.999}},
+                           {"eps", 1e-8},
+                           {"weight_decay", 1e-2},
+                           {"amsgrad", false},
+                           {"maximize", false},
+                           {"foreach", nullptr},
+                           {"capturable", false},
+                           {"fused", nullptr},
+                           {"differentiable", false},
+                           {"decoupled_weight_decay", true}};
+  chosen.update(hyper);
+  return chosen;
+}
+
+std::string AdamWDefaultsInWords() {
+  return "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there (lr 0.001, "
+         "betas 0.9 and 0.999, eps 1e-08, weight decay 0.01)";
 }
 
 nlohmann::json ParamGroup(const TrainingState& state, size_t group) {

@@ -1,16 +1,37 @@
-// Where a training was, in the words that other systems ask for.
+// How far a training was, in the words that other systems ask for, and its optimizer's groups of parameters as
+// a target is to write them.
+//
+// A source says its groups in its manifest's state (FORMAT.md, `param_groups`). A target either writes them
+// as they are, or parts the parameters by a rule of its own; then the hyper-parameters go with the
+// parameters, and what would have to be given up is an error.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ckpt/model/source.h"
-#include "convert/formats/training/optimizer_groups.h"
+#include "convert/formats/training/training_tensors.h"
 #include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
+
+struct OptimizerGroups {
+  struct Place {
+    size_t group = 0;
+    size_t index = 0;  // in the source's order of the group
+  };
+  std::vector<nlohmann::json> hyper;                // of each group, an object; empty: unknown
+  std::map<std::string, Place, std::less<>> place;  // of each parameter of the optimizer, by canonical name
+
+  size_t size() const { return hyper.size(); }
+  size_t GroupOf(const std::string& parameter) const { return place.at(parameter).group; }
+  // Canonical names, in order.
+  std::vector<std::string> MembersOf(size_t group) const;
+};
 
 struct TrainingState {
   int64_t iteration = 0;
@@ -43,15 +64,31 @@ nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
 
 TrainingState TrainingStateOf(const CheckpointSource& source);
 
-// What a target must know before it writes moments. Leaves out what it cannot hold if `allowed`, with a
-// note. Errors: NotSupported: those of LeaveOtherStates, and if no file says how many updates the moments
-// have had.
+// What a target must know before it writes moments. For formats that hold Adam's moments alone, with one step
+// or one of each parameter: leaves out the other states if `allowed`, with a note. Errors: NotSupported
+// naming the first such state, and if no file says how many updates the moments have had.
+enum class Steps { kOne, kOfEach };  // that the format holds
 Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state);
 
-// PartBy() of the state's groups, with a note of what was allowed.
+// Those of `param_groups` in a manifest's state; one of all parameters if it is empty. Two groups whose
+// state says no members are matrices, then vectors, as cairn train makes them. Errors: NotSupported if
+// nothing says which parameters are in which of several groups, or a parameter with a state is in none.
+Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const TrainingTensors& tensors);
+
+// The same parameters in `count` groups by `rule`; each takes the hyper-parameters that its parameters had.
+// Errors: NotSupported naming a hyper-parameter in which parameters of one group differ, and two of them;
+// `allowed`: the first one's count, and a note names the others.
 Status PartGroups(const TrainingTensors& tensors, size_t count,
                   const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
                   TrainingState& state);
+
+// Megatron's rule, and that of cairn train: matrices, which have weight decay, and the others.
+inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.shape.rank() > 1 ? 0 : 1; }
+
+// The hyper-parameters of a group of AdamW if a source says some or none of them: torch's
+// defaults, and in words for a note.
+nlohmann::json WithAdamWDefaults(const nlohmann::json& hyper);
+std::string AdamWDefaultsInWords();
 
 // Hyper-parameters of a group that the target writes, AdamW's defaults if the source says none.
 nlohmann::json ParamGroup(const TrainingState& state, size_t group);

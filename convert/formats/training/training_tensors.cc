@@ -118,31 +118,6 @@ Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, st
   return Chooser(source, dtype).Choose();
 }
 
-Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {
-  std::set<std::string> left;
-  const auto leave = [&](const TrainingParameter& parameter, const Role& role, uint32_t index) -> Status {
-    if (!allowed)
-      return NotSupported(
-          "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
-          "native hold it",
-          parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
-    tensors.tensors[index].read_back = false;
-    left.emplace(Name(role));
-    return OkStatus();
-  };
-  tensors.optimizer = false;
-  for (TrainingParameter& parameter : tensors.parameters) {
-    for (const auto& [role, index] : parameter.others) CAIRN_RETURN_IF_ERROR(leave(parameter, role, index));
-    parameter.others.clear();
-    if (parameter.step && (steps == Steps::kOne || !parameter.exp_avg))
-      CAIRN_RETURN_IF_ERROR(leave(parameter, Role::kStep, *std::exchange(parameter.step, std::nullopt)));
-    tensors.optimizer |= parameter.exp_avg.has_value();
-  }
-  std::string names;
-  for (const std::string& name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  return names;
-}
-
 Status RequireFp32States(const TrainingTensors& tensors) {
   for (const TrainingParameter& parameter : tensors.parameters)
     for (const auto& index : {parameter.master, parameter.exp_avg, parameter.exp_avg_sq}) {

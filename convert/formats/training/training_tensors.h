@@ -16,7 +16,7 @@ struct TrainingParameter {
   std::optional<uint32_t> master;
   std::optional<uint32_t> exp_avg;
   std::optional<uint32_t> exp_avg_sq;
-  std::optional<uint32_t> step;                   // where parameters differ in it
+  std::optional<uint32_t> step;                   // if parameters differ in it
   std::vector<std::pair<Role, uint32_t>> others;  // of other optimizers than Adam
 
   bool has_state() const { return exp_avg || !others.empty(); }
@@ -33,16 +33,11 @@ struct TrainingTensors {
 };
 
 // Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
-// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. What is opaque
-// belongs to its own system and stays behind, and so do steps if the state says
+// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. Opaque
+// tensors belong to their own system and stay behind, and so do steps if the state says
 // `one_optimizer_step`.
 // Errors: NotSupported if a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
-
-// For formats that hold Adam's moments with one step alone: leaves out the other states, if `allowed`. Gives
-// what was left out, for a note; empty: nothing. Errors: NotSupported naming the first one.
-enum class Steps { kOne, kOfEach };  // that the format holds
-Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed);
 
 // For formats that hold masters and moments in flat fp32 buffers. Errors: NotSupported naming one of another
 // type.

@@ -81,7 +81,7 @@ TEST(ZipLayoutTest, SizesAndOffsetsBeyondFourGibibytes) {
   pickle.BeginDict();
   for (size_t i = 0; i < storages.size(); ++i) {
     pickle.Text("t" + std::to_string(i));
-    pickle.Tensor(Dtype::kBF16, {std::to_string(i), storages[i] / 2}, 0, {storages[i] / 2});
+    pickle.Tensor(Dtype::kBF16, std::to_string(i), {storages[i] / 2});
   }
   pickle.EndDict();
   const ZipLayout layout("big", pickle.Finish(), storages);

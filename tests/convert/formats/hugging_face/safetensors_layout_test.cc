@@ -7,15 +7,15 @@
 namespace cairn {
 namespace {
 
-std::string JsonOf(const SafetensorsLayout& layout) { return layout.header.substr(8); }
+std::string HeaderOf(const StorageLayout& layout) { return layout.Around({})[0].bytes; }
 
 TEST(SafetensorsLayoutTest, WideTypesComeFirstThenNames) {
-  const auto layout = LayOutSafetensors({{"b", Dtype::kF16, {2, 3}},
-                                         {"a", Dtype::kBool, {1}},
-                                         {"z", Dtype::kF32, {}},
-                                         {"c", Dtype::kBF16, {4}},
-                                         {"a2", Dtype::kF16, {1}}},
-                                        {{"who", "me"}});
+  const auto layout = MakeSafetensorsStorages({{"b", Dtype::kF16, {2, 3}},
+                                               {"a", Dtype::kBool, {1}},
+                                               {"z", Dtype::kF32, {}},
+                                               {"c", Dtype::kBF16, {4}},
+                                               {"a2", Dtype::kF16, {1}}},
+                                              {{"who", "me"}});
   ASSERT_TRUE(layout.ok());
   const std::string expected = R"({"__metadata__":{"format":"pt","who":"me"},)"
                                R"("z":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
@@ -23,21 +23,22 @@ TEST(SafetensorsLayoutTest, WideTypesComeFirstThenNames) {
                                R"("a2":{"dtype":"F16","shape":[1],"data_offsets":[12,14]},)"
                                R"("b":{"dtype":"F16","shape":[2,3],"data_offsets":[14,26]},)"
                                R"("a":{"dtype":"BOOL","shape":[1],"data_offsets":[26,27]}})";
-  EXPECT_EQ(JsonOf(*layout).substr(0, expected.size()), expected);
-  EXPECT_EQ(JsonOf(*layout).find_first_not_of(' ', expected.size()), std::string::npos);
-  EXPECT_EQ(layout->header.size() % 8, 0u);
+  const std::string header = HeaderOf(**layout);
+  EXPECT_EQ(header.substr(8, expected.size()), expected);
+  EXPECT_EQ(header.find_first_not_of(' ', 8 + expected.size()), std::string::npos);
+  EXPECT_EQ(header.size() % 8, 0u);
   uint64_t length;
-  std::memcpy(&length, layout->header.data(), 8);
-  EXPECT_EQ(length + 8, layout->header.size());
-  EXPECT_EQ(layout->offsets[2], layout->header.size());
-  EXPECT_EQ(layout->file_bytes, layout->header.size() + 27);
+  std::memcpy(&length, header.data(), 8);
+  EXPECT_EQ(length + 8, header.size());
+  EXPECT_EQ((*layout)->storage_offset(2), header.size());
+  EXPECT_EQ((*layout)->bytes(), header.size() + 27);
 }
 
 TEST(SafetensorsLayoutTest, ANameTwiceIsRefused) {
-  const auto layout = LayOutSafetensors({{"a", Dtype::kF16, {1}}, {"a", Dtype::kF16, {1}}}, {});
+  const auto layout = MakeSafetensorsStorages({{"a", Dtype::kF16, {1}}, {"a", Dtype::kF16, {1}}}, {});
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
-  EXPECT_FALSE(LayOutSafetensors({{"__metadata__", Dtype::kF16, {1}}}, {}).ok());
+  EXPECT_FALSE(MakeSafetensorsStorages({{"__metadata__", Dtype::kF16, {1}}}, {}).ok());
 }
 
 // Storages lie where the header says, and the header has the digest that is known last.

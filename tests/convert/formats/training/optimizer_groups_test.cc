@@ -82,20 +82,20 @@ TEST(OptimizerGroupsTest, SilentPairsAreMatricesThenVectorsAndUnknownOnesARefusa
 TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
   const Source source(PlainSpecs(), VectorsThenMatrices());
   const TrainingTensors tensors = TensorsOf(source);
-  const auto groups = GroupsOfSource(source.manifest().state["param_groups"], tensors).value();
-  std::vector<std::string> differing;
-  const auto parted = PartBy(groups, tensors, 2, MatricesThenVectors, false, differing);
-  ASSERT_TRUE(parted.ok()) << parted.status().message();
-  EXPECT_THAT(parted->MembersOf(0), ElementsAre("a.weight", "b.weight"));
-  EXPECT_EQ(parted->hyper[0]["weight_decay"], 0.25);
-  EXPECT_EQ(parted->hyper[1]["weight_decay"], 0.0);
+  TrainingState state;
+  state.groups = GroupsOfSource(source.manifest().state["param_groups"], tensors).value();
+  const Status parted = PartGroups(tensors, 2, MatricesThenVectors, false, state);
+  ASSERT_TRUE(parted.ok()) << parted.message();
+  EXPECT_THAT(state.groups.MembersOf(0), ElementsAre("a.weight", "b.weight"));
+  EXPECT_EQ(state.groups.hyper[0]["weight_decay"], 0.25);
+  EXPECT_EQ(state.groups.hyper[1]["weight_decay"], 0.0);
   const auto one = [](const ParameterSpec&) { return size_t{0}; };
-  const auto refused = PartBy(groups, tensors, 1, one, false, differing);
-  EXPECT_THAT(refused.status().message(),
+  EXPECT_THAT(PartGroups(tensors, 1, one, false, state).message(),
               HasSubstr("a.weight and a.bias differ in the optimizer's weight_decay"));
-  EXPECT_TRUE(differing.empty());
-  EXPECT_EQ(PartBy(groups, tensors, 1, one, true, differing)->hyper[0]["weight_decay"], 0.25);
-  EXPECT_THAT(differing, ElementsAre("weight_decay of a.bias", "weight_decay of b.bias"));
+  EXPECT_EQ(state.notes, std::vector<std::string>());
+  EXPECT_TRUE(PartGroups(tensors, 1, one, true, state).ok());
+  EXPECT_EQ(state.groups.hyper[0]["weight_decay"], 0.25);
+  EXPECT_THAT(state.notes, ElementsAre(HasSubstr("weight_decay of a.bias, weight_decay of b.bias")));
   EXPECT_THAT(Refusal("megatron-deepspeed", source, {.param_groups = 1}), HasSubstr("--allow optimizer"));
   const auto planned = Plan("megatron-deepspeed", source, {.param_groups = 1, .allow_optimizer = true});
   ASSERT_TRUE(planned.ok()) << planned.status().message();

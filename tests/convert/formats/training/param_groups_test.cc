@@ -16,7 +16,7 @@ class OptimizerStateNamesTest : public testing::Test {
  protected:
   void Tensor(std::string_view name, const Dims& shape) {
     pickle_.Text(name);
-    pickle_.Tensor(Dtype::kF32, {std::to_string(keys_++), shape.Volume()}, 0, shape);
+    pickle_.Tensor(Dtype::kF32, std::to_string(keys_++), shape);
   }
   Result<OptimizerStates> States() {
     pickle_.EndDict();

@@ -1,4 +1,4 @@
-#include "convert/formats/hugging_face/weight_index.h"
+#include "convert/formats/hugging_face/weight_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ TEST(WeightIndexTest, WithoutTensorsItIsCorrupt) {
 TEST(WeightIndexTest, AMisplacedRepeatedOrMissingTensorIsNamed) {
   WeightIndex index;
   index.file_of = {{"a", "1.bin"}, {"b", "2.bin"}};
-  WeightIndexCheck check("index.json", index);
-  EXPECT_THAT(check.Add("a", "2.bin").message(), HasSubstr("tensor a is in 2.bin"));
-  EXPECT_THAT(check.Add("c", "1.bin").message(), HasSubstr("tensor c is in 1.bin"));
-  EXPECT_TRUE(check.Add("a", "1.bin").ok());
-  EXPECT_FALSE(check.Add("a", "1.bin").ok());
-  EXPECT_THAT(check.Finish().message(), HasSubstr("tensor b should be in 2.bin"));
-  EXPECT_TRUE(check.Add("b", "2.bin").ok());
-  EXPECT_TRUE(check.Finish().ok());
+  const auto check = [&](const std::vector<std::pair<std::string, std::string>>& found) {
+    return CheckAgainstIndex("index.json", index, found).message();
+  };
+  EXPECT_THAT(check({{"a", "2.bin"}}), HasSubstr("tensor a is in 2.bin"));
+  EXPECT_THAT(check({{"c", "1.bin"}}), HasSubstr("tensor c is in 1.bin"));
+  EXPECT_THAT(check({{"a", "1.bin"}, {"a", "1.bin"}}), HasSubstr("tensor a is in 1.bin"));
+  EXPECT_THAT(check({{"a", "1.bin"}}), HasSubstr("tensor b should be in 2.bin"));
+  EXPECT_EQ(check({{"b", "2.bin"}, {"a", "1.bin"}}), "");
 }
 
 }  // namespace

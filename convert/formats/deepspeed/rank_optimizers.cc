@@ -1,0 +1,241 @@
+// The states of each rank become slices of the tensors whose names they have. Half an optimizer is useless,
+// so an error of one rank takes back what the others gave, and the user may allow to go without. Then ZeRO's
+// masters are tried alone: they are the weights of ZeRO-3.
+
+#include "convert/formats/deepspeed/rank_optimizers.h"
+
+#include <algorithm>
+
+#include "convert/formats/deepspeed/unsharded_optimizer.h"
+#include "convert/formats/deepspeed/zero_shards.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_state.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+// Tensors of one number; none if the value is damaged, so that the account reports its bytes as an error.
+std::vector<std::pair<std::string, const TensorRef*>> NumbersOf(const PyValue& root) {
+  std::vector<std::pair<std::string, const TensorRef*>> found;
+  const Status status = ForEachTensor(root, [&](const std::string& name, const TensorRef& tensor) {
+    if (tensor.storage && tensor.shape.rank() == 0) found.emplace_back(name, &tensor);
+    return OkStatus();
+  });
+  if (!status.ok()) found.clear();
+  return found;
+}
+
+// Over how many ranks the optimizer was cut.
+Result<uint64_t> PartitionCount(const PyValue& root) {
+  const PyValue* optimizer = FindKind(root, "optimizer_state_dict", PyKind::kDict);
+  const PyValue* count = optimizer ? Find(*optimizer, "partition_count") : nullptr;
+  if (count && count->is(PyKind::kList)) count = ItemOf(count, 0);
+  const auto number = AsInt(count);
+  if (!number || *number < 1 || *number > (1 << 20))
+    return Corrupt("it does not say how many ranks share it");
+  return static_cast<uint64_t>(*number);
+}
+
+class OptimizerReader {
+ public:
+  explicit OptimizerReader(RankSlices& ranks)
+      : ranks_(ranks), builder_(ranks.builder), manifest_(ranks.manifest) {}
+
+  Result<OptimizerFacts> Read() {
+    CAIRN_RETURN_IF_ERROR(ReadStates());
+    CAIRN_RETURN_IF_ERROR(LeaveNumbers());
+    return std::move(facts_);
+  }
+
+ private:
+  // If they cannot be read and the user allows it: masters alone, else none.
+  Status ReadStates() {
+    const bool sharded = !ranks_.files.optimizers.empty();
+    const Manifest before = manifest_;
+    const Status status = sharded ? ReadZeroOptimizers(/*masters_alone=*/false) : ReadUnshardedOptimizers();
+    if (status.ok()) return status;
+    // The masters of ZeRO-3 are the weights, so damage to them is not the optimizer's alone.
+    if (sharded && ranks_.IsZero3() && status.kind() != StatusKind::kNotSupported) return status;
+    ForgetOptimizers(before);
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(ranks_.options, manifest_, status));
+    if (!sharded) return LeaveUnshardedOptimizers();
+    const Manifest without = manifest_;
+    const Status masters = ReadZeroOptimizers(/*masters_alone=*/true);
+    if (masters.ok() || ranks_.IsZero3()) return masters;
+    ForgetOptimizers(without);
+    for (const auto& [ranks, name] : ranks_.files.optimizers) {
+      const Result<TorchFile> file = builder_.OpenFile(ranks_.fs, ranks_.directory(), name);
+      if (file.ok()) builder_.account.LeaveBelow(Fate::kAllowed, *file, file->root(), "optimizer");
+    }
+    return OkStatus();
+  }
+
+  // Half an optimizer is useless: if one rank's cannot be read, those of all ranks go. `before`: the manifest
+  // without any.
+  void ForgetOptimizers(const Manifest& before) {
+    manifest_ = before;
+    std::erase_if(ranks_.slices, [](const RankSlice& slice) { return IsOptimizerState(slice.role); });
+    facts_ = {};
+  }
+
+  // The shards of a model parallel rank, by data parallel rank. Errors: NotFound if one is missing; Corrupt
+  // if they are not of one save.
+  Result<std::vector<TorchFile>> OpenShards(int rank) {
+    std::vector<TorchFile> shards;
+    uint64_t count = 1;
+    for (uint64_t d = 0; d < count; ++d) {
+      const auto name = ranks_.files.optimizers.find({rank, static_cast<int>(d)});
+      if (name == ranks_.files.optimizers.end())
+        return NotFound(
+            "{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
+            ranks_.directory(), d, rank);
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, builder_.OpenFile(ranks_.fs, ranks_.directory(), name->second));
+      const auto own = PartitionCount(file.root());
+      if (d == 0 && !own.ok()) return own.status().WithContext(file.path());
+      builder_.AddFile(file.name());
+      shards.push_back(std::move(file));
+      if (d == 0) count = *own;
+      if (!own.ok() || *own != count)
+        return Corrupt(
+            "{}: its world size differs from that of {}; one of them is left over from another save",
+            shards.back().path(), shards[0].path());
+    }
+    for (const auto& [key, name] : ranks_.files.optimizers)
+      if (key.first == rank && key.second >= static_cast<int>(count))
+        manifest_.history.push_back("left over from a larger world, not read: " + name);
+    return shards;
+  }
+
+  Status ReadZeroOptimizers(bool masters_alone) {
+    for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<TorchFile> shards, OpenShards(static_cast<int>(rank)));
+      const PyValue* shapes = Find(ranks_.models[rank].root(), "param_shapes");
+      if (!shapes)
+        return ranks_.Fail(ranks_.models[rank].name(), NotSupported("it does not contain param_shapes"));
+      const bool round_robin = MegatronState(ranks_.root()).contains("round_robin_gradients");
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents,
+                             ReadZero(ranks_.fs, shards, *shapes, round_robin, masters_alone, builder_));
+      facts_.AddGroups(contents.groups);
+      LeaveSteps(shards);
+      if (masters_alone) LeaveMoments(shards);
+      for (const StoredArray& array : contents.alignment)
+        builder_.account.Leave(Fate::kAlignment, builder_.catalog, array);
+      manifest_.topology.zero = contents.stage;
+      manifest_.topology.dp = static_cast<int>(shards.size());
+      manifest_.state.update(contents.state);
+      facts_.doubts.insert(facts_.doubts.end(), contents.doubts.begin(), contents.doubts.end());
+      const bool masters = !WeightsAreMasters();
+      for (auto& [role, tensor] : contents.tensors)
+        if (masters || role != Role::kMaster)
+          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), role, std::move(tensor), shards[0].path()));
+        else
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
+    }
+    if (!facts_.doubts.empty())
+      manifest_.history.push_back(facts_.doubts[0] +
+                                  " (round_robin_gradients); the order of param_shapes was taken, "
+                                  "and every master rounds to its weight");
+    return OkStatus();
+  }
+
+  // Masters of fp32 weights are the weights again.
+  bool WeightsAreMasters() const {
+    bool any = false;
+    for (const RankSlice& slice : ranks_.slices) {
+      if (!slice.is_weight()) continue;
+      if (slice.tensor.dtype != Dtype::kF32) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  // Names of a pipeline count the layers of the whole model: "3.input_layernorm.weight".
+  Status TakeZero(int rank, Role role, StoredArray tensor, const std::string& file) {
+    std::string name = tensor.name;
+    if (!ranks_.files.layers.empty() && ranks_.layers.megatron) {
+      if (const auto parsed = ParsePipelineName(name)) {
+        const auto prefix = ranks_.layers.prefixes.find(parsed->layer);
+        if (prefix == ranks_.layers.prefixes.end())
+          return Corrupt("{}: {} belongs to no layer file", file, name);
+        name = prefix->second + parsed->rest;
+      } else if (name.starts_with("tied_modules.")) {
+        name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
+        // The last stage has the whole embedding, but only the tied weights of it are kept up to date.
+        if (rank >= ranks_.layers.tp && name != "word_embeddings.weight") {
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor);
+          return OkStatus();
+        }
+      }
+    }
+    return ranks_.Take(name, rank % ranks_.layers.tp, role, std::move(tensor), file);
+  }
+
+  void LeaveMoments(const std::vector<TorchFile>& shards) {
+    for (const TorchFile& shard : shards)
+      for (const char* key : {"base_optimizer_state", "optimizer_state_dict"})
+        if (const PyValue* moments = Find(*Find(shard.root(), "optimizer_state_dict"), key))
+          builder_.account.LeaveBelow(Fate::kAllowed, shard, *moments, "optimizer");
+  }
+
+  // The numbers of updates, which all ranks and groups have.
+  void LeaveSteps(const std::vector<TorchFile>& shards) {
+    for (const TorchFile& shard : shards)
+      for (const auto& [key, tensor] : NumbersOf(shard.root()))
+        builder_.account.Leave(Fate::kTrainingState, shard, *tensor, key);
+  }
+
+  // States of one number for a whole parameter have no place among Megatron's; masters stay.
+  Status LeaveNumbers() {
+    const auto number = std::ranges::find_if(ranks_.slices, [](const RankSlice& slice) {
+      return IsOptimizerState(slice.role) && slice.tensor.shape.rank() == 0;
+    });
+    if (!ranks_.layers.megatron || number == ranks_.slices.end()) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
+        ranks_.options, manifest_,
+        NumberHasNoPlace(number->tensor.name, number->role).WithContext(ranks_.directory())));
+    std::erase_if(ranks_.slices, [&](const RankSlice& slice) {
+      if (!IsOptimizerState(slice.role) || slice.role == Role::kMaster) return false;
+      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.tensor);
+      return true;
+    });
+    manifest_.state.erase("param_groups");
+    return OkStatus();
+  }
+
+  // A training without ZeRO has its optimizer in the model states.
+  Status ReadUnshardedOptimizers() {
+    for (size_t rank = 0; rank < ranks_.models.size(); ++rank) {
+      const TorchFile& model = ranks_.models[rank];
+      const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict);
+      if (!optimizer) continue;
+      const Status status = ReadUnsharded(ranks_, rank, *optimizer, facts_);
+      if (!status.ok()) return ranks_.Fail(model.name(), status);
+      for (const auto& [key, tensor] : NumbersOf(*optimizer))
+        builder_.account.Leave(Fate::kTrainingState, model, *tensor, "optimizer." + key);
+    }
+    return OkStatus();
+  }
+  Status LeaveUnshardedOptimizers() {
+    for (const TorchFile& model : ranks_.models)
+      if (const PyValue* optimizer = FindKind(model.root(), "optimizer", PyKind::kDict))
+        builder_.account.LeaveBelow(Fate::kAllowed, model, *optimizer, "optimizer");
+    return OkStatus();
+  }
+
+  RankSlices& ranks_;
+  StoredBuilder& builder_;
+  Manifest& manifest_;
+  OptimizerFacts facts_;
+};
+
+}  // namespace
+
+void OptimizerFacts::AddGroups(const std::vector<std::vector<std::string>>& more) {
+  groups.resize(std::max(groups.size(), more.size()));
+  for (size_t g = 0; g < more.size(); ++g) groups[g].insert(groups[g].end(), more[g].begin(), more[g].end());
+}
+
+Result<OptimizerFacts> ReadOptimizers(RankSlices& ranks) { return OptimizerReader(ranks).Read(); }
+
+}  // namespace cairn
