@@ -85,11 +85,9 @@ Result<int> RunRestore(const ArchiveRestoreOptions& options) {
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);
     Progress progress("restoring " + MemberText(member), 2 * member.bytes);
-    RestoreOptions restore;
-    if (options.no_same_owner) restore.same_owner = false;
     return RestoreTar(
         {name.store, member.tar}, options.destination, [&](uint64_t done) { progress.Update(done); },
-        restore);
+        !options.no_same_owner && ::geteuid() == 0);
   }();
   if (!status.ok()) {
     PrintProblem(status.message());
