@@ -246,7 +246,6 @@ void PolicyRun::NoteInLedger(const Plan& plan) {
     events_.problem(ledger.status().message());
     return;
   }
-  (void)ledger->Sync();
   for (const PlanEntry& e : plan.entries)
     (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes})
                       : ledger->ForgetSource(e.source.path));
