@@ -65,10 +65,7 @@ Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
 
 // Before any process of a team stores something.
 Status PolicyRun::PrepareStore() {
-  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-  std::vector<std::string> notes;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &notes));
-  for (const std::string& note : notes) events_.note(note);
+  CAIRN_RETURN_IF_ERROR(cairn::PrepareStore(store_, events_.note));
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);
