@@ -26,10 +26,7 @@ constexpr size_t kMaxTreeEntries = 1 << 20;
 constexpr size_t kMaxDepth = 2048;  // a deeper path would be too long
 constexpr size_t kTreeDigestDigits = 32;
 
-struct Identity {
-  uint64_t device, inode;
-  bool operator==(const Identity&) const = default;
-};
+using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
 
 // True if a link in directory `below` of the tree at `root` (canonical) leads out of it, by its text or by
 // the file that it leads to.

@@ -54,7 +54,7 @@ Result<std::vector<ArchiveMember>> ChooseByBudget(const VerifyOptions& options, 
   });
   std::vector<ArchiveMember> chosen;
   for (const CheckedMember& entry : ChooseToScrub(std::move(all), *fraction, static_cast<uint64_t>(*bytes)))
-    chosen.push_back(*std::ranges::find(members, entry.member.tar, &ArchiveMember::tar));
+    chosen.push_back(entry.member);
   return chosen;
 }
 
