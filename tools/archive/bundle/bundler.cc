@@ -10,7 +10,6 @@
 #include <ctime>
 #include <set>
 
-#include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/leftovers.h"

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include "ckpt/model/layout.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"

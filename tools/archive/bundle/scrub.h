@@ -1,7 +1,6 @@
 // Chooses members to check on a budget, those checked longest ago first, and repairs damaged ones.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 

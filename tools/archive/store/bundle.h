@@ -20,7 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
 #include "tools/archive/store/store.h"
 
 namespace cairn {

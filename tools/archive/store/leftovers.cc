@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "ckpt/base/digest.h"
-#include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
 

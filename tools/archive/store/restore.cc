@@ -19,7 +19,6 @@
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/store/source.h"
 #include "tools/archive/tar/tar_file_system.h"
 
 namespace cairn {

@@ -9,7 +9,6 @@
 
 #include "ckpt/base/sha256.h"
 #include "ckpt/io/file_scan.h"
-#include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/record_sums.h"
 #include "tools/archive/tar/tar_file_system.h"

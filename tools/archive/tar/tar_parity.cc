@@ -7,7 +7,6 @@
 #include "tools/archive/tar/tar_parity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <numeric>

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 
 #include "tools/archive/policy/policy_report.h"

@@ -6,7 +6,6 @@
 
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/store_member.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
