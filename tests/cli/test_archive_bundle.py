@@ -117,8 +117,8 @@ class BundleTest(CliTest):
         if done is None or done.returncode != 0 and "ptrace" in done.stderr:
             self.skipTest("no strace here")
         self.assertEqual(done.returncode, 0, done.stderr)
-        read = sum(int(line.rsplit("= ", 1)[1].split()[0]) for line in trace.read_text().splitlines()
-                   if ".tar>" in line and line.rsplit("= ", 1)[-1].split()[0].isdigit())
+        read = sum(int(line.rpartition(" = ")[2].split()[0]) for line in trace.read_text().splitlines()
+                   if ".tar>" in line and line.rpartition(" = ")[1] and line.rpartition(" = ")[2].split()[0].isdigit())
         size = (self.dir / "one.safetensors").stat().st_size
         self.assertGreater(read, 0)
         self.assertLessEqual(read, 1.1 * size + (1 << 20), f"{read} bytes were read for {size}")

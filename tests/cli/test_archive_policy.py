@@ -597,7 +597,7 @@ class RepairTest(CliTest):
         self.archive("verify", self.store, says="whole")
         with sqlite3.connect(self.store / "ledger.sqlite") as db:
             self.assertEqual(db.execute("PRAGMA journal_mode").fetchone(), ("wal",))
-            self.assertEqual(db.execute("SELECT count(*) FROM members").fetchone(), (3,))
+            self.assertEqual(db.execute("SELECT count(*) FROM checks").fetchone(), (3,))
 
 
 class RecallTest(CliTest):

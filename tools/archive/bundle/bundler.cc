@@ -10,7 +10,6 @@
 #include <ctime>
 #include <set>
 
-#include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/leftovers.h"
@@ -24,54 +23,46 @@ namespace {
 
 constexpr uint64_t kCopyBytes = 4 << 20;  // one read
 
-// Writes the entries of the draft's members, one member after the other. `bundle` gets their new records.
-class BundleWriter {
- public:
-  BundleWriter(const Store& store, TarWriter& tar, ProgressSum& progress)
-      : store_(store), tar_(tar), progress_(progress) {}
-
-  Status Write(const BundleDraft& draft, Bundle& bundle) {
-    int64_t newest = 0;
-    for (const ArchiveRecord& member : draft.members) {
-      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord moved, Copy(member, draft.name));
-      newest = std::max(newest, moved.saved_unix_seconds);
-      bundle.members.push_back(std::move(moved));
-    }
-    bundle.tar_bytes = tar_.offset();  // what the members take
-    const std::string index = EncodeBundle(bundle);
-    CAIRN_RETURN_IF_ERROR(tar_.Begin(BundleIndexName(bundle.name), index.size(), newest));
-    CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(index))));
-    CAIRN_ASSIGN_OR_RETURN(bundle.tar_bytes, tar_.Finish());
-    return OkStatus();
+// Copies a member's entries into the bundle; returns its new record. Reads the headers of its tar: the
+// entries must be those of the record.
+Result<ArchiveRecord> CopyMember(const Store& store, const ArchiveRecord& member, const std::string& bundle,
+                                 TarWriter& tar, ProgressSum& progress) {
+  const TarPlace place = store.Place(member);
+  CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(store.fs(), place));
+  const uint64_t bytes = index.end - place.begin;
+  CAIRN_ASSIGN_OR_RETURN(const auto file, store.fs().OpenForRead(place.file));
+  ArchiveRecord moved = member;
+  moved.bundle = bundle;
+  moved.bundle_offset = tar.offset();
+  moved.tar_bytes = bytes;
+  moved.parity = {};
+  for (ArchivedFile& f : moved.files) f.offset = f.offset - place.begin + moved.bundle_offset;
+  std::vector<std::byte> buffer(std::min(kCopyBytes, bytes));
+  for (uint64_t at = 0; at < bytes; at += buffer.size()) {
+    const std::span part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), bytes - at));
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(place.begin + at, part));
+    CAIRN_RETURN_IF_ERROR(tar.Append(part));
+    progress.Add(part.size());
   }
+  return moved;
+}
 
- private:
-  // Reads the headers of the tar: its entries must be those of the record.
-  Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
-    const TarPlace place = store_.Place(member);
-    CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(store_.fs(), place));
-    const uint64_t bytes = index.end - place.begin;
-    CAIRN_ASSIGN_OR_RETURN(const auto file, store_.fs().OpenForRead(place.file));
-    ArchiveRecord moved = member;
-    moved.bundle = bundle;
-    moved.bundle_offset = tar_.offset();
-    moved.tar_bytes = bytes;
-    moved.parity = {};
-    for (ArchivedFile& f : moved.files) f.offset = f.offset - place.begin + moved.bundle_offset;
-    for (uint64_t at = 0; at < bytes; at += buffer_.size()) {
-      const std::span part = std::span(buffer_).first(std::min<uint64_t>(buffer_.size(), bytes - at));
-      CAIRN_RETURN_IF_ERROR(file->ReadAt(place.begin + at, part));
-      CAIRN_RETURN_IF_ERROR(tar_.Append(part));
-      progress_.Add(part.size());
-    }
-    return moved;
+// Writes the members of the draft one after the other, and their index. `bundle` gets their new records.
+Status WriteBundle(const Store& store, const BundleDraft& draft, TarWriter& tar, Bundle& bundle,
+                   ProgressSum& progress) {
+  int64_t newest = 0;
+  for (const ArchiveRecord& member : draft.members) {
+    CAIRN_ASSIGN_OR_RETURN(ArchiveRecord moved, CopyMember(store, member, draft.name, tar, progress));
+    newest = std::max(newest, moved.saved_unix_seconds);
+    bundle.members.push_back(std::move(moved));
   }
-
-  const Store& store_;
-  TarWriter& tar_;
-  ProgressSum& progress_;
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
-};
+  bundle.tar_bytes = tar.offset();  // what the members take
+  const std::string index = EncodeBundle(bundle);
+  CAIRN_RETURN_IF_ERROR(tar.Begin(BundleIndexName(bundle.name), index.size(), newest));
+  CAIRN_RETURN_IF_ERROR(tar.Write(std::as_bytes(std::span(index))));
+  CAIRN_ASSIGN_OR_RETURN(bundle.tar_bytes, tar.Finish());
+  return OkStatus();
+}
 
 // Checks from the disk that `file` is what `bundle` says.
 Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, ProgressSum& progress) {
@@ -100,7 +91,7 @@ Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double p
   const auto write = [&]() -> Status {
     WriteRing ring(fs);
     CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
-    CAIRN_RETURN_IF_ERROR(BundleWriter(store, *tar, done).Write(draft, bundle));
+    CAIRN_RETURN_IF_ERROR(WriteBundle(store, draft, *tar, bundle, done));
     CAIRN_RETURN_IF_ERROR(ProveBundle(store, partial, bundle, done));
     if (parity > 0) {
       CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));

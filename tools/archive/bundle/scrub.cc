@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include "ckpt/model/layout.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/source.h"
@@ -118,14 +117,15 @@ Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) 
 
 }  // namespace
 
-std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes) {
+std::vector<CheckedMember> ChooseToScrub(std::vector<CheckedMember> members, double fraction,
+                                         uint64_t bytes) {
   uint64_t all = 0;
-  for (const LedgerMember& entry : members) all += entry.member.bytes;
+  for (const CheckedMember& entry : members) all += entry.member.bytes;
   uint64_t budget = bytes > 0 ? bytes : UINT64_MAX;
   if (fraction > 0) budget = std::min(budget, static_cast<uint64_t>(static_cast<double>(all) * fraction));
-  std::ranges::stable_sort(members, {}, &LedgerMember::checked_unix_seconds);
-  std::vector<LedgerMember> chosen;
-  for (LedgerMember& entry : members) {
+  std::ranges::stable_sort(members, {}, &CheckedMember::checked_unix_seconds);
+  std::vector<CheckedMember> chosen;
+  for (CheckedMember& entry : members) {
     if (!chosen.empty() && entry.member.bytes > budget) break;
     budget -= std::min(budget, entry.member.bytes);
     chosen.push_back(std::move(entry));

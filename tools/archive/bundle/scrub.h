@@ -1,7 +1,6 @@
 // Chooses members to check on a budget, those checked longest ago first, and repairs damaged ones.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@ namespace cairn {
 
 // The members to check: the one checked longest ago first, until the budget is used up; at least one. The
 // budget is the lesser of `fraction` of the store's bytes and `bytes`; 0: no limit. Pure.
-std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes);
+std::vector<CheckedMember> ChooseToScrub(std::vector<CheckedMember> members, double fraction, uint64_t bytes);
 
 // Repairs a damaged member: from its parity, or else from its source if that is unchanged. The replacement is
 // proven first. Requires the lock. Returns how it was repaired. Errors: Corrupt if nothing helps.

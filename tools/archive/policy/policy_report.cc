@@ -90,12 +90,13 @@ RunReport ReadLastReport(FileSystem& fs, const Policy& policy) {
   return report;
 }
 
-int RunFailureHook(const Policy& policy, const RunReport& report) {
-  if (policy.on_failure.empty() || report.ok()) return 0;
+Status RunFailureHook(const Policy& policy, const RunReport& report) {
+  if (policy.on_failure.empty() || report.ok()) return OkStatus();
   ::setenv("CAIRN_STATUS", policy.status.c_str(), 1);
   ::setenv("CAIRN_FAILURE", report.failures.front().c_str(), 1);
   const int result = std::system(policy.on_failure.c_str());
-  return WIFEXITED(result) ? WEXITSTATUS(result) : 1;
+  const int code = WIFEXITED(result) ? WEXITSTATUS(result) : 1;
+  return code == 0 ? OkStatus() : IoError("on_failure ended with status {}", code);
 }
 
 }  // namespace cairn

@@ -2,26 +2,22 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "ckpt/io/file_system.h"
 #include "tools/archive/policy/policy.h"
+#include "tools/archive/schedule/team.h"
 
 namespace cairn {
 
-struct RunReport {
-  int64_t started_unix_seconds = 0;
-  int64_t finished_unix_seconds = 0;
+// What all processes of the run did, and what it found then.
+struct RunReport : ShareResult {
   int64_t last_success_unix_seconds = 0;  // of this run, or of one before it
-  uint64_t stored_bytes = 0;              // by this run
-  uint64_t stored_members = 0;
-  double bytes_per_second =
-      0;  // of this run, proof included; of the last one that stored, if this one did not
+  // Of this run, proof included; of the last one that stored, if this one did not.
+  double bytes_per_second = 0;
   double nearest_purge_days = 0;  // of what waits; infinite if nothing does
   uint64_t waiting = 0;           // steps that are asked for and not stored yet
   uint64_t store_bytes = 0;
   uint64_t store_files = 0;
-  std::vector<std::string> failures;  // one line each
 
   bool ok() const { return failures.empty(); }
 };
@@ -35,7 +31,7 @@ RunReport ReadLastReport(FileSystem& fs, const Policy& policy);
 std::string MetricsText(const RunReport& report, const std::string& store);
 
 // Runs the policy's on_failure command with CAIRN_STATUS (the status file) and CAIRN_FAILURE (the first
-// failure) in its environment. Returns its exit status; 0 if there is none.
-int RunFailureHook(const Policy& policy, const RunReport& report);
+// failure) in its environment, if the run failed. Errors: IoError if the command fails.
+Status RunFailureHook(const Policy& policy, const RunReport& report);
 
 }  // namespace cairn

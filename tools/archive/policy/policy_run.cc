@@ -65,10 +65,7 @@ Result<TeamStore> PolicyRun::Join(const RankTeam& team) {
 
 // Before any process of a team stores something.
 Status PolicyRun::PrepareStore() {
-  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
-  std::vector<std::string> notes;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store_, &notes));
-  for (const std::string& note : notes) events_.note(note);
+  CAIRN_RETURN_IF_ERROR(cairn::PrepareStore(store_, events_.note));
   CAIRN_ASSIGN_OR_RETURN(const Plan plan, PlanNow());
   CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
   NoteInLedger(plan);
@@ -246,7 +243,6 @@ void PolicyRun::NoteInLedger(const Plan& plan) {
     events_.problem(ledger.status().message());
     return;
   }
-  (void)ledger->Sync();
   for (const PlanEntry& e : plan.entries)
     (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes})
                       : ledger->ForgetSource(e.source.path));

@@ -8,11 +8,9 @@
 #include <set>
 
 #include "tools/archive/policy/run_timeline.h"
-#include "tools/archive/store/bundle.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/leftovers.h"
 #include "tools/archive/store/member_title.h"
-#include "tools/archive/tar/recall.h"
 
 namespace cairn {
 namespace {

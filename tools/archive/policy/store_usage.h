@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/store/store.h"

@@ -7,7 +7,6 @@
 // stays the same.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

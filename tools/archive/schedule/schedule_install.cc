@@ -1,7 +1,7 @@
-// Slurm, systemd and cron, each with an install and an uninstall. Planning only reads and checks; all
-// changes are in the steps, and their order makes them safe. Slurm gets the new chain before the old one is
-// cancelled, and the old script back if sbatch refuses. An uninstall removes the script first, so that a
-// run that ends meanwhile submits no successor. Cron's one step reads the crontab again, since somebody may
+// Slurm, systemd and cron, each with an install and an uninstall. Each reads and checks what is there before
+// its first change, and the order of the changes makes them safe. Slurm gets the new chain before the old one
+// is cancelled, and the old script back if sbatch refuses. An uninstall removes the script first, so that a
+// run that ends meanwhile submits no successor. Cron's one change reads the crontab again, since somebody may
 // have edited it.
 
 #include "tools/archive/schedule/schedule_install.h"
@@ -21,23 +21,25 @@ namespace {
 
 constexpr uint64_t kMaxTextBytes = 1 << 20;
 
-ScheduleStep Step(const std::string& would, const std::string& done, const std::string& what,
-                  std::function<Result<std::string>()> act) {
-  return {would + " " + what, done + " " + what, std::move(act)};
+// Makes or reports a change: `would` and `done` are verbs, `what` their object.
+Status Change(const ScheduleRun& run, const std::string& would, const std::string& done,
+              const std::string& what, const std::function<Result<std::string>()>& act) {
+  std::string result;
+  if (!run.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(result, act());
+  }
+  run.changed({would + " " + what, done + " " + what, std::move(result)});
+  return OkStatus();
 }
 
-// A step without a result to show.
-ScheduleStep PlainStep(const std::string& would, const std::string& done, const std::string& what,
-                       std::function<Status()> act) {
-  return Step(would, done, what, [act = std::move(act)]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(act());
-    return std::string();
-  });
+// A change without a result to show.
+Result<std::string> Silently(const Status& status) {
+  return status.ok() ? Result<std::string>(std::string()) : status;
 }
 
-ScheduleStep CommandStep(const std::string& would, const std::string& done, const std::string& what,
-                         std::vector<std::string> words) {
-  return PlainStep(would, done, what, [words = std::move(words)] { return ChildOutput(words).status(); });
+Status Command(const ScheduleRun& run, const std::string& would, const std::string& done,
+               const std::string& what, const std::vector<std::string>& words) {
+  return Change(run, would, done, what, [&] { return Silently(ChildOutput(words).status()); });
 }
 
 // Errors: AlreadyExists if a file is there that Cairn did not make.
@@ -57,13 +59,13 @@ Status Replace(const std::string& path, const std::string& text) {
   return ReplaceSmallFile(fs, path, text);
 }
 
-Result<ScheduleStep> WriteStep(const std::string& path, const std::string& text) {
-  CAIRN_RETURN_IF_ERROR(IsThereAndOurs(path).status());
-  return PlainStep("write", "wrote", path, [path, text] { return Replace(path, text); });
+Status Write(const ScheduleRun& run, const std::string& path, const std::string& text) {
+  return Change(run, "write", "wrote", path, [&] { return Silently(Replace(path, text)); });
 }
 
-ScheduleStep RemoveStep(const std::string& path) {
-  return PlainStep("remove", "removed", path, [path] { return FileSystem::Posix().RemoveFile(path); });
+Status Remove(const ScheduleRun& run, const std::string& path) {
+  return Change(run, "remove", "removed", path,
+                [&] { return Silently(FileSystem::Posix().RemoveFile(path)); });
 }
 
 // If the log's directory does not exist, every message is lost, even Slurm's own.
@@ -114,15 +116,13 @@ Result<std::vector<Job>> JobsOfChain(const std::string& policy) {
 }
 
 // Waiting jobs are cancelled, running jobs are noted.
-Status EndWaitingJobs(const std::string& policy, SchedulePlan& plan) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> jobs, JobsOfChain(policy));
+Status EndJobs(const std::vector<Job>& jobs, const ScheduleRun& run) {
   for (const Job& job : jobs) {
     if (job.has_begun())
-      plan.notes.push_back(
-          fmt::format("job {} has started and will finish; 'scancel {}' ends it", job.id, job.id));
+      run.note(fmt::format("job {} has started and will finish; 'scancel {}' ends it", job.id, job.id));
     else
-      plan.steps.push_back(
-          CommandStep("cancel", "cancelled", fmt::format("waiting job {}", job.id), {"scancel", job.id}));
+      CAIRN_RETURN_IF_ERROR(
+          Command(run, "cancel", "cancelled", fmt::format("waiting job {}", job.id), {"scancel", job.id}));
   }
   return OkStatus();
 }
@@ -136,30 +136,25 @@ Result<std::string> Submit(const std::string& script, const std::optional<std::s
   return out.status();
 }
 
-Result<SchedulePlan> InstallSlurm(const ScheduleOptions& o) {
-  SchedulePlan plan, older;
+Status InstallSlurm(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const bool there, IsThereAndOurs(o.script));
   std::optional<std::string> before;
   if (there) {
     CAIRN_ASSIGN_OR_RETURN(before, ReadSmallFile(FileSystem::Posix(), o.script, kMaxTextBytes));
   }
-  CAIRN_RETURN_IF_ERROR(EndWaitingJobs(o.policy, older));
-  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write, WriteStep(o.script, SlurmScript(o)));
-  plan.steps.push_back(std::move(write));
-  plan.steps.push_back(
-      Step("submit", "submitted", o.script, [script = o.script, before] { return Submit(script, before); }));
-  for (ScheduleStep& step : older.steps) plan.steps.push_back(std::move(step));
-  plan.notes = std::move(older.notes);
-  return plan;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> older, JobsOfChain(o.policy));
+  CAIRN_RETURN_IF_ERROR(Write(run, o.script, SlurmScript(o)));
+  CAIRN_RETURN_IF_ERROR(
+      Change(run, "submit", "submitted", o.script, [&] { return Submit(o.script, before); }));
+  return EndJobs(older, run);
 }
 
 // The script is removed first: without it a run that ends meanwhile submits no successor.
-Result<SchedulePlan> UninstallSlurm(const ScheduleOptions& o) {
-  SchedulePlan plan;
+Status UninstallSlurm(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const bool script, IsThereAndOurs(o.script));
-  if (script) plan.steps.push_back(RemoveStep(o.script));
-  CAIRN_RETURN_IF_ERROR(EndWaitingJobs(o.policy, plan));
-  return plan;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> jobs, JobsOfChain(o.policy));
+  if (script) CAIRN_RETURN_IF_ERROR(Remove(run, o.script));
+  return EndJobs(jobs, run);
 }
 
 // ---- systemd
@@ -172,13 +167,19 @@ Result<std::string> UnitFolder() {
   return std::string(home) + "/.config/systemd/user";
 }
 
-std::vector<std::string> Systemctl(const std::vector<std::string>& words) {
+Status Systemctl(const ScheduleRun& run, const std::string& would, const std::string& done,
+                 const std::string& what, const std::vector<std::string>& words) {
   std::vector<std::string> all = {"systemctl", "--user", "--quiet"};
   all.insert(all.end(), words.begin(), words.end());
-  return all;
+  return Command(run, would, done, what, all);
 }
 
-// Names of the chain's files, including those with an older label.
+Status ReloadUnits(const ScheduleRun& run) {
+  return Systemctl(run, "reload", "reloaded", "systemd's units", {"daemon-reload"});
+}
+
+// Names of the chain's files, including those with an older label. Errors: also AlreadyExists if one is
+// somebody else's.
 Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const std::string& policy) {
   FileSystem& fs = FileSystem::Posix();
   std::vector<std::string> units;
@@ -188,8 +189,9 @@ Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const s
   for (const std::string& name : *names) {
     const std::filesystem::path path(name);
     const std::string kind = path.extension().string();
-    if ((kind == ".service" || kind == ".timer") && IsOfChain(path.stem().string(), policy))
-      units.push_back(name);
+    if ((kind != ".service" && kind != ".timer") || !IsOfChain(path.stem().string(), policy)) continue;
+    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(JoinPath(folder, name)).status());
+    units.push_back(name);
   }
   return units;
 }
@@ -203,63 +205,50 @@ Status CheckManager() {
                   outcome->err);
 }
 
-Status RemoveUnits(const std::string& folder, const std::vector<std::string>& units, SchedulePlan& plan) {
+Status RemoveUnits(const std::string& folder, const std::vector<std::string>& units, const ScheduleRun& run) {
   for (const std::string& unit : units)
     if (unit.ends_with(".timer"))
-      plan.steps.push_back(CommandStep("disable", "disabled", unit, Systemctl({"disable", "--now", unit})));
-  for (const std::string& unit : units) {
-    const std::string path = JoinPath(folder, unit);
-    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(path).status());
-    plan.steps.push_back(RemoveStep(path));
-  }
-  if (!units.empty())
-    plan.steps.push_back(CommandStep("reload", "reloaded", "systemd's units", Systemctl({"daemon-reload"})));
-  return OkStatus();
+      CAIRN_RETURN_IF_ERROR(Systemctl(run, "disable", "disabled", unit, {"disable", "--now", unit}));
+  for (const std::string& unit : units) CAIRN_RETURN_IF_ERROR(Remove(run, JoinPath(folder, unit)));
+  return units.empty() ? OkStatus() : ReloadUnits(run);
 }
 
 // Without lingering the user's timers stop when the last session ends.
-ScheduleStep LingerStep() {
-  return Step(
-      "enable", "checked", "lingering (timers of a user who has not logged in)", []() -> Result<std::string> {
-        const auto shown = RunChild({"loginctl", "show-user", std::to_string(::getuid()), "-p", "Linger"});
-        if (shown.ok() && shown->exit == 0 && shown->out == "Linger=yes\n") return std::string("on");
-        const auto enabled = RunChild({"loginctl", "--no-ask-password", "enable-linger"});
-        if (enabled.ok() && enabled->exit == 0) return std::string("now on");
-        return fmt::format(
-            "OFF: the timer stops when you log out; ask an administrator for 'loginctl enable-linger {}'",
-            ::getuid());
-      });
+Result<std::string> EnableLinger() {
+  const auto shown = RunChild({"loginctl", "show-user", std::to_string(::getuid()), "-p", "Linger"});
+  if (shown.ok() && shown->exit == 0 && shown->out == "Linger=yes\n") return std::string("on");
+  const auto enabled = RunChild({"loginctl", "--no-ask-password", "enable-linger"});
+  if (enabled.ok() && enabled->exit == 0) return std::string("now on");
+  return fmt::format(
+      "OFF: the timer stops when you log out; ask an administrator for 'loginctl enable-linger {}'",
+      ::getuid());
 }
 
-Result<SchedulePlan> InstallSystemd(const ScheduleOptions& o) {
-  SchedulePlan plan;
+Status InstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_RETURN_IF_ERROR(CheckManager());
   CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
   CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> older, UnitsOfChain(folder, o.policy));
   const std::string service = ChainName(o) + ".service", timer = ChainName(o) + ".timer";
-  std::erase(older, service);
-  std::erase(older, timer);
-  CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, older, plan));  // of another label
-  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write, WriteStep(JoinPath(folder, service), SystemdService(o)));
-  plan.steps.push_back(std::move(write));
-  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write_timer, WriteStep(JoinPath(folder, timer), SystemdTimer(o)));
-  plan.steps.push_back(std::move(write_timer));
-  plan.steps.push_back(CommandStep("reload", "reloaded", "systemd's units", Systemctl({"daemon-reload"})));
-  plan.steps.push_back(CommandStep("enable", "enabled", timer, Systemctl({"enable", timer})));
-  plan.steps.push_back(CommandStep("start", "started", timer, Systemctl({"restart", timer})));
-  plan.steps.push_back(LingerStep());
-  return plan;
+  for (const std::string& unit : {service, timer}) {
+    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(JoinPath(folder, unit)).status());
+    std::erase(older, unit);
+  }
+  CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, older, run));  // of another label
+  CAIRN_RETURN_IF_ERROR(Write(run, JoinPath(folder, service), SystemdService(o)));
+  CAIRN_RETURN_IF_ERROR(Write(run, JoinPath(folder, timer), SystemdTimer(o)));
+  CAIRN_RETURN_IF_ERROR(ReloadUnits(run));
+  CAIRN_RETURN_IF_ERROR(Systemctl(run, "enable", "enabled", timer, {"enable", timer}));
+  CAIRN_RETURN_IF_ERROR(Systemctl(run, "start", "started", timer, {"restart", timer}));
+  return Change(run, "enable", "checked", "lingering (timers of a user who has not logged in)", EnableLinger);
 }
 
-Result<SchedulePlan> UninstallSystemd(const ScheduleOptions& o) {
-  SchedulePlan plan;
+Status UninstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> units, UnitsOfChain(folder, o.policy));
-  if (units.empty()) return plan;
+  if (units.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(CheckManager());
-  CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, units, plan));
-  plan.notes.push_back("a run that has started will finish, and lingering stays as it is");
-  return plan;
+  run.note("a run that has started will finish, and lingering stays as it is");
+  return RemoveUnits(folder, units, run);
 }
 
 // ---- cron
@@ -280,47 +269,40 @@ Status WriteCrontab(const std::string& text) {
       .status();
 }
 
-// The step reads the crontab again: somebody may have edited it since the plan.
-ScheduleStep CrontabStep(const std::string& would, const std::string& done, const std::string& what,
-                         const std::string& policy, const std::string& line) {
-  return PlainStep(would, done, what, [policy, line]() -> Status {
-    CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
-    std::string next = CrontabWithout(crontab, policy);
-    if (!next.empty() && !next.ends_with('\n')) next += '\n';
-    next += line;
-    return next == crontab ? OkStatus() : WriteCrontab(next);
-  });
+// Reads the crontab again: somebody may have edited it since it was checked.
+Result<std::string> SetLine(const std::string& policy, const std::string& line) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
+  std::string next = CrontabWithout(crontab, policy);
+  if (!next.empty() && !next.ends_with('\n')) next += '\n';
+  next += line;
+  return Silently(next == crontab ? OkStatus() : WriteCrontab(next));
 }
 
-Result<SchedulePlan> InstallCron(const ScheduleOptions& o) {
-  SchedulePlan plan;
+Status InstallCron(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_RETURN_IF_ERROR(ReadCrontab().status());
   const std::string line = CrontabLine(o);
-  plan.steps.push_back(
-      CrontabStep("put", "put", "into the crontab: " + line.substr(0, line.size() - 1), o.policy, line));
-  return plan;
+  return Change(run, "put", "put", "into the crontab: " + line.substr(0, line.size() - 1),
+                [&] { return SetLine(o.policy, line); });
 }
 
-Result<SchedulePlan> UninstallCron(const ScheduleOptions& o) {
-  SchedulePlan plan;
+Status UninstallCron(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
-  if (CrontabWithout(crontab, o.policy) != crontab)
-    plan.steps.push_back(
-        CrontabStep("remove", "removed", "the line of " + ChainName(o) + " from the crontab", o.policy, ""));
-  return plan;
+  if (CrontabWithout(crontab, o.policy) == crontab) return OkStatus();
+  return Change(run, "remove", "removed", "the line of " + ChainName(o) + " from the crontab",
+                [&] { return SetLine(o.policy, ""); });
 }
 
 }  // namespace
 
-Result<SchedulePlan> PlanInstall(Scheduler scheduler, const ScheduleOptions& o) {
+Status InstallSchedule(Scheduler scheduler, const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_RETURN_IF_ERROR(CheckLog(o));
-  if (scheduler == Scheduler::kSlurm) return InstallSlurm(o);
-  return scheduler == Scheduler::kSystemd ? InstallSystemd(o) : InstallCron(o);
+  if (scheduler == Scheduler::kSlurm) return InstallSlurm(o, run);
+  return scheduler == Scheduler::kSystemd ? InstallSystemd(o, run) : InstallCron(o, run);
 }
 
-Result<SchedulePlan> PlanUninstall(Scheduler scheduler, const ScheduleOptions& o) {
-  if (scheduler == Scheduler::kSlurm) return UninstallSlurm(o);
-  return scheduler == Scheduler::kSystemd ? UninstallSystemd(o) : UninstallCron(o);
+Status UninstallSchedule(Scheduler scheduler, const ScheduleOptions& o, const ScheduleRun& run) {
+  if (scheduler == Scheduler::kSlurm) return UninstallSlurm(o, run);
+  return scheduler == Scheduler::kSystemd ? UninstallSystemd(o, run) : UninstallCron(o, run);
 }
 
 }  // namespace cairn

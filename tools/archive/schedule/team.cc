@@ -65,28 +65,28 @@ json ReadTeam(const Store& store, const std::string& launch) {
   return TeamOf(store, launch).value_or(json{{"launch", launch}, {"done", json::object()}});
 }
 
-Status WriteTeam(const Store& store, const json& team) {
-  return ReplaceSmallFile(store.fs(), store.Path(kTeamName),
-                          team.dump(-1, ' ', false, json::error_handler_t::replace));
-}
-
 Status RemoveClaims(const Store& store) {
   const std::string claims = store.Path(kTeamClaimsName);
   return store.fs().Stat(claims).ok() ? RemoveTree(store.fs(), claims) : OkStatus();
 }
 
-// The known results of `launch`, with those that its processes wrote into their claims.
+// Moves the results that processes of `launch` wrote into their claims into .team; returns that.
 Result<json> Gather(const Store& store, const std::string& launch) {
   FileSystem& fs = store.fs();
   json team = ReadTeam(store, launch);
   const std::string claims = store.Path(kTeamClaimsName);
-  if (!fs.Stat(claims).ok()) return team;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
+  std::vector<std::string> names;
+  if (fs.Stat(claims).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(names, fs.List(claims));
+  }
   for (const std::string& name : names) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, JoinPath(claims, name), kMaxTeamBytes));
     json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (ShareFromJson(result)) team["done"][name] = std::move(result);
   }
+  CAIRN_RETURN_IF_ERROR(
+      ReplaceSmallFile(fs, store.Path(kTeamName), team.dump(-1, ' ', false, json::error_handler_t::replace)));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
   return team;
 }
 
@@ -97,9 +97,7 @@ Status StartTeam(const Store& store, const RankTeam& team) {
     CAIRN_RETURN_IF_ERROR(RemoveIfThere(store.fs(), store.Path(kTeamName)));
     if (team.alone()) return OkStatus();
   }
-  CAIRN_ASSIGN_OR_RETURN(const json known, Gather(store, team.launch));
-  CAIRN_RETURN_IF_ERROR(WriteTeam(store, known));
-  CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
+  CAIRN_RETURN_IF_ERROR(Gather(store, team.launch).status());
   return store.fs().MakeDir(store.Path(kTeamClaimsName));
 }
 
@@ -213,8 +211,6 @@ Result<std::vector<ShareResult>> TeamStore::Collect() {
   std::vector<ShareResult> results;
   if (team_.alone()) return results;
   CAIRN_ASSIGN_OR_RETURN(const json team, Gather(store_, team_.launch));
-  CAIRN_RETURN_IF_ERROR(WriteTeam(store_, team));
-  CAIRN_RETURN_IF_ERROR(RemoveClaims(store_));
   for (const auto& [name, said] : team["done"].items())
     if (const auto result = ShareFromJson(said)) results.push_back(*result);
   return results;

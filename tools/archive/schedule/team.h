@@ -12,7 +12,6 @@
 
 #include <cstdlib>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,13 +25,13 @@ namespace cairn {
 // that is not a plain range, or a launcher that does not name its job.
 Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env = std::getenv);
 
-// The result of one source.
+// The result of one source, or of all together.
 struct ShareResult {
   uint64_t stored_bytes = 0;  // of the source
   uint64_t stored_members = 0;
   int64_t started_unix_seconds = 0;
   int64_t finished_unix_seconds = 0;
-  std::vector<std::string> failures = {};
+  std::vector<std::string> failures = {};  // one line each
 };
 
 class TeamStore {

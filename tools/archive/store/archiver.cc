@@ -68,7 +68,7 @@ Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request
 void NoteProven(const Store& store, const ArchiveRecord& record) {
   if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return;
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
-    (void)ledger->SetScrub(TarName(record), {record.verified_unix_seconds, ""});
+    (void)ledger->SetScrub(record, {record.verified_unix_seconds, ""});
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "ckpt/run/deletion.h"
 #include "tools/archive/store/source.h"

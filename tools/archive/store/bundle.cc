@@ -114,16 +114,6 @@ Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
   }
 }
 
-Result<std::vector<std::string>> ListBundles(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
-  std::set<std::string> bundles;
-  for (std::string name : names) {
-    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
-    if (ParseBundleName(name)) bundles.insert(name);
-  }
-  return std::vector<std::string>(bundles.begin(), bundles.end());
-}
-
 Result<Bundle> ReadBundle(const Store& store, const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(store.fs(), store.Sidecar(name), kMaxRecordBytes));

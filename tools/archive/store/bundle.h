@@ -20,7 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
 #include "tools/archive/store/store.h"
 
 namespace cairn {
@@ -49,8 +48,6 @@ std::string EncodeBundle(const Bundle& bundle);
 // Decodes a bundle of this name. Errors: Corrupt, NotSupported (version). The caller adds the path.
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name);
 
-// The names of all bundles of a store, including those of which only the sidecar is left.
-Result<std::vector<std::string>> ListBundles(const Store& store);
 // The sidecar. Errors: NotFound, Corrupt naming it.
 Result<Bundle> ReadBundle(const Store& store, const std::string& name);
 // Puts the sidecar in its place, whole and synced.

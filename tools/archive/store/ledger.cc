@@ -1,8 +1,6 @@
-// Each row has a stamp: sizes and times of the files that it was made from. Sync compares stamps, reads only
-// the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one transaction
-// that excludes other writers, so a row that another process adds meanwhile is not deleted. The result of a
-// check stays with a row only while the record (except its claims) and the tar are the same. A database that
-// cannot be read is renamed and made again, once; without a database the lists come from the sidecars.
+// A check is kept with a stamp of the bytes that it read: sizes and times of the member's files. It counts
+// only while the stamp is the same and the member was not proven again since. A database that cannot be read
+// is renamed and made again, once; without a database members have no checks.
 
 #include "tools/archive/store/ledger.h"
 
@@ -10,23 +8,26 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
-#include <set>
 
-#include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
 namespace {
 
-constexpr int kLedgerVersion = 1;
+constexpr int kLedgerVersion = 2;
 constexpr int kBusyMilliseconds = 10'000;  // another process is writing
 
+// Version 1 kept the checks beside a copy of the sidecars, in `members`.
 constexpr const char* kSchema = R"(
-CREATE TABLE IF NOT EXISTS members(tar TEXT PRIMARY KEY, stamp TEXT, run TEXT, step INTEGER, form INTEGER,
-  bytes INTEGER, state INTEGER, trouble TEXT, record TEXT, scrubbed INTEGER DEFAULT 0, scrub TEXT DEFAULT '');
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS checks(tar TEXT PRIMARY KEY, stamp TEXT, unix_seconds INTEGER, trouble TEXT);
 CREATE TABLE IF NOT EXISTS sources(path TEXT PRIMARY KEY, run TEXT, step INTEGER, bytes INTEGER, digest TEXT,
   state TEXT);
+CREATE TABLE IF NOT EXISTS members(tar TEXT, scrubbed INTEGER, scrub TEXT);
+INSERT OR IGNORE INTO checks SELECT tar, '', scrubbed, scrub FROM members WHERE scrubbed > 0;
+DROP TABLE members;
+PRAGMA user_version=2;
+COMMIT;
 )";
 
 struct Finalize {
@@ -73,43 +74,43 @@ class Query {
   int bound_ = 0;
 };
 
-// The stamp of a row: sizes and times of tar, pieces and sidecar; for a bundle's member those of the bundle,
-// after its name.
-std::string StampOf(const Store& store, const std::string& tar, const std::vector<size_t>& pieces = {}) {
+// The first value of the first row. The statement is ended before the next one changes tables.
+std::string FirstText(sqlite3* db, const char* sql) {
+  Query query(db, sql);
+  return query.Step() ? query.Text(0) : "";
+}
+
+std::string StampOf(const Store& store, const ArchiveRecord& record) {
   std::string stamp;
-  std::vector<std::string> paths{store.Path(tar), store.Sidecar(tar)};
-  for (const size_t number : pieces) paths.push_back(store.Path(TarPieceName(tar, number)));
-  for (const std::string& path : paths) {
+  for (const std::string& path : FilesOf(store.Place(record))) {
     const Result<FileInfo> info = store.fs().Stat(path);
     stamp += info.ok() ? fmt::format("{}:{};", info->bytes, info->modified_unix_seconds) : "-;";
   }
   return stamp;
 }
 
-// The stamp without the sidecar's part, which is the second.
-std::string WithoutSidecar(const std::string& stamp) {
-  const size_t first = stamp.find(';');
-  const size_t second = first == stamp.npos ? first : stamp.find(';', first + 1);
-  return second == stamp.npos ? stamp : stamp.substr(0, first) + stamp.substr(second);
-}
-
-// The record without its files, which only reading the member needs.
-std::string BriefRecord(ArchiveRecord record) {
-  record.files.clear();
-  if (record.tree) record.tree->entries.clear();
-  return EncodeRecord(record);
-}
-
 }  // namespace
 
 void Ledger::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
 
-Status Ledger::Execute(const std::string& sql) {
+Status Ledger::Execute(const char* sql) {
   char* message = nullptr;
-  if (sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, &message) == SQLITE_OK) return OkStatus();
+  if (sqlite3_exec(db_.get(), sql, nullptr, nullptr, &message) == SQLITE_OK) return OkStatus();
   const Status status = IoError("{}: {}", store_.Path(kLedgerName), message == nullptr ? "?" : message);
   sqlite3_free(message);
   return status;
+}
+
+// Checks what is there, and makes or converts the tables.
+Status Ledger::Prepare() {
+  const std::string path = store_.Path(kLedgerName);
+  sqlite3_busy_timeout(db_.get(), kBusyMilliseconds);
+  CAIRN_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"));
+  if (FirstText(db_.get(), "PRAGMA quick_check(1)") != "ok")
+    return Corrupt("{}: {}", path, sqlite3_errmsg(db_.get()));
+  const int64_t found = ParseStepNumber(FirstText(db_.get(), "PRAGMA user_version")).value_or(0);
+  if (found == kLedgerVersion) return OkStatus();
+  return found < kLedgerVersion ? Execute(kSchema) : NotSupported("{}: version {}", path, found);
 }
 
 Result<Ledger> Ledger::Open(const Store& store) {
@@ -121,137 +122,40 @@ Result<Ledger> Ledger::Open(const Store& store) {
         sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
     Ledger ledger(store, std::unique_ptr<sqlite3, Close>(db));
     if (result != SQLITE_OK) return IoError("{}: {}", path, sqlite3_errstr(result));
-    sqlite3_busy_timeout(db, kBusyMilliseconds);
-    trouble = ledger.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;");
-    if (trouble.ok()) {
-      Query check(db, "PRAGMA quick_check(1)");
-      if (!check.Step() || check.Text(0) != "ok") trouble = Corrupt("{}: {}", path, sqlite3_errmsg(db));
-    }
-    if (trouble.ok()) {
-      Query version(db, "PRAGMA user_version");
-      const int64_t found = version.Step() ? version.Integer(0) : 0;
-      if (found != 0 && found != kLedgerVersion) trouble = NotSupported("{}: version {}", path, found);
-    }
-    if (trouble.ok())
-      trouble = ledger.Execute(fmt::format("{} PRAGMA user_version={};", kSchema, kLedgerVersion));
+    trouble = ledger.Prepare();
     if (trouble.ok()) return ledger;
     if (!first || sqlite3_errcode(db) == SQLITE_READONLY || sqlite3_errcode(db) == SQLITE_BUSY ||
         sqlite3_errcode(db) == SQLITE_CANTOPEN)
       break;
-    std::error_code error;  // it is a cache, so it may be replaced
+    std::error_code error;  // little is lost with it, so it may be replaced
     std::filesystem::rename(path, path + ".damaged", error);
     for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path + suffix, error);
   }
   return trouble;
 }
 
-// The result of a check holds while the bytes are the same, by the record and by the stamp without the
-// sidecar's part: a new claim in the sidecar changes nothing.
-Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp) {
-  Query query(db_.get(), "SELECT stamp, record FROM members WHERE tar=?");
-  const bool known = query.Bind(m.tar).Step();
+Result<std::vector<Scrub>> Ledger::Scrubs(const std::vector<ArchiveMember>& members) {
+  Query query(db_.get(), "SELECT tar, stamp, unix_seconds, trouble FROM checks");
+  std::map<std::string, std::pair<std::string, Scrub>> checks;
+  while (query.Step()) checks[query.Text(0)] = {query.Text(1), {query.Integer(2), query.Text(3)}};
   CAIRN_RETURN_IF_ERROR(query.status());
-  if (!known || !m.record) return false;
-  Result<ArchiveRecord> before = DecodeRecord(query.Text(1));
-  if (!before.ok()) return false;
-  before->claims = m.record->claims;
-  return BriefRecord(*before) == BriefRecord(*m.record) &&
-         WithoutSidecar(query.Text(0)) == WithoutSidecar(stamp);
+  std::vector<Scrub> scrubs(members.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const ArchiveMember& m = members[i];
+    const auto found = checks.find(m.tar);
+    if (found == checks.end() || !m.record) continue;
+    const auto& [stamp, scrub] = found->second;
+    const bool same_bytes = stamp.empty() || stamp == StampOf(store_, *m.record);  // empty: of version 1
+    if (same_bytes && scrub.unix_seconds >= m.record->verified_unix_seconds) scrubs[i] = scrub;
+  }
+  return scrubs;
 }
 
-Status Ledger::Put(const ArchiveMember& m, const std::string& stamp) {
-  CAIRN_ASSIGN_OR_RETURN(const bool keep, KeepsScrub(m, stamp));
-  Query query(db_.get(),
-              "INSERT INTO members(tar, stamp, run, step, form, bytes, state, trouble, record) "
-              "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT(tar) DO UPDATE SET stamp=excluded.stamp, "
-              "bytes=excluded.bytes, state=excluded.state, trouble=excluded.trouble, record=excluded.record, "
-              "scrubbed=CASE WHEN ? THEN members.scrubbed ELSE 0 END, "
-              "scrub=CASE WHEN ? THEN members.scrub ELSE '' END");
-  query.Bind(m.tar).Bind(stamp).Bind(m.run).Bind(m.step).Bind(static_cast<int64_t>(m.form));
-  query.Bind(static_cast<int64_t>(m.bytes)).Bind(static_cast<int64_t>(m.state)).Bind(m.trouble);
-  query.Bind(m.record ? BriefRecord(*m.record) : "");
-  query.Bind(int64_t{keep}).Bind(int64_t{keep}).Step();
+Status Ledger::SetScrub(const ArchiveRecord& record, const Scrub& scrub) {
+  Query query(db_.get(), "INSERT OR REPLACE INTO checks VALUES(?,?,?,?)");
+  query.Bind(TarName(record)).Bind(StampOf(store_, record));
+  query.Bind(scrub.unix_seconds).Bind(scrub.trouble).Step();
   return query.status();
-}
-
-Status Ledger::Sync(bool all) {
-  // First, so that rows of another process are not deleted.
-  CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-  const Status status = Follow(all);
-  if (status.ok()) return Execute("COMMIT");
-  (void)Execute("ROLLBACK");
-  return status;
-}
-
-Status Ledger::Follow(bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store_));
-  CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(store_.fs(), store_.directory()));
-  std::map<std::string, std::string> known;
-  {
-    Query stamps(db_.get(), "SELECT tar, stamp FROM members");
-    while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
-    CAIRN_RETURN_IF_ERROR(stamps.status());
-  }
-  // Members with tars of their own first; a copy of them in a bundle does not count (store.h).
-  std::set<std::string> own;
-  for (const std::string& tar : tars) {
-    const std::string stamp = StampOf(store_, tar, pieces[tar]);
-    const auto found = known.find(tar);
-    const bool same = found != known.end() && found->second == stamp;
-    if (found != known.end()) known.erase(found);
-    own.insert(tar);
-    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({store_, tar}), stamp));
-  }
-  CAIRN_RETURN_IF_ERROR(FollowBundles(all, own, known));
-  for (const auto& [tar, stamp] : known) {
-    Query gone(db_.get(), "DELETE FROM members WHERE tar=?");
-    gone.Bind(tar).Step();
-    CAIRN_RETURN_IF_ERROR(gone.status());
-  }
-  return OkStatus();
-}
-
-// Removes from `known`, tar -> stamp, the members that bundles hold.
-Status Ledger::FollowBundles(bool all, const std::set<std::string>& own,
-                             std::map<std::string, std::string>& known) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(store_));
-  std::map<std::string, std::string> stamps;  // of each bundle
-  for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(store_, name));
-  std::map<std::string, size_t> rows;  // of each stamp
-  for (const auto& [tar, stamp] : known) ++rows[stamp];
-  for (const auto& [name, stamp] : stamps)
-    std::erase_if(known, [&](const auto& row) { return row.second == stamp; });
-  const bool gone = !known.empty();  // its own tar is gone; a bundle may hold it
-  for (const auto& [name, stamp] : stamps) {
-    if (!all && !gone && rows[stamp] > 0) continue;
-    for (const ArchiveMember& member : DescribeBundle(store_, name)) {
-      if (own.contains(member.tar)) continue;
-      known.erase(member.tar);
-      CAIRN_RETURN_IF_ERROR(Put(member, stamp));
-    }
-  }
-  return OkStatus();
-}
-
-Result<std::vector<LedgerMember>> Ledger::Members() {
-  Query query(db_.get(),
-              "SELECT tar, run, step, form, bytes, state, trouble, record, scrubbed, scrub FROM members "
-              "ORDER BY run, step, form, tar");
-  std::vector<LedgerMember> members;
-  while (query.Step()) {
-    ArchiveMember m{.run = query.Text(1),
-                    .step = query.Integer(2),
-                    .form = static_cast<Form>(query.Integer(3)),
-                    .tar = query.Text(0),
-                    .bytes = static_cast<uint64_t>(query.Integer(4)),
-                    .state = static_cast<MemberState>(query.Integer(5)),
-                    .trouble = query.Text(6)};
-    if (Result<ArchiveRecord> record = DecodeRecord(query.Text(7)); record.ok())
-      m.record = std::move(record).value();
-    members.push_back({std::move(m), {query.Integer(8), query.Text(9)}});
-  }
-  CAIRN_RETURN_IF_ERROR(query.status());
-  return members;
 }
 
 Result<std::vector<SeenSource>> Ledger::Sources() {
@@ -262,12 +166,6 @@ Result<std::vector<SeenSource>> Ledger::Sources() {
         {query.Text(0), query.Text(1), query.Integer(2), static_cast<uint64_t>(query.Integer(3))});
   CAIRN_RETURN_IF_ERROR(query.status());
   return sources;
-}
-
-Status Ledger::SetScrub(const std::string& tar, const Scrub& scrub) {
-  Query query(db_.get(), "UPDATE members SET scrubbed=?, scrub=? WHERE tar=?");
-  query.Bind(scrub.unix_seconds).Bind(scrub.trouble).Bind(tar).Step();
-  return query.status();
 }
 
 Status Ledger::NoteSource(const SeenSource& source) {
@@ -283,7 +181,7 @@ Status Ledger::ForgetSource(const std::string& path) {
   return query.status();
 }
 
-std::string StateText(FileSystem& fs, const LedgerMember& entry) {
+std::string StateText(FileSystem& fs, const CheckedMember& entry) {
   const ArchiveMember& m = entry.member;
   if (m.state == MemberState::kVerified && !entry.scrub.trouble.empty()) return "damaged";
   if (m.state != MemberState::kVerified || !m.record || m.record->source.empty())
@@ -291,21 +189,26 @@ std::string StateText(FileSystem& fs, const LedgerMember& entry) {
   return fs.Stat(m.record->source).ok() ? "verified" : "scratch gone";
 }
 
-Result<std::vector<ArchiveMember>> ListSound(const Store& store) {
+Result<std::vector<CheckedMember>> ListChecked(const Store& store) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
-  if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return members;
-  Result<Ledger> ledger = Ledger::Open(store);
-  if (!ledger.ok()) return members;
-  (void)ledger->Sync();  // forgets results of members that were stored again since
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> known, ledger->Members());
-  std::map<std::string_view, int64_t> damaged;  // tar -> when that was seen
-  for (const LedgerMember& entry : known)
-    if (!entry.scrub.trouble.empty()) damaged[entry.member.tar] = entry.scrub.unix_seconds;
-  std::erase_if(members, [&](const ArchiveMember& member) {
-    const auto seen = damaged.find(member.tar);
-    return seen != damaged.end() && member.record && seen->second >= member.record->verified_unix_seconds;
-  });
-  return members;
+  std::vector<Scrub> scrubs(members.size());
+  if (store.fs().Stat(store.Path(kLedgerName)).ok()) {
+    if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok()) {
+      CAIRN_ASSIGN_OR_RETURN(scrubs, ledger->Scrubs(members));
+    }
+  }
+  std::vector<CheckedMember> checked;
+  for (size_t i = 0; i < members.size(); ++i)
+    checked.push_back({std::move(members[i]), std::move(scrubs[i])});
+  return checked;
+}
+
+Result<std::vector<ArchiveMember>> ListSound(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<CheckedMember> checked, ListChecked(store));
+  std::vector<ArchiveMember> sound;
+  for (CheckedMember& entry : checked)
+    if (entry.scrub.trouble.empty()) sound.push_back(std::move(entry.member));
+  return sound;
 }
 
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
@@ -320,16 +223,6 @@ Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
 Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted) {
   return FindSound(
       store, [&](const ArchiveRecord& there) { return there.manifest_digest == wanted.manifest_digest; });
-}
-
-Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild) {
-  CAIRN_RETURN_IF_ERROR(store.List().status());
-  Result<Ledger> ledger = Ledger::Open(store);
-  if (ledger.ok() && ledger->Sync(rebuild).ok()) return ledger->Members();
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
-  std::vector<LedgerMember> list;
-  for (ArchiveMember& member : members) list.push_back({std::move(member), {}});
-  return list;
 }
 
 }  // namespace cairn

@@ -1,17 +1,15 @@
-// The ledger: the members of a store and the sources that wait, in SQLite, so that listing a store recalls
-// nothing from tape.
+// The ledger: what no sidecar says, in SQLite: when a member was last checked and with what result, and which
+// sources wait.
 //
-// It is a cache. The truth lies in the sidecars (record.h); the ledger is made from them if it is missing,
-// damaged or of another version, and follows them by names, sizes and times. Two facts are only in the
-// ledger: when a member was last checked and with what result, and which sources are not stored yet. WAL
-// mode, so that a listing never waits for a run.
+// It may be deleted: members then count as checked when they were stored, and the next run notes the sources
+// again. One that is damaged or of another version is set aside and made again. WAL mode, so that a listing
+// never waits for a run.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,8 +33,8 @@ struct SeenSource {
   uint64_t bytes = 0;
 };
 
-struct LedgerMember {
-  ArchiveMember member;  // its record without the list of files
+struct CheckedMember {
+  ArchiveMember member;
   Scrub scrub;
 
   // When its bytes were last read; 0: never.
@@ -53,15 +51,11 @@ class Ledger {
   Ledger(Ledger&&) noexcept = default;
   Ledger& operator=(Ledger&&) noexcept = default;
 
-  // Follows the store: reads the sidecars that are new or changed, and forgets what is gone. `all`: reads
-  // every sidecar again.
-  Status Sync(bool all = false);
+  // The checks of these members, each in its place, as far as the bytes are still those that were read.
+  Result<std::vector<Scrub>> Scrubs(const std::vector<ArchiveMember>& members);
+  Status SetScrub(const ArchiveRecord& record, const Scrub& scrub);
 
-  // By run, step, form.
-  Result<std::vector<LedgerMember>> Members();
   Result<std::vector<SeenSource>> Sources();
-
-  Status SetScrub(const std::string& tar, const Scrub& scrub);
   Status NoteSource(const SeenSource& source);
   Status ForgetSource(const std::string& path);
 
@@ -70,19 +64,19 @@ class Ledger {
     void operator()(sqlite3* db) const;
   };
   Ledger(Store store, std::unique_ptr<sqlite3, Close> db) : store_(std::move(store)), db_(std::move(db)) {}
-  Status Execute(const std::string& sql);
-  Status Follow(bool all);
-  Status FollowBundles(bool all, const std::set<std::string>& own, std::map<std::string, std::string>& known);
-  Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp);
-  Status Put(const ArchiveMember& member, const std::string& stamp);
+  Status Prepare();
+  Status Execute(const char* sql);
 
   Store store_;
   std::unique_ptr<sqlite3, Close> db_;
 };
 
+// All members with their checks; without those if the ledger cannot be opened. Errors: ListStore's.
+Result<std::vector<CheckedMember>> ListChecked(const Store& store);
+
 // The state of a member as `archive ls` prints it: that of the store, or "scratch gone" if the copy is proven
 // and its source is no longer there.
-std::string StateText(FileSystem& fs, const LedgerMember& member);
+std::string StateText(FileSystem& fs, const CheckedMember& member);
 
 // ListStore without the members that a later check found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
@@ -92,8 +86,5 @@ Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
 
 // The member of the store with the same manifest, if it was proven and not found damaged since.
 Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted);
-
-// The members by the ledger, or by the store itself if it cannot be written to.
-Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild);
 
 }  // namespace cairn

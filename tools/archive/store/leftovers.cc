@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "ckpt/base/digest.h"
-#include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -78,7 +77,12 @@ bool LooksLikeLeftover(std::string_view name) {
          name.starts_with(kStagingPrefix) || name.starts_with(kStatusPrefix);
 }
 
-Status CleanStore(const Store& store, std::vector<std::string>* notes) {
+Status PrepareStore(const Store& store, const StoreNote& note) {
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
+  return CleanStore(store, note);
+}
+
+Status CleanStore(const Store& store, const StoreNote& note) {
   FileSystem& fs = store.fs();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   for (const std::string& name : names) {
@@ -98,7 +102,7 @@ Status CleanStore(const Store& store, std::vector<std::string>* notes) {
         CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
         break;
       case Leftover::kNone:
-        if (notes != nullptr) notes->push_back(fmt::format("{} is left alone: Cairn did not make it", path));
+        note(fmt::format("{} is left alone: Cairn did not make it", path));
     }
   }
   return OkStatus();

@@ -2,9 +2,9 @@
 // did not make are left alone.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "tools/archive/store/store.h"
 
@@ -30,8 +30,11 @@ Leftover LeftoverOf(std::string_view name, FileKind kind);
 // True for every name that a person may take for a leftover.
 bool LooksLikeLeftover(std::string_view name);
 
-// Removes all leftovers. `notes`: gets a line for each file that looks like one and is not. Requires the
-// lock.
-Status CleanStore(const Store& store, std::vector<std::string>* notes = nullptr);
+// Removes all leftovers. `note` gets a line for each file that looks like one and is not. Requires the lock.
+using StoreNote = std::function<void(const std::string& line)>;
+Status CleanStore(
+    const Store& store, const StoreNote& note = [](const auto&) {});
+// The same before a process writes into the store, whose README it brings up to date.
+Status PrepareStore(const Store& store, const StoreNote& note);
 
 }  // namespace cairn

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <set>
 
-#include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/record_sums.h"

@@ -19,7 +19,6 @@
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
-#include "tools/archive/store/source.h"
 #include "tools/archive/tar/tar_file_system.h"
 
 namespace cairn {
@@ -27,9 +26,7 @@ namespace {
 
 // The name of the destination must not claim another step.
 Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, const StepReader& step) {
-  if (fs.Stat(destination).ok())
-    return AlreadyExists("{} exists and is never overwritten; choose another destination",
-                         destination.string());
+  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, destination));
   const auto named = ParseStepDirName(destination.filename().string());
   if (named && *named != step.manifest().step)
     return InvalidArgument("{}: the archived step is {}; name the destination {}", destination.string(),
@@ -63,12 +60,12 @@ Status VerifyRestored(FileSystem& fs, const std::string& partial, ProgressSum& p
 class TreeRestorer {
  public:
   TreeRestorer(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record, const std::string& root,
-               const RestoreOptions& options, const ByteProgress& progress)
+               bool same_owner, const ByteProgress& progress)
       : fs_(fs),
         view_(view),
         record_(record),
         root_(root),
-        options_(options),
+        same_owner_(same_owner),
         progress_(progress),
         ring_(fs) {}
 
@@ -165,8 +162,7 @@ class TreeRestorer {
   // restored only if the file has its owner and group.
   Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
     constexpr uint32_t kLentRights = 06000;
-    if (options_.same_owner &&
-        ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
+    if (same_owner_ && ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
       return PosixError("set the owner (--no-same-owner leaves it) of", path, errno);
     struct stat st;
     if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
@@ -186,22 +182,20 @@ class TreeRestorer {
   TarFileSystem& view_;
   const ArchiveRecord& record_;
   const std::string& root_;
-  const RestoreOptions& options_;
+  const bool same_owner_;
   ProgressSum progress_;
   WriteRing ring_;
   std::set<std::string> directories_;
 };
 
 Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
-                   const std::filesystem::path& target, const RestoreOptions& options,
-                   const ByteProgress& progress) {
-  if (fs.Stat(target).ok())
-    return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
+                   const std::filesystem::path& target, bool same_owner, const ByteProgress& progress) {
+  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, target));
   uint64_t bytes = 0;
   for (const ArchivedFile& file : record.files) bytes += file.bytes;
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
-  CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), options, progress).Restore());
+  CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), same_owner, progress).Restore());
   return partial.Publish();
 }
 
@@ -221,6 +215,12 @@ std::filesystem::path DestinationPath(const std::string& destination) {
   return path;
 }
 
+Status CheckIsNew(FileSystem& fs, const std::filesystem::path& destination) {
+  if (!fs.Stat(destination).ok()) return OkStatus();
+  return AlreadyExists("{} exists and is never overwritten; choose another destination",
+                       destination.string());
+}
+
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
   const Result<ArchiveRecord> record = ReadRecord(member);
   if (!record.ok()) return OpenWhole(member, nullptr);
@@ -228,14 +228,14 @@ Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
 }
 
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
-                  const RestoreOptions& options) {
+                  bool same_owner) {
   FileSystem& fs = member.store.fs();
   const std::filesystem::path target = DestinationPath(destination);
   const Result<ArchiveRecord> record = ReadRecord(member);
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(member, record.ok() ? &*record : nullptr));
   if (const auto parts = ParseTarName(member.tar); parts && parts->form == Form::kFiles) {
     if (!record.ok()) return record.status();
-    return RestoreTree(fs, *view, *record, target, options, progress);
+    return RestoreTree(fs, *view, *record, target, same_owner, progress);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   if (record.ok() && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)

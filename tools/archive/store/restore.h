@@ -13,21 +13,19 @@ namespace cairn {
 
 // A user's destination as a path: "a/b/" and "./a/b" are "a/b".
 std::filesystem::path DestinationPath(const std::string& destination);
+// Errors: AlreadyExists.
+Status CheckIsNew(FileSystem& fs, const std::filesystem::path& destination);
 
 // A member seen as a directory, read in place; by its sidecar if it has one. Errors: Corrupt.
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member);
 
-struct RestoreOptions {
-  // For a tree: restores owners and groups, by number; only root can.
-  bool same_owner = ::geteuid() == 0;
-};
-
 // Extracts a member as the step directory or tree `destination`. Only the entries of its record are created,
 // in a temporary directory that is renamed once every byte was verified, on its way and again on the disk. A
-// tree gets its modes, times, links and empty directories back; whole pages of zeros become holes. Errors:
+// tree gets its modes, times, links and empty directories back, with `same_owner` also owners and groups, by
+// number, which only root can; whole pages of zeros become holes. Errors:
 // AlreadyExists; Corrupt (the tar is not an archived step, is damaged, or contradicts its record); NoSpace,
 // IoError. After an error nothing is left.
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
-                  const RestoreOptions& options = {});
+                  bool same_owner = ::geteuid() == 0);
 
 }  // namespace cairn

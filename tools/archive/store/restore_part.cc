@@ -14,8 +14,7 @@ namespace cairn {
 Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination) {
   const std::filesystem::path target = DestinationPath(destination);
-  if (fs.Stat(target).ok())
-    return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
+  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, target));
   StripOptions options{.dtype = std::nullopt, .format = StripFormat::kNative};
   options.command = "cairn archive restore --weights-only";
   CAIRN_ASSIGN_OR_RETURN(options.writer.beside, TokenizerOf(from, step.directory()));
@@ -69,8 +68,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   for (size_t g = 0; g < globs.size(); ++g)
     if (!used[g])
       return InvalidArgument("{}: no tensor fits '{}'; cairn inspect lists them", step.directory(), globs[g]);
-  if (fs.Stat(destination).ok())
-    return AlreadyExists("{} exists and is never overwritten; choose another destination", destination);
+  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, destination));
   target.files.push_back({.name = "model.safetensors"});
   CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), {}));
   target.containers.push_back({.layout = std::move(layout)});

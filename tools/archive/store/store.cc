@@ -40,6 +40,19 @@ Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
   return record;
 }
 
+// The tars whose names `parse` accepts. If a tar is missing, its sidecar or its other pieces may be left.
+template <typename Parts>
+Result<std::vector<std::string>> ListIf(const Store& store, Parts (*parse)(std::string_view)) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
+  std::set<std::string> tars;
+  for (std::string name : names) {
+    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (const auto piece = ParseTarPieceName(name)) name = piece->tar;
+    if (parse(name)) tars.insert(name);
+  }
+  return std::vector<std::string>(tars.begin(), tars.end());
+}
+
 // Sets the state of a member by the size of its tar, which must be the one in the sidecar.
 void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes) {
   member.state = MemberState::kDamaged;
@@ -147,16 +160,8 @@ std::string_view Name(MemberState state) {
   return kNames[static_cast<int>(state)];
 }
 
-Result<std::vector<std::string>> ListTars(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
-  std::set<std::string> tars;  // of a tar that is missing, its sidecar or its other pieces may be left
-  for (std::string name : names) {
-    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
-    if (const auto piece = ParseTarPieceName(name)) name = piece->tar;
-    if (ParseTarName(name)) tars.insert(name);
-  }
-  return std::vector<std::string>(tars.begin(), tars.end());
-}
+Result<std::vector<std::string>> ListTars(const Store& store) { return ListIf(store, ParseTarName); }
+Result<std::vector<std::string>> ListBundles(const Store& store) { return ListIf(store, ParseBundleName); }
 
 ArchiveMember DescribeTar(const MemberRef& ref) {
   const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
@@ -204,18 +209,16 @@ std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string&
 }
 
 ArchiveMember DescribeMember(const MemberRef& ref) {
-  ArchiveMember member = DescribeTar(ref);
-  bool there = member.record || member.bytes > 0;
+  const ArchiveMember own = DescribeTar(ref);
+  std::vector<ArchiveMember> found;
+  if (own.record || own.bytes > 0) found.push_back(own);
   const Result<std::vector<std::string>> bundles = ListBundles(ref.store);
-  if (!bundles.ok() || member.state == MemberState::kVerified) return member;
-  for (const std::string& bundle : *bundles)
-    for (ArchiveMember& bundled : DescribeBundle(ref.store, bundle)) {
-      if (bundled.tar != ref.tar || (there && bundled.state != MemberState::kVerified)) continue;
-      there = true;
-      member = std::move(bundled);
-      if (member.state == MemberState::kVerified) return member;
-    }
-  return member;
+  for (size_t i = 0; own.state != MemberState::kVerified && bundles.ok() && i < bundles->size(); ++i) {
+    std::vector<ArchiveMember> bundled = DescribeBundle(ref.store, (*bundles)[i]);
+    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != ref.tar; });
+    Merge(found, std::move(bundled));
+  }
+  return found.empty() ? own : found.front();
 }
 
 Result<std::vector<ArchiveMember>> ListStore(const Store& store) {

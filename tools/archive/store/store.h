@@ -86,8 +86,10 @@ struct ArchiveMember {
 // a directory.
 Result<std::vector<ArchiveMember>> ListStore(const Store& store);
 
-// The names of all tars of one member, including those of which only the sidecar is left.
+// The names of all tars of one member, and of all bundles, including those of which only the sidecar or other
+// pieces are left.
 Result<std::vector<std::string>> ListTars(const Store& store);
+Result<std::vector<std::string>> ListBundles(const Store& store);
 // A member, by the sidecar of its own tar or of its bundle.
 ArchiveMember DescribeMember(const MemberRef& member);
 

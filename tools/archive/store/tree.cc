@@ -26,10 +26,7 @@ constexpr size_t kMaxTreeEntries = 1 << 20;
 constexpr size_t kMaxDepth = 2048;  // a deeper path would be too long
 constexpr size_t kTreeDigestDigits = 32;
 
-struct Identity {
-  uint64_t device, inode;
-  bool operator==(const Identity&) const = default;
-};
+using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
 
 // True if a link in directory `below` of the tree at `root` (canonical) leads out of it, by its text or by
 // the file that it leads to.
@@ -149,33 +146,23 @@ class Lister {
   std::vector<TreeFile> files_;
 };
 
-// SHA-256 of files that this process has read. A file that changed so recently that another write might not
-// change its times is read every time.
-class KnownHashes {
- public:
-  static KnownHashes& Instance() {
-    static KnownHashes hashes;
-    return hashes;
+// The SHA-256 of a file, which is read only once while it stays the same. A file that changed so recently
+// that another write might not change its times is read every time.
+Result<std::string> KnownHash(FileSystem& fs, const std::string& path, const TreeFile& file) {
+  static std::mutex mutex;
+  static std::map<std::string, std::pair<TreeFile, std::string>> hashes;
+  {
+    const std::lock_guard lock(mutex);
+    const auto known = hashes.find(path);
+    if (known != hashes.end() && known->second.first == file) return known->second.second;
   }
-
-  Result<std::string> Of(FileSystem& fs, const std::string& path, const TreeFile& file) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto known = hashes_.find(path);
-      if (known != hashes_.end() && known->second.first == file) return known->second.second;
-    }
-    const int64_t start = std::time(nullptr);
-    CAIRN_ASSIGN_OR_RETURN(std::string sha, HashThrough(fs, path, file.info.bytes));
-    constexpr int64_t kSettled = 2'000'000'000;  // nanoseconds; clocks of file systems are coarse
-    const std::lock_guard lock(mutex_);
-    if (start * 1'000'000'000 - file.changed_unix_nanoseconds > kSettled) hashes_[path] = {file, sha};
-    return sha;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::pair<TreeFile, std::string>> hashes_;
-};
+  const int64_t start = std::time(nullptr);
+  CAIRN_ASSIGN_OR_RETURN(std::string sha, HashThrough(fs, path, file.info.bytes));
+  constexpr int64_t kSettled = 2'000'000'000;  // nanoseconds; clocks of file systems are coarse
+  const std::lock_guard lock(mutex);
+  if (start * 1'000'000'000 - file.changed_unix_nanoseconds > kSettled) hashes[path] = {file, sha};
+  return sha;
+}
 
 // The content of an entry: "file", its permission bits, size and SHA-256.
 std::string ContentOf(const ArchivedFile& file) {
@@ -225,8 +212,8 @@ Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, L
   for (const TreeFile& file : files) {
     if (file.kind != EntryKind::kFile) continue;
     const std::string path = JoinPath(directory, file.name);
-    CAIRN_ASSIGN_OR_RETURN(described->sha256, fresh ? HashThrough(fs, path, file.info.bytes)
-                                                    : KnownHashes::Instance().Of(fs, path, file));
+    CAIRN_ASSIGN_OR_RETURN(described->sha256,
+                           fresh ? HashThrough(fs, path, file.info.bytes) : KnownHash(fs, path, file));
     ++described;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> after, ListTree(fs, directory, links));

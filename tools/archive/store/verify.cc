@@ -9,7 +9,6 @@
 
 #include "ckpt/base/sha256.h"
 #include "ckpt/io/file_scan.h"
-#include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/record_sums.h"
 #include "tools/archive/tar/tar_file_system.h"
@@ -151,19 +150,17 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
 }
 
 VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress) {
-  const std::string path = store.Path(member.file());
-  const auto problem = [&](std::string what) { return Problem{path, 0, "", std::move(what)}; };
-  if ((member.state == MemberState::kDamaged && member.bytes == 0) || ParseBundleName(member.tar))
-    return {.problems = {problem(member.trouble)}};
+  const Problem damage{store.Path(member.file()), 0, "", member.trouble};
+  const bool damaged = member.state == MemberState::kDamaged;
+  if ((damaged && member.bytes == 0) || ParseBundleName(member.tar)) return {.problems = {damage}};
   const ArchiveRecord* const record = member.record ? &*member.record : nullptr;
   const Result<TarPlace> place = MemberRef{store, member.tar}.Place(record);
   VerifyReport report;
-  if (!place.ok()) {
-    report.Add(place.status(), path);
-    return report;
-  }
-  report = VerifyTar(store.fs(), *place, record, progress);
-  if (member.state == MemberState::kDamaged) report.problems.push_back(problem(member.trouble));
+  if (place.ok())
+    report = VerifyTar(store.fs(), *place, record, progress);
+  else
+    report.Add(place.status(), damage.file);
+  if (damaged && place.ok()) report.problems.push_back(damage);
   return report;
 }
 

@@ -157,27 +157,22 @@ PackPool::PackPool(int threads) : pool_(threads) { encoders_.resize(pool_.worker
 
 PackPool::~PackPool() = default;
 
-void PackPool::Submit(Job* job) {
-  job->done = false;
-  (void)pool_.Push([this, job](size_t worker) {
-    encoders_[worker].Encode(*job);
-    const std::lock_guard lock(mutex_);
-    job->done = true;
-    finished_.notify_all();
+std::future<void> PackPool::Submit(Job& job) {
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> result = done->get_future();
+  (void)pool_.Push([this, &job, done = std::move(done)](size_t worker) {
+    encoders_[worker].Encode(job);
+    done->set_value();
     return OkStatus();
   });
-}
-
-void PackPool::Await(const Job* job) {
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [&] { return job->done; });
+  return result;
 }
 
 FilePacker::FilePacker(PackPool& pool, std::vector<PackSegment> segments, WeightReader weights, Emit emit)
     : pool_(pool), segments_(std::move(segments)), weights_(std::move(weights)), emit_(std::move(emit)) {}
 
 FilePacker::~FilePacker() {
-  for (const auto& job : running_) pool_.Await(job.get());
+  for (const Running& running : running_) running.done.wait();
 }
 
 void FilePacker::StartJob() {
@@ -214,8 +209,8 @@ Status FilePacker::Append(std::span<const std::byte> bytes) {
     at_ += part.size();
     bytes = bytes.subspan(part.size());
     if (current_->input.size() < current_bytes_) continue;
-    pool_.Submit(current_.get());
-    running_.push_back(std::move(current_));
+    std::future<void> done = pool_.Submit(*current_);
+    running_.push_back({std::move(current_), std::move(done)});
     if (at_ == segments_[segment_].end) ++segment_;
     const size_t most = 2 * pool_.workers() + 2;
     while (running_.size() > most) CAIRN_RETURN_IF_ERROR(EmitFront());
@@ -224,8 +219,8 @@ Status FilePacker::Append(std::span<const std::byte> bytes) {
 }
 
 Status FilePacker::EmitFront() {
-  PackPool::Job& job = *running_.front();
-  pool_.Await(&job);
+  PackPool::Job& job = *running_.front().job;
+  running_.front().done.wait();
   PackedFrame frame = job.frame;
   if (frame.low_halves) {
     frame.weight_name = job.weight_name;
@@ -237,7 +232,7 @@ Status FilePacker::EmitFront() {
   table_.frames.push_back(frame);
   table_.bytes += frame.bytes;
   const Status status = emit_(job.stored);
-  idle_.push_back(std::move(running_.front()));
+  idle_.push_back(std::move(running_.front().job));
   running_.pop_front();
   return status;
 }

@@ -1,11 +1,10 @@
 // Packs one file (packed_file.h) with several threads while it is read.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "ckpt/base/worker_pool.h"
@@ -48,19 +47,16 @@ class PackPool {
     std::vector<std::byte> stored;
     PackedFrame frame;
     std::vector<MasterException> exceptions;
-    bool done = false;
   };
-  void Submit(Job* job);
-  void Await(const Job* job);
+  // Ready once the result is there; `job` must stay until then.
+  std::future<void> Submit(Job& job);
   size_t workers() const { return pool_.workers(); }
 
  private:
   struct Encoder;  // what a thread keeps
 
-  std::mutex mutex_;
-  std::condition_variable finished_;
   std::vector<Encoder> encoders_;
-  WorkerPool pool_;  // last: it uses the others
+  WorkerPool pool_;  // last: it uses them
 };
 
 class FilePacker {
@@ -90,7 +86,11 @@ class FilePacker {
   uint64_t at_ = 0;     // in the file
   std::unique_ptr<PackPool::Job> current_;
   uint64_t current_bytes_ = 0;  // that it will have
-  std::deque<std::unique_ptr<PackPool::Job>> running_;
+  struct Running {
+    std::unique_ptr<PackPool::Job> job;
+    std::future<void> done;
+  };
+  std::deque<Running> running_;
   std::vector<std::unique_ptr<PackPool::Job>> idle_;
   PackedTable table_;
 };

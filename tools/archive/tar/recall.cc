@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
+#include <cstring>
 
 #include "ckpt/io/file_facts.h"
 #include "tools/process/child.h"
@@ -26,29 +26,6 @@ std::string Fill(std::string command, const std::string& mark, const std::string
   const size_t at = command.find(mark);
   if (at == command.npos) return command + " " + words;
   return command.replace(at, mark.size(), words);
-}
-
-// Whether `a` comes before `b`, with runs of digits compared as numbers: "T2 9" before "T2 10".
-bool NaturallyLess(const std::string& a, const std::string& b) {
-  size_t i = 0, j = 0;
-  const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
-  while (i < a.size() && j < b.size()) {
-    if (!digit(a[i]) || !digit(b[j])) {
-      if (a[i] != b[j]) return a[i] < b[j];
-      ++i, ++j;
-      continue;
-    }
-    const auto number = [&digit](const std::string& text, size_t& at) {
-      while (at < text.size() && text[at] == '0') ++at;
-      const size_t begin = at;
-      while (at < text.size() && digit(text[at])) ++at;
-      return text.substr(begin, at - begin);
-    };
-    const std::string x = number(a, i), y = number(b, j);
-    if (x.size() != y.size()) return x.size() < y.size();
-    if (x != y) return x < y;
-  }
-  return a.size() - i < b.size() - j;
 }
 
 }  // namespace
@@ -76,8 +53,9 @@ Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>
     }
     stubs.emplace_back(std::move(place), path);
   }
-  std::ranges::stable_sort(stubs,
-                           [](const auto& a, const auto& b) { return NaturallyLess(a.first, b.first); });
+  std::ranges::stable_sort(stubs, [](const auto& a, const auto& b) {
+    return ::strverscmp(a.first.c_str(), b.first.c_str()) < 0;  // "T2 9" before "T2 10"
+  });
   std::vector<std::string> ordered;
   for (auto& [place, path] : stubs) ordered.push_back(std::move(path));
   return ordered;

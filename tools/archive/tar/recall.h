@@ -11,7 +11,7 @@
 namespace cairn {
 
 struct RecallCommands {
-  std::string stat;    // "hsm_pos {path}": prints the file's place on tape; sorted by it, numbers as numbers
+  std::string stat;    // "hsm_pos {path}": prints the file's place on tape; sorted by it as by strverscmp()
   std::string recall;  // "dmget {paths}"; empty: files on tape stay there and are not read
 };
 

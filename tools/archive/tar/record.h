@@ -1,11 +1,11 @@
 // The sidecar of one archived member: a JSON file beside its tar, there only once the tar was proven.
 //
 //   STORE/RUN-step-00000040.9f8e7d6c.tar        RUN/step-00000040/{manifest.json, shards, index.h5,
-//   SHA256SUMS} STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: the entries of the tar and where they lie,
-//   so that a
-//                                               listing recalls nothing, and one tensor is read alone
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, if it is too large for one file
-//   (tar_pieces.h) STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
+//                                               SHA256SUMS}
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: entries of the tar and where they lie, so a listing
+//                                               recalls nothing, and one tensor is read alone
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, if one file is too small (tar_pieces.h)
+//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
 //   STORE/bloom-step-00000002.files.77aa.tar    files that are not a native step: another system's, or any
 //   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members; its sidecar holds all their
 //                                               records (bundle.h)
@@ -102,8 +102,7 @@ struct ArchiveRecord {
   uint64_t tar_bytes = 0;             // in a bundle: of its entries there
   std::vector<uint64_t> pieces = {};  // bytes of each file of the tar (tar_pieces.h); empty: it is one
   std::string bundle = {};            // that holds it; empty: it has a tar of its own
-  uint64_t bundle_offset =
-      0;  // of its first header there; the files' offsets also count from the beginning of the tar
+  uint64_t bundle_offset = 0;  // of its first header there; files' offsets count from the bundle's begin
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity = {};
   bool healthy = true;                 // by the step's manifest (health.h); unknown counts as healthy

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "ckpt/base/sha256_sums.h"
-#include "ckpt/model/layout.h"
 
 namespace cairn {
 namespace {

@@ -1,14 +1,14 @@
 // Writing and repairing go group by group, so memory is that of one group whatever the size of the tar.
 // Layout derives every place from the tar's size and the shape of a stripe. In a group, neighbouring blocks
-// belong to different stripes, so a burst of damage hits few blocks of each. A read error counts as damage:
-// the block's digest fails either way. Parity is read only for groups with damage, and parity blocks have
-// digests, too.
+// belong to different stripes, so a burst of damage hits few blocks of each. Group computes the blocks that
+// are not good from the others: parity is first made by the same code that later repairs data. A read error
+// counts as damage: the block's digest fails either way. Parity is read only for groups with damage.
 
 #include "tools/archive/tar/tar_parity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 
 #include "ckpt/base/byte_codec.h"
@@ -53,23 +53,86 @@ struct Layout {
 
 using Block = std::vector<std::byte>;
 
-// The blocks of one group, data and parity, and which of them are good.
-struct Group {
-  explicit Group(const Layout& layout)
-      : data(layout.group_blocks(), Block(kParityBlockBytes)),
-        parity(kStripesOfGroup * layout.shape.parity, Block(kParityBlockBytes)) {}
-  std::vector<Block> data, parity;
-  std::vector<bool> data_good, parity_good;
-};
+Digest BlockDigest(const Block& block, uint64_t index) { return DigestOf(std::span(block), index); }
 
-// The blocks of stripe `stripe`, data first, in the order of the code.
-std::vector<Block*> StripeOf(Group& group, const Layout& layout, uint64_t stripes, uint64_t stripe) {
-  std::vector<Block*> blocks;
-  for (int i = 0; i < layout.shape.data; ++i) blocks.push_back(&group.data[i * stripes + stripe]);
-  for (int i = 0; i < layout.shape.parity; ++i)
-    blocks.push_back(&group.parity[stripe * layout.shape.parity + i]);
-  return blocks;
-}
+// The blocks of one group: data in the order of the tar, and parity stripe by stripe.
+class Group {
+ public:
+  // `layout` must outlive it.
+  Group(const Layout& layout, ErasureCode code)
+      : layout_(layout),
+        code_(std::move(code)),
+        blocks_(layout.group_blocks() + kStripesOfGroup * layout.shape.parity, Block(kParityBlockBytes)) {}
+
+  Block& data(uint64_t i) { return blocks_[i]; }
+  Block& parity(uint64_t i) { return blocks_[layout_.group_blocks() + i]; }
+  uint64_t parity_blocks() const { return layout_.stripes(number_) * layout_.shape.parity; }
+  void MarkData(uint64_t i, bool good) { good_[i] = good; }
+  void MarkParity(uint64_t i, bool good) { good_[layout_.group_blocks() + i] = good; }
+
+  // Reads the tar's blocks; those beyond its end are zeros. All of them count as good, and no parity does.
+  // Continues after a block that cannot be read, and returns the first error.
+  Status Read(File& tar, uint64_t tar_bytes_there, uint64_t number) {
+    number_ = number;
+    good_.assign(blocks_.size(), false);
+    Status first;
+    for (uint64_t i = 0; i < layout_.group_blocks(); ++i) {
+      good_[i] = true;
+      std::ranges::fill(data(i), std::byte{0});
+      const uint64_t block = layout_.first_block(number) + i, begin = block * kParityBlockBytes;
+      if (i >= layout_.blocks(number) || begin >= tar_bytes_there) continue;
+      const uint64_t count = std::min(layout_.block_bytes(block), tar_bytes_there - begin);
+      const Status read = tar.ReadAt(begin, std::span(data(i)).first(count));
+      if (first.ok()) first = read;
+    }
+    return first;
+  }
+
+  // Computes the blocks that are not good. Returns how many of them are data. Errors: Corrupt if a stripe has
+  // too few good ones.
+  Result<uint64_t> Complete() {
+    const auto [data_blocks, parity_blocks] = layout_.shape;
+    const uint64_t stripes = layout_.stripes(number_);
+    uint64_t computed = 0;
+    for (uint64_t stripe = 0; stripe < stripes; ++stripe) {
+      const auto index = [&](int i) {
+        return i < data_blocks ? i * stripes + stripe
+                               : layout_.group_blocks() + stripe * parity_blocks + i - data_blocks;
+      };
+      std::vector<int> good, bad;
+      for (int i = 0; i < data_blocks + parity_blocks; ++i) (good_[index(i)] ? good : bad).push_back(i);
+      if (bad.empty()) continue;
+      if (good.size() < static_cast<size_t>(data_blocks))
+        return Corrupt("more is damaged than its parity repairs, near byte {}",
+                       (layout_.first_block(number_) + index(bad.front())) * kParityBlockBytes);
+      good.resize(data_blocks);
+      std::vector<const std::byte*> in;
+      for (const int source : good) in.push_back(blocks_[index(source)].data());
+      for (const int target : bad) {
+        SumFor(target, good).Compute(in, blocks_[index(target)].data(), kParityBlockBytes);
+        computed += target < data_blocks;
+      }
+    }
+    return computed;
+  }
+
+ private:
+  // Most stripes lack the same blocks as the one before.
+  const BlockSum& SumFor(int target, const std::vector<int>& sources) {
+    const auto known = sums_.find({target, sources});
+    if (known != sums_.end()) return known->second;
+    if (sums_.size() >= kMaxSums) sums_.clear();
+    return sums_.emplace(std::pair(target, sources), code_.Express(target, sources)).first->second;
+  }
+
+  static constexpr size_t kMaxSums = 1024;
+  const Layout& layout_;
+  const ErasureCode code_;
+  std::vector<Block> blocks_;
+  std::vector<bool> good_;
+  uint64_t number_ = 0;
+  std::map<std::pair<int, std::vector<int>>, BlockSum> sums_;
+};
 
 struct Header {
   Layout layout;
@@ -127,33 +190,39 @@ Result<Header> ReadHeader(FileSystem& fs, File& file) {
   return header;
 }
 
-// Reads the tar's blocks of a group; those beyond its end are zeros. Continues after a block that cannot be
-// read, and returns the first error.
-Status ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
-  Status first;
-  for (Block& block : group.data) std::ranges::fill(block, std::byte{0});
-  for (uint64_t i = 0; i < layout.blocks(number); ++i) {
-    const uint64_t block = layout.first_block(number) + i, begin = block * kParityBlockBytes;
-    if (begin >= tar_bytes_there) break;
-    const uint64_t count = std::min(layout.block_bytes(block), tar_bytes_there - begin);
-    const Status read = tar.ReadAt(begin, std::span(group.data[i]).first(count));
-    if (first.ok()) first = read;
-  }
-  return first;
-}
-
-void ComputeParity(const ErasureCode& code, const Layout& layout, uint64_t stripes, Group& group) {
-  std::vector<int> sources;
-  for (int i = 0; i < layout.shape.data; ++i) sources.push_back(i);
-  for (int p = 0; p < layout.shape.parity; ++p) {
-    const BlockSum sum = code.Express(layout.shape.data + p, sources);
-    for (uint64_t stripe = 0; stripe < stripes; ++stripe) {
-      const auto blocks = StripeOf(group, layout, stripes, stripe);
-      std::vector<const std::byte*> in;
-      for (int i = 0; i < layout.shape.data; ++i) in.push_back(blocks[i]->data());
-      sum.Compute(in, blocks[layout.shape.data + p]->data(), kParityBlockBytes);
+// Writes the tar's bytes to `out`, damaged blocks repaired. `there`: bytes of the tar that can be read.
+// Returns how many blocks were computed.
+Result<uint64_t> Repair(File& tar, uint64_t there, File& parity, const Header& header, ErasureCode code,
+                        TarFilesWriter& out) {
+  const Layout& layout = header.layout;
+  Group group(layout, std::move(code));
+  uint64_t repaired = 0, first_parity = 0;
+  for (uint64_t number = 0; number < layout.groups(); ++number) {
+    (void)group.Read(tar, there, number);  // what cannot be read has another digest than the header says
+    bool whole = true;
+    for (uint64_t i = 0; i < layout.blocks(number); ++i) {
+      const uint64_t block = layout.first_block(number) + i;
+      const bool good = BlockDigest(group.data(i), block) == header.data[block];
+      group.MarkData(i, good);
+      whole = whole && good;
     }
+    for (uint64_t i = 0; !whole && i < group.parity_blocks(); ++i) {
+      const uint64_t block = first_parity + i;
+      const Status read = parity.ReadAt(layout.header_bytes() + block * kParityBlockBytes, group.parity(i));
+      group.MarkParity(i, read.ok() && BlockDigest(group.parity(i), block) == header.parity[block]);
+    }
+    if (!whole) {
+      const Result<uint64_t> computed = group.Complete();
+      if (!computed.ok()) return computed.status().WithContext(tar.path());
+      repaired += *computed;
+    }
+    first_parity += group.parity_blocks();
+    for (uint64_t i = 0; i < layout.blocks(number); ++i)
+      CAIRN_RETURN_IF_ERROR(
+          out.Append(std::span(group.data(i)).first(layout.block_bytes(layout.first_block(number) + i))));
   }
+  CAIRN_RETURN_IF_ERROR(out.Finish());
+  return repaired;
 }
 
 }  // namespace
@@ -184,23 +253,22 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& tar, do
   CAIRN_ASSIGN_OR_RETURN(header.layout.shape, ShapeFor(fraction));
   CAIRN_ASSIGN_OR_RETURN(header.layout.tar_bytes, StatTar(fs, place));
   const Layout& layout = header.layout;
-  CAIRN_ASSIGN_OR_RETURN(const ErasureCode code, ErasureCode::Make(layout.shape.data, layout.shape.parity));
+  CAIRN_ASSIGN_OR_RETURN(ErasureCode code, ErasureCode::Make(layout.shape.data, layout.shape.parity));
   CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   CAIRN_ASSIGN_OR_RETURN(const auto out, fs.Create(partial));
   const auto write = [&]() -> Status {
-    Group group(layout);
-    uint64_t parity_block = 0;
+    Group group(layout, std::move(code));
+    uint64_t block = 0;
     for (uint64_t number = 0; number < layout.groups(); ++number) {
-      const uint64_t stripes = layout.stripes(number);
-      CAIRN_RETURN_IF_ERROR(ReadGroup(*source, layout.tar_bytes, layout, number, group));
-      ComputeParity(code, layout, stripes, group);
+      CAIRN_RETURN_IF_ERROR(group.Read(*source, layout.tar_bytes, number));
+      CAIRN_RETURN_IF_ERROR(group.Complete().status());
       for (uint64_t i = 0; i < layout.blocks(number); ++i)
-        header.data.push_back(DigestOf(std::span(group.data[i]), layout.first_block(number) + i));
-      for (uint64_t i = 0; i < stripes * layout.shape.parity; ++i, ++parity_block) {
-        header.parity.push_back(DigestOf(std::span(group.parity[i]), parity_block));
+        header.data.push_back(BlockDigest(group.data(i), layout.first_block(number) + i));
+      for (uint64_t i = 0; i < group.parity_blocks(); ++i, ++block) {
+        header.parity.push_back(BlockDigest(group.parity(i), block));
         CAIRN_RETURN_IF_ERROR(
-            out->WriteAt(layout.header_bytes() + parity_block * kParityBlockBytes, group.parity[i]));
+            out->WriteAt(layout.header_bytes() + block * kParityBlockBytes, group.parity(i)));
       }
     }
     const std::string text = EncodeHeader(header);
@@ -217,96 +285,6 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& tar, do
   return ArchivedParity{path.filename(), layout.file_bytes()};
 }
 
-namespace {
-
-// Repairs a tar group by group into `out`.
-class Repairer {
- public:
-  Repairer(File& tar, uint64_t tar_bytes, File& parity, Header header, ErasureCode code)
-      : tar_(tar),
-        tar_bytes_(tar_bytes),
-        parity_(parity),
-        header_(std::move(header)),
-        code_(std::move(code)),
-        group_(header_.layout) {}
-
-  Status Run(TarFilesWriter& out) {
-    const Layout& layout = header_.layout;
-    for (uint64_t number = 0; number < layout.groups(); ++number) {
-      CAIRN_RETURN_IF_ERROR(RepairGroup(number));
-      for (uint64_t i = 0; i < layout.blocks(number); ++i)
-        CAIRN_RETURN_IF_ERROR(
-            out.Append(std::span(group_.data[i]).first(layout.block_bytes(layout.first_block(number) + i))));
-    }
-    return out.Finish();
-  }
-  uint64_t repaired_blocks() const { return repaired_blocks_; }
-
- private:
-  Status RepairGroup(uint64_t number) {
-    const Layout& layout = header_.layout;
-    const uint64_t stripes = layout.stripes(number);
-    // A block that cannot be read is repaired like a damaged one: its digest differs from the header's.
-    (void)ReadGroup(tar_, tar_bytes_, layout, number, group_);
-    group_.data_good.assign(layout.group_blocks(), true);
-    bool whole = true;
-    for (uint64_t i = 0; i < layout.blocks(number); ++i) {
-      const uint64_t block = layout.first_block(number) + i;
-      group_.data_good[i] = DigestOf(std::span(group_.data[i]), block) == header_.data[block];
-      whole = whole && group_.data_good[i];
-    }
-    if (whole) return OkStatus();
-    const uint64_t first = number * kStripesOfGroup * layout.shape.parity;
-    group_.parity_good.assign(group_.parity.size(), false);
-    for (uint64_t i = 0; i < stripes * layout.shape.parity; ++i) {
-      const Status read =
-          parity_.ReadAt(layout.header_bytes() + (first + i) * kParityBlockBytes, group_.parity[i]);
-      group_.parity_good[i] =
-          read.ok() && DigestOf(std::span(group_.parity[i]), first + i) == header_.parity[first + i];
-    }
-    for (uint64_t stripe = 0; stripe < stripes; ++stripe)
-      CAIRN_RETURN_IF_ERROR(RepairStripe(number, stripes, stripe));
-    return OkStatus();
-  }
-
-  Status RepairStripe(uint64_t number, uint64_t stripes, uint64_t stripe) {
-    const Layout& layout = header_.layout;
-    const auto blocks = StripeOf(group_, layout, stripes, stripe);
-    std::vector<int> good, bad;
-    for (int i = 0; i < layout.shape.data + layout.shape.parity; ++i) {
-      const bool is_good = i < layout.shape.data
-                               ? group_.data_good[i * stripes + stripe]
-                               : group_.parity_good[stripe * layout.shape.parity + i - layout.shape.data];
-      if (is_good)
-        good.push_back(i);
-      else if (i < layout.shape.data)
-        bad.push_back(i);
-    }
-    if (bad.empty()) return OkStatus();
-    if (static_cast<int>(good.size()) < layout.shape.data)
-      return Corrupt("{}: more is damaged than its parity repairs, near byte {}", tar_.path(),
-                     (layout.first_block(number) + bad.front() * stripes + stripe) * kParityBlockBytes);
-    good.resize(layout.shape.data);
-    for (const int target : bad) {
-      std::vector<const std::byte*> in;
-      for (const int source : good) in.push_back(blocks[source]->data());
-      code_.Express(target, good).Compute(in, blocks[target]->data(), kParityBlockBytes);
-      ++repaired_blocks_;
-    }
-    return OkStatus();
-  }
-
-  File& tar_;
-  const uint64_t tar_bytes_;
-  File& parity_;
-  const Header header_;
-  const ErasureCode code_;
-  Group group_;
-  uint64_t repaired_blocks_ = 0;
-};
-
-}  // namespace
-
 Result<double> ReadParityShare(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
   CAIRN_ASSIGN_OR_RETURN(const Header header, ReadHeader(fs, *file));
@@ -317,7 +295,7 @@ Result<double> ReadParityShare(FileSystem& fs, const std::string& path) {
 Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
   const std::string path = place.file + std::string(kParitySuffix);
   CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
-  CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(fs, *parity));
+  CAIRN_ASSIGN_OR_RETURN(const Header header, ReadHeader(fs, *parity));
   const uint64_t bytes = header.layout.tar_bytes;
   uint64_t there = bytes;  // of pieces: unreadable parts are repaired, too
   if (place.pieces.empty()) {
@@ -329,16 +307,13 @@ Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace
   CAIRN_ASSIGN_OR_RETURN(ErasureCode code,
                          ErasureCode::Make(header.layout.shape.data, header.layout.shape.parity));
   WriteRing ring(fs);
-  Repairer repairer(*source, there, *parity, std::move(header), std::move(code));
-  const Status status = [&] {
+  const Result<uint64_t> repaired = [&] {
     TarFilesWriter out(fs, ring, target, bytes);
-    return repairer.Run(out);
+    return Repair(*source, there, *parity, header, std::move(code), out);
   }();
-  if (!status.ok()) {
+  if (!repaired.ok())
     for (const std::string& file : FilesOf(target)) (void)fs.RemoveFile(file);
-    return status;
-  }
-  return repairer.repaired_blocks();
+  return repaired;
 }
 
 }  // namespace cairn

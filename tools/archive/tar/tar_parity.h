@@ -13,9 +13,7 @@
 // Digests are XXH3-128 (ckpt/base/digest.h). Blocks beyond the end of the tar count as zeros.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "ckpt/codec/erasure.h"
 #include "ckpt/io/file_system.h"

@@ -96,11 +96,6 @@ Result<std::string> HeaderOf(const TarWriter::Header& header, uint64_t bytes, bo
   return std::move(sink.text);
 }
 
-// A step's file needs only its time.
-TarWriter::Header PlainHeader(const std::string& name, int64_t modified_unix_seconds) {
-  return {.name = name, .facts = {.modified_unix_seconds = modified_unix_seconds}};
-}
-
 }  // namespace
 
 uint64_t TarEntryBytes(uint64_t bytes) { return kHeadersBytes + TarBlocksBytes(bytes); }
@@ -156,7 +151,7 @@ Status TarWriter::BeginUpTo(Header header, uint64_t bytes) {
 }
 
 Status TarWriter::Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
-  return Begin(PlainHeader(name, modified_unix_seconds), bytes);
+  return Begin({.name = name, .facts = {.modified_unix_seconds = modified_unix_seconds}}, bytes);
 }
 
 Status TarWriter::Write(std::span<const std::byte> bytes) {

@@ -58,11 +58,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
 }
 
 Status PrepareStore(const Store& store) {
-  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
-  std::vector<std::string> notes;
-  CAIRN_RETURN_IF_ERROR(CleanStore(store, &notes));
-  for (const std::string& note : notes) PrintProblem("note: " + note);
-  return OkStatus();
+  return PrepareStore(store, [](const std::string& note) { PrintProblem("note: " + note); });
 }
 
 ExitCode ArchiveExitCode(const Status& status) {

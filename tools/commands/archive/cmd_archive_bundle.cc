@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "tools/archive/store/ledger.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -47,7 +46,6 @@ Result<int> RunBundle(const BundleOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const auto problems,
                          MakeBundlesBy(fs, policy, /*all=*/true, PrintedBundling(options.json)));
   for (const std::string& problem : problems) PrintProblem(problem);
-  if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok()) (void)ledger->Sync();
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 

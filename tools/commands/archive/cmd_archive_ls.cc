@@ -1,4 +1,4 @@
-// A store is listed without reading a tar: from the ledger, or from the sidecars if there is none.
+// A store is listed without reading a tar.
 
 #include <algorithm>
 
@@ -8,7 +8,6 @@
 #include "tools/archive/store/rebuild.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/cli/output.h"
-#include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/archive/archive_verbs.h"
@@ -24,7 +23,7 @@ struct LsOptions {
   bool json = false;
 };
 
-ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on_tape) {
+ordered_json ToJson(const CheckedMember& entry, const std::string& state, bool on_tape) {
   const ArchiveMember& m = entry.member;
   ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
                        {"state", state}, {"tar", m.tar},   {"bytes", m.bytes}};
@@ -62,15 +61,15 @@ Result<int> RunArchiveLs(const LsOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(problems, RebuildSidecars(store));
   }
   for (const std::string& problem : problems) PrintProblem(problem);
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members, ListByLedger(store, options.rebuild));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<CheckedMember> members, ListChecked(store));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<SeenSource> waiting, WaitingSources(store));
   ordered_json list = ordered_json::array();
   MemberTitles titles;
-  for (const LedgerMember& entry : members) titles.Add(entry.member);
+  for (const CheckedMember& entry : members) titles.Add(entry.member);
   std::vector<std::string> columns{"member", "form", "state", "tokens", "size", "verified", "tar"};
   if (titles.ambiguous()) columns.emplace_back("source");
   TextTable table(columns);
-  for (const LedgerMember& entry : members) {
+  for (const CheckedMember& entry : members) {
     const ArchiveMember& m = entry.member;
     const std::string state = StateText(store.fs(), entry);
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
@@ -111,8 +110,7 @@ void AddArchiveLs(CLI::App& archive, Verb& verb) {
                                 options, RunArchiveLs);
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
-  ls->add_flag("--rebuild", options->rebuild,
-               "rebuild the ledger from the store alone, and lost sidecars from their tars");
+  ls->add_flag("--rebuild", options->rebuild, "rebuild lost sidecars from their tars");
   ls->footer(HelpFooter("cairn archive ls /tape/me/store"));
 }
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 
 #include "tools/archive/policy/policy_report.h"
@@ -57,8 +56,7 @@ void PrintShare(const RunReport& report, bool json) {
 }
 
 void CallFailureHook(const Policy& policy, const RunReport& report) {
-  if (const int hook = RunFailureHook(policy, report); hook != 0)
-    PrintProblem(fmt::format("on_failure ended with status {}", hook));
+  if (const Status hook = RunFailureHook(policy, report); !hook.ok()) PrintProblem(hook.message());
 }
 
 Result<int> PrintReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {

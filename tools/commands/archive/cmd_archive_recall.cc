@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "tools/commands/archive/archive_verbs.h"
 

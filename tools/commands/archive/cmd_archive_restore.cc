@@ -1,15 +1,12 @@
 // The files that are needed come back from tape before they are read: a read of a file on tape may wait for
 // ever.
 
-#include <algorithm>
-
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/restore_part.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/output.h"
-#include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/commands/archive/archive_verbs.h"
@@ -85,11 +82,9 @@ Result<int> RunRestore(const ArchiveRestoreOptions& options) {
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);
     Progress progress("restoring " + MemberText(member), 2 * member.bytes);
-    RestoreOptions restore;
-    if (options.no_same_owner) restore.same_owner = false;
     return RestoreTar(
         {name.store, member.tar}, options.destination, [&](uint64_t done) { progress.Update(done); },
-        restore);
+        !options.no_same_owner && ::geteuid() == 0);
   }();
   if (!status.ok()) {
     PrintProblem(status.message());

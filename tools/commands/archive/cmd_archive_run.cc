@@ -16,6 +16,7 @@
 #include "tools/archive/tar/tar_writer.h"
 #include "tools/check/verified_successor.h"
 #include "tools/cli/dry_run.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/archive/archive_verbs.h"
@@ -221,11 +222,8 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
          [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
          "write blocks beside each tar that can repair this share of damage, like 3%")
       ->option_text("PERCENT");
-  run->add_option(
-         "--max-tar-size", options->max_tar_bytes,
-         "continue a larger tar in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->option_text("SIZE")
+  AddSize(*run, "--max-tar-size", options->max_tar_bytes,
+          "continue a larger tar in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
       ->excludes(policy);
   run->add_option("--links", options->links,
                   "links that lead out of a tree: refuse them (the default), keep them as links without "

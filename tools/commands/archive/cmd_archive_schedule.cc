@@ -1,6 +1,6 @@
 // Arguments become absolute paths. The policy is read first, because a schedule of a broken policy is
-// useless; only an uninstall must work without it. Then the text is printed, or a plan (schedule_install.h)
-// is shown or done, step by step, so that a failure half-way shows which steps were done.
+// useless; only an uninstall must work without it. Then the text is printed, or changes (schedule_install.h)
+// are shown or made.
 
 #include <unistd.h>
 
@@ -61,21 +61,6 @@ void PrintTexts(const ScheduleOptions& o, Scheduler scheduler) {
   if (scheduler == Scheduler::kCron) fmt::print("{}", CrontabLine(o));
 }
 
-// Each step is printed as it is done, so that a failure half-way shows the steps before it.
-Status Do(const SchedulePlan& plan, const ScheduleArguments& arguments, ordered_json& facts) {
-  for (const ScheduleStep& step : plan.steps) {
-    std::string added;
-    if (!arguments.dry_run) {
-      CAIRN_ASSIGN_OR_RETURN(added, step.act());
-    }
-    facts["steps"].push_back({{"step", step.would}, {"done", !arguments.dry_run}, {"result", added}});
-    if (!arguments.json)
-      fmt::print("{}{}{}\n", arguments.dry_run ? "would " + step.would : step.done, added.empty() ? "" : ": ",
-                 added);
-  }
-  return OkStatus();
-}
-
 Result<int> RunSchedule(const ScheduleArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const ScheduleOptions o, Complete(arguments));
   const Scheduler scheduler = arguments.scheduler();
@@ -87,19 +72,27 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
     PrintTexts(o, scheduler);
     return kExitDone;
   }
-  CAIRN_ASSIGN_OR_RETURN(const SchedulePlan plan,
-                         arguments.install ? PlanInstall(scheduler, o) : PlanUninstall(scheduler, o));
   ordered_json facts = {{"name", ChainName(o)},           {"policy", o.policy},
                         {"scheduler", Name(scheduler)},   {"dry_run", arguments.dry_run},
-                        {"steps", ordered_json::array()}, {"notes", plan.notes}};
-  CAIRN_RETURN_IF_ERROR(Do(plan, arguments, facts));
+                        {"steps", ordered_json::array()}, {"notes", ordered_json::array()}};
+  // Each change is printed as it is made, so that a failure half-way shows those before it.
+  const auto changed = [&](const ScheduleChange& change) {
+    facts["steps"].push_back(
+        {{"step", change.would}, {"done", !arguments.dry_run}, {"result", change.result}});
+    if (!arguments.json)
+      fmt::print("{}{}{}\n", arguments.dry_run ? "would " + change.would : change.done,
+                 change.result.empty() ? "" : ": ", change.result);
+  };
+  const auto note = [&](const std::string& line) { facts["notes"].push_back(line); };
+  CAIRN_RETURN_IF_ERROR((arguments.install ? InstallSchedule : UninstallSchedule)(
+      scheduler, o, {arguments.dry_run, changed, note}));
   if (arguments.json) {
     PrintJson(facts);
     return kExitDone;
   }
-  if (plan.steps.empty())
+  if (facts["steps"].empty())
     fmt::print("nothing to remove: {} has nothing of {}\n", Name(scheduler), ChainName(o));
-  for (const std::string& note : plan.notes) fmt::print("{}\n", note);
+  for (const ordered_json& line : facts["notes"]) fmt::print("{}\n", line.get<std::string>());
   return kExitDone;
 }
 

@@ -6,7 +6,6 @@
 
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/ledger.h"
-#include "tools/archive/store/store_member.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
@@ -48,13 +47,13 @@ Result<std::vector<ArchiveMember>> ChooseByBudget(const VerifyOptions& options, 
                                                : ParseSize(options.per_night);
   if (!fraction) return InvalidArgument("--sample '{}' is not a share; write 2%", options.sample);
   if (!bytes) return InvalidArgument("--per-night '{}' is not a size; write 200GB", options.per_night);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(store, false));
-  std::erase_if(all, [&](const LedgerMember& entry) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<CheckedMember> all, ListChecked(store));
+  std::erase_if(all, [&](const CheckedMember& entry) {
     return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
   });
   std::vector<ArchiveMember> chosen;
-  for (const LedgerMember& entry : ChooseToScrub(std::move(all), *fraction, static_cast<uint64_t>(*bytes)))
-    chosen.push_back(*std::ranges::find(members, entry.member.tar, &ArchiveMember::tar));
+  for (const CheckedMember& entry : ChooseToScrub(std::move(all), *fraction, static_cast<uint64_t>(*bytes)))
+    chosen.push_back(entry.member);
   return chosen;
 }
 
@@ -128,7 +127,6 @@ Result<int> RunArchiveVerify(const VerifyOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(options, name, commands));
   CAIRN_RETURN_IF_ERROR(TryRecall(FilesOf(name.store, plan.members), commands).status());
   Result<Ledger> ledger = Ledger::Open(name.store);  // fails for a read-only store
-  if (ledger.ok()) (void)ledger->Sync();
   int code = kExitDone;
   ordered_json list = ordered_json::array();
   for (ArchiveMember& m : plan.members) {
@@ -140,11 +138,9 @@ Result<int> RunArchiveVerify(const VerifyOptions& options) {
       code = kExitCheckFailed;
     else if (!report.good() && code == kExitDone)
       code = kExitTrouble;
-    if (ledger.ok() && m.record && (report.trouble.ok() || !report.problems.empty())) {
-      (void)ledger->Sync();
+    if (ledger.ok() && m.record && (report.trouble.ok() || !report.problems.empty()))
       (void)ledger->SetScrub(
-          m.tar, {std::time(nullptr), report.problems.empty() ? "" : ToString(report.problems.front())});
-    }
+          *m.record, {std::time(nullptr), report.problems.empty() ? "" : ToString(report.problems.front())});
     list.push_back({{"run", m.run},
                     {"step", m.step},
                     {"tar", m.tar},

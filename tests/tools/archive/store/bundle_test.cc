@@ -254,24 +254,21 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
   }
 }
 
-TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
-  const auto listed = [&] {
-    auto ledger = Ledger::Open(store_);
-    EXPECT_TRUE(ledger->Sync().ok());
-    return ledger->Members().value();
-  };
+TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
+  const auto listed = [&] { return ListChecked(store_).value(); };
   EXPECT_EQ(listed().size(), 3u);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   ASSERT_EQ(listed().size(), 3u);
-  for (const LedgerMember& entry : listed()) {
+  for (const CheckedMember& entry : listed()) {
     EXPECT_EQ(entry.member.file(), OnlyBundle());
     EXPECT_EQ(entry.member.state, MemberState::kVerified);
   }
-  const std::string kept = listed()[0].member.tar, dropped = listed()[2].member.tar;
-  ASSERT_TRUE(Ledger::Open(store_)->SetScrub(kept, {77, "a bit"}).ok());
+  const std::string dropped = listed()[2].member.tar;
+  const int64_t now = std::time(nullptr);
+  ASSERT_TRUE(Ledger::Open(store_)->SetScrub(*listed()[0].member.record, {now, "a bit"}).ok());
   ASSERT_TRUE(DropFromBundle(store_, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
-  EXPECT_EQ(listed()[0].scrub.unix_seconds, 77);
+  EXPECT_EQ(listed()[0].scrub.unix_seconds, now);
   const std::string bundle = store_.Path(OnlyBundle());  // changed: what was seen of it says nothing now
   stdfs::last_write_time(bundle, stdfs::last_write_time(bundle) + std::chrono::hours(1));
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 0);

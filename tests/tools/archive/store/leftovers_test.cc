@@ -84,7 +84,7 @@ TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   others.insert(others.end(), {".staging-0a0a0a0a", "gpt-step-00000050.9f8e7d6c.tar.partial"});
   std::ranges::sort(others);
   std::vector<std::string> notes, expected;
-  ASSERT_TRUE(CleanStore({fs, dir.path()}, &notes).ok());
+  ASSERT_TRUE(CleanStore({fs, dir.path()}, [&](const auto& note) { notes.push_back(note); }).ok());
   EXPECT_EQ(fs.List(dir.path()).value(), others);
   for (const std::string& name : others)
     expected.push_back(dir / name + " is left alone: Cairn did not make it");

@@ -243,13 +243,13 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   EXPECT_GT(Paths().size(), 1u);
 }
 
-TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
+TEST_F(TarPiecesTest, IsNeverBundledAndAListFollowsEveryFile) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
   EXPECT_TRUE(PlanBundles(*ListStore(store_), {large, large, large}, true, [](const auto&) {
                 return false;
               }).bundles.empty());
-  const auto state = [&] { return ListByLedger(store_, false)->at(0).member.state; };
+  const auto state = [&] { return ListChecked(store_)->at(0).member.state; };
   EXPECT_EQ(state(), MemberState::kVerified);
   const std::string last = Paths().back();
   stdfs::rename(last, dir_ / "aside");
