@@ -11,7 +11,6 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "ckpt/io/file_facts.h"
 #include "tools/process/child.h"
 #include "tools/process/shell_word.h"
 
@@ -53,11 +52,14 @@ bool NaturallyLess(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-bool LooksLikeStub(const FileFacts& facts) {
-  return facts.bytes >= kMinStubBytes && facts.allocated_bytes < facts.bytes / kStubShare;
+bool LooksLikeStub(const FileInfo& info) {
+  return info.bytes >= kMinStubBytes && info.allocated_bytes < info.bytes / kStubShare;
 }
 
-bool IsStub(const std::string& path) { return LooksLikeStub(FactsOf(path)); }
+bool IsStub(const std::string& path) {
+  const auto info = FileSystem::Posix().Stat(path);
+  return info.ok() && LooksLikeStub(*info);
+}
 
 Status NeedsRecall(const std::string& path) {
   return IoError(
