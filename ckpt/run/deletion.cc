@@ -157,7 +157,6 @@ class StepCheck {
     return InvalidArgument("{}: {} uses its shards; it stays", directory_, holder);
   }
 
- private:
   FileSystem& fs_;
   const StepDeletion& d_;
   const std::string directory_;
@@ -233,28 +232,6 @@ Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_d
 
 // ---- Deletion ----
 
-std::string_view Name(DeletionRefusal refusal) {
-  switch (refusal) {
-    case DeletionRefusal::kLink:
-      return "link";
-    case DeletionRefusal::kMount:
-      return "mount";
-    case DeletionRefusal::kIdentity:
-      return "identity";
-    case DeletionRefusal::kForeign:
-      return "foreign";
-    case DeletionRefusal::kNewest:
-      return "newest";
-    case DeletionRefusal::kHeld:
-      return "held";
-    case DeletionRefusal::kAlive:
-      return "alive";
-    case DeletionRefusal::kProof:
-      return "proof";
-  }
-  return "";
-}
-
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& d,
                                             const DeletionProof& proof) {
   return StepCheck(fs, d).Refuses(proof);
@@ -284,8 +261,7 @@ std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& 
 // Directories are removed only if they are empty by then: files that came meanwhile stay, and the name says
 // why.
 Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
-  const size_t slash = d.directory.rfind('/');
-  const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));
+  const std::string parent = ParentDir(d.directory);
   CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, parent));
   if (std::optional<RefusedDeletion> refused = WhyNotDelete(fs, d, proof)) return std::move(refused->status);
   const std::string aside = d.directory + std::string(kTreeDeletingSuffix);

@@ -57,7 +57,6 @@ class DeletionLock {
 };
 
 enum class DeletionRefusal { kLink, kMount, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
-std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
 
 // A line of the table, and the message.
 struct RefusedDeletion {
