@@ -116,6 +116,15 @@ uint64_t FlatIndex(const Box& box, const Dims& point) {
   return index;
 }
 
+Box ElementAt(const Box& box, uint64_t index) {
+  Box element{box.offset, Dims::Filled(box.rank(), 1)};
+  for (int d = box.rank() - 1; d >= 0; --d) {
+    element.offset[d] += index % box.extent[d];
+    index /= box.extent[d];
+  }
+  return element;
+}
+
 void ForEachRun(const Box& common, const Box& source, const Box& target,
                 const std::function<void(uint64_t, uint64_t, uint64_t)>& visit) {
   // Dimensions from `inner` on are covered whole in both, so that one run spans them and a range of the one

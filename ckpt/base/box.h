@@ -53,7 +53,7 @@ class Dims {
 // "[2, 3]"
 std::string ToString(const Dims& dims);
 
-// Product of `dims` times `element_size`, or nothing where it exceeds 2^63 - 1.
+// Product of `dims` times `element_size`; nullopt if it exceeds 2^63 - 1.
 std::optional<uint64_t> CheckedBytes(const Dims& dims, uint64_t element_size);
 
 struct Box {
@@ -72,7 +72,7 @@ std::string ToString(const Box& box);
 // True if `inner` lies inside `outer`, same rank. An empty box lies inside where its offset does.
 bool Contains(const Box& outer, const Box& inner);
 
-// The common part, or nothing where it is empty. Requires equal ranks.
+// The common part; nullopt if it is empty. Requires equal ranks.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 
 // The same box of the transpose of a matrix.
@@ -104,5 +104,7 @@ void ForEachRun(const Box& common, const Box& source, const Box& target,
 
 // Row-major index of `point` (tensor coordinates) in `box`.
 uint64_t FlatIndex(const Box& box, const Dims& point);
+// The box of the one element at `index` of the row-major order of `box`.
+Box ElementAt(const Box& box, uint64_t index);
 
 }  // namespace cairn

@@ -10,8 +10,9 @@
 
 namespace cairn {
 
-// Two boxes that have an element in common, by their places in `boxes`, or nothing. Boxes are swept in order
-// of their first dimension, so that only those that share rows are compared. Requires equal ranks.
+// Two boxes that have an element in common, by their places in `boxes`; nullopt if there are none. Boxes are
+// swept in order of their first dimension, so that only those that share rows are compared. Requires equal
+// ranks.
 std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
 
 }  // namespace cairn

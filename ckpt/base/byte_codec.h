@@ -1,4 +1,4 @@
-// Little-endian fields one after another: what binary tables of ckpt are made of. FORMAT.md,
+// Little-endian fields one after another: binary tables of ckpt consist of them. FORMAT.md,
 // "Conventions".
 #pragma once
 
@@ -41,8 +41,8 @@ class ByteWriter {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer where
-  // that cannot be. Ends the life of the last window.
+  // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer if
+  // there are no more. Ends the life of the last window.
   virtual std::string_view More(std::string_view rest, uint64_t need) = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstring>
 #include <new>
 
@@ -20,12 +21,6 @@ Digest Canonical(XXH128_hash_t hash) {
   Digest digest;
   std::memcpy(digest.data(), canonical.digest, digest.size());
   return digest;
-}
-
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
 }
 
 }  // namespace
@@ -42,11 +37,11 @@ bool IsHex(std::string_view text) {
 
 std::optional<Digest> ParseHex(std::string_view hex) {
   Digest digest;
-  if (hex.size() != 2 * digest.size()) return std::nullopt;
+  if (hex.size() != 2 * digest.size() || !IsHex(hex)) return std::nullopt;
   for (size_t i = 0; i < digest.size(); ++i) {
-    const int high = HexValue(hex[2 * i]), low = HexValue(hex[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest[i] = static_cast<std::byte>(high * 16 + low);
+    uint8_t byte = 0;
+    std::from_chars(hex.data() + 2 * i, hex.data() + 2 * i + 2, byte, 16);
+    digest[i] = std::byte{byte};
   }
   return digest;
 }

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// What two ranges have in common; where they do not meet, an empty range that begins in the later one.
+// The common part of two ranges; if they do not meet, an empty range that begins in the later one.
 inline FlatRange Overlap(FlatRange a, FlatRange b) {
   const uint64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};

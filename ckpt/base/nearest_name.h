@@ -1,4 +1,4 @@
-// What somebody may have meant who wrote a name that is not known: "did you mean 'every'?"
+// The known name that an unknown one may stand for: "did you mean 'every'?"
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// How far two words are apart: the number of letters to change, add or drop.
+// The number of letters to change, add or drop between two words.
 inline size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);  // distances of a's first i letters to each prefix of b
   std::iota(row.begin(), row.end(), size_t{0});
@@ -25,7 +25,7 @@ inline size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The first of the nearest `names`, where it is near enough to be meant: at most two letters away, or a third
+// The first of the nearest `names`, if it is near enough to be meant: at most two letters away, or a third
 // of a longer word. Empty: none is.
 inline std::string NearestName(const std::vector<std::string>& names, std::string_view given) {
   const auto distance = [&](const std::string& name) { return EditDistance(name, given); };

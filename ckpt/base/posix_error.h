@@ -13,11 +13,11 @@ namespace cairn {
 // that fits, with what to do if there is something to do.
 Status PosixError(std::string_view what, const std::string& path, int error);
 
-// Whether the system refused something (too many open files, no permission, no memory): that says nothing of
-// the bytes that were to be read.
+// True if the system refused something (too many open files, no permission, no memory): that says nothing
+// about the bytes that were to be read.
 bool IsRefusal(const Status& status);
 
-// What a status of PosixError says. nullopt if it is not one, or its path is not absolute. `reason` is the
+// The parts of a status of PosixError. nullopt if it is not one, or its path is not absolute. `reason` is the
 // text of errno, with what to do.
 struct PosixFailure {
   int error = 0;
@@ -26,7 +26,8 @@ struct PosixFailure {
 };
 std::optional<PosixFailure> ParsePosixError(const Status& status);
 
-// What a transfer of `bytes` at `offset` that ended early means. `error`: errno, or 0 at the end of the file.
+// The status of a transfer of `bytes` at `offset` that ended early. `error`: errno, or 0 at the end of the
+// file.
 Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Memory as the kernel counts it, from /proc; 0 where it does not say.
+// Memory as the kernel counts it, from /proc; 0 if it does not say.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace cairn {
 uint64_t ResidentMemoryBytes();
 uint64_t PeakMemoryBytes();
 
-// What all processes together can still have without swapping.
+// Memory that all processes together can still have without swapping.
 uint64_t AvailableMemoryBytes();
 
 }  // namespace cairn

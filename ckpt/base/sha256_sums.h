@@ -23,7 +23,7 @@ std::string Sha256Line(std::string_view digest, std::string_view name);
 // Errors: Corrupt naming the first line that is not what sha256sum writes.
 Result<std::vector<Sha256Sum>> ParseSha256Sums(std::string_view text);
 
-// What the list makes of a name that needs it, and back.
+// A name as the list escapes it, and back.
 std::string EscapeForSums(std::string_view name);
 std::string UnescapeFromSums(std::string_view text);
 

@@ -44,10 +44,11 @@ void RunOnThreads(int threads, const Work& work) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-// What an exception of the standard library says to a user: of memory, of threads, else its own words.
+// The message of an exception of the standard library for a user: about memory or threads, else its own
+// words.
 std::string TextOf(const std::exception& error);
 
-// What `work` returns, or the exception that it threw as a Status: no exception may leave a thread.
+// The result of `work`, or the exception that it threw as a Status: no exception may leave a thread.
 template <typename Work>
 Status Caught(const Work& work) {
   try {

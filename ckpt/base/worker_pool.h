@@ -1,7 +1,7 @@
-// Threads that do tasks in the order in which they are given. The first error ends the work: what has not
-// begun by then is dropped.
+// Threads that do tasks in the order in which they are given. The first error ends the work: tasks that
+// have not begun by then are dropped.
 //
-// Where the system gives no thread (ulimit -u, memory), Push() does the task itself.
+// If the system gives no thread (ulimit -u, memory), Push() does the task itself.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // At least 1, and at most what was asked for.
+  // At least 1, and at most as many as were asked for.
   size_t workers() const { return workers_; }
 
   // Waits for room. The first error so far; the task is dropped then.

@@ -1,23 +1,15 @@
 #include "ckpt/codec/codec_policy.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/codec/plane_codec.h"
 
 namespace cairn {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-}  // namespace
 
 CodecSpeed& CodecSpeed::operator+=(const CodecSpeed& other) {
   bytes += other.bytes;
@@ -39,16 +31,16 @@ CodecSpeed MeasureCodec(std::span<const std::byte> bytes, size_t element_bytes) 
   for (size_t at = 0; at < bytes.size(); at += kMaxCodecChunkBytes) {
     const auto chunk = bytes.subspan(at, std::min(kMaxCodecChunkBytes, bytes.size() - at));
     const std::span back(decoded.data(), chunk.size());
-    const auto encode_start = Clock::now();
+    const Stopwatch encoding;
     const auto stored = encoder.Encode(chunk, element_bytes);
-    const double encode_seconds = SecondsSince(encode_start);
-    const auto decode_start = Clock::now();
+    const double encode_seconds = encoding.Seconds();
+    const Stopwatch decoding;
     bool good = true;
     if (stored.empty())
       std::memcpy(back.data(), chunk.data(), chunk.size());
     else
       good = decoder.Decode(stored, element_bytes, back).ok();
-    const double decode_seconds = SecondsSince(decode_start);
+    const double decode_seconds = decoding.Seconds();
     if (!good || std::memcmp(back.data(), chunk.data(), chunk.size()) != 0) {
       std::fprintf(stderr, "the codec lost a chunk of %zu bytes\n", chunk.size());
       std::abort();

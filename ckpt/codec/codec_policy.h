@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// What the codec did with some bytes, on one thread.
+// Sizes and times of the codec for some bytes, on one thread.
 struct CodecSpeed {
   uint64_t bytes = 0;
   uint64_t stored_bytes = 0;  // chunks that do not pay count as they are
@@ -16,14 +16,14 @@ struct CodecSpeed {
   CodecSpeed& operator+=(const CodecSpeed& other);
 };
 
-// Encodes and decodes `bytes` in chunks, each timed by itself. Aborts where a chunk does not come back as it
+// Encodes and decodes `bytes` in chunks, each timed by itself. Aborts if a chunk does not come back as it
 // was, so that no figure stands for wrong bytes.
 CodecSpeed MeasureCodec(std::span<const std::byte> bytes, size_t element_bytes);
 
 // A gain of less counts as none: it is within the error of the measurement and costs processor time.
 inline constexpr double kLeastGain = 1.05;
 
-// True where a flush takes less time compressed: while threads encode, the disk writes what is encoded, so
+// True if a flush takes less time compressed: while threads encode, the disk writes what is encoded, so
 // the slower of the two sets the pace. `disk_bytes_per_second` is what the disk takes of uncompressed bytes,
 // `threads` those that encode. Gains below kLeastGain count as none.
 bool CompressionPays(double disk_bytes_per_second, const CodecSpeed& sample, int threads);

@@ -1,4 +1,4 @@
-// A value is infinite or NaN where all bits of its exponent are set. Blocks are so small that their counts
+// A value is infinite or NaN if all bits of its exponent are set. Blocks are so small that their counts
 // fit into an integer of the elements' own width: the compiler then counts in whole vectors.
 #include "ckpt/codec/nonfinite.h"
 

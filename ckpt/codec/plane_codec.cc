@@ -35,7 +35,7 @@ struct Outlook {
 };
 
 // The entropy of what the sample was drawn from: a sample's own is too low by about half a bit of information
-// for each value seen (Miller and Madow), which matters where a chunk is small.
+// for each value seen (Miller and Madow), which matters if a chunk is small.
 double BitsPerByte(const std::array<uint32_t, 256>& counts, size_t total) {
   double bits = -0.5 / std::numbers::ln2;
   for (const uint32_t count : counts)

@@ -31,7 +31,7 @@ class PlaneEncoder {
   ~PlaneEncoder();
   PlaneEncoder(PlaneEncoder&&) noexcept;
 
-  // The encoded chunk, valid until the next call; empty where it does not pay, so that the chunk is best left
+  // The encoded chunk, valid until the next call; empty if it does not pay, so that the chunk is best left
   // as it is. Requires chunk.size() <= kMaxCodecChunkBytes and 1 <= element_bytes <= kMaxElementBytes.
   std::span<const std::byte> Encode(std::span<const std::byte> chunk, size_t element_bytes);
 

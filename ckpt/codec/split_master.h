@@ -1,8 +1,8 @@
-// What a bf16 weight already says about its fp32 master, and what is left to store: the low half.
+// Stores only the low half of an fp32 master whose bf16 weight gives the high half.
 //
 // A trainer's weight is its master rounded to nearest even, so the weight is the master's high half where the
-// low half is at most 0x8000, and one more where it is above. JoinMaster() takes the high half from that
-// rule. SplitMaster() applies the rule and lists the elements where it gives something else, so that every
+// low half is at most 0x8000, and one more if it is above. JoinMaster() takes the high half from that
+// rule. SplitMaster() applies the rule and lists the elements for which it is wrong, so that every
 // pair of arrays comes back bit for bit; for rounded weights those are the exact ties (low half 0x8000) below
 // an odd high half, one element in 131 072, and NaNs. tests/ckpt/codec/split_master_test.cc shows it for all
 // 2^32 masters.

@@ -35,7 +35,7 @@ class H5Handle {
 // The innermost message of HDF5's error stack as a Status; clears the stack. The caller names the file.
 Status H5Error(std::string_view what);
 
-// The HDF5 type that stands for `dtype`: a float of its own bit fields where HDF5 1.10 predefines none,
+// The HDF5 type that stands for `dtype`: a float of its own bit fields if HDF5 1.10 predefines none,
 // h5py's enum for bool. FORMAT.md, "Element types".
 H5Handle H5TypeOf(Dtype dtype);
 

@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// HDF5 packs its metadata into blocks of these sizes: the second where it adds to a file.
+// HDF5 packs its metadata into blocks of these sizes: the second if it adds to a file.
 constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes, kAddedBlockBytes = kPageBytes;
 constexpr H5Z_filter_t kZstdFilter = 32015;  // as registered with the HDF Group
 constexpr unsigned kZstdLevel = 1;           // what a program that rewrites the file would use
@@ -28,18 +28,18 @@ H5Handle AccessList(bool aligned, bool adds) {
   return list;
 }
 
-H5Handle ContiguousList() {
-  H5Handle list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_layout(list.get(), H5D_CONTIGUOUS);
-  H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
-  H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
+// A list of properties of a new object that has no time stamps.
+H5Handle TimelessList(hid_t kind) {
+  H5Handle list(H5Pcreate(kind), H5Pclose);
   H5Pset_obj_track_times(list.get(), false);
   return list;
 }
 
-H5Handle GroupList() {
-  H5Handle list(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
-  H5Pset_obj_track_times(list.get(), false);
+H5Handle ContiguousList() {
+  H5Handle list = TimelessList(H5P_DATASET_CREATE);
+  H5Pset_layout(list.get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
   return list;
 }
 
@@ -54,7 +54,7 @@ SparsePages PagesOf(const H5Layout& layout) {
 
 // Neighbouring pages become one extent.
 void TakePages(const SparsePages& memory, H5Layout& layout) {
-  layout.file_bytes = (memory.end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  layout.file_bytes = PageUp(memory.end);
   for (const auto& [offset, bytes] : memory.pages) {
     const bool adjacent = !layout.metadata.empty() &&
                           layout.metadata.back().offset + layout.metadata.back().bytes.size() == offset;
@@ -63,14 +63,9 @@ void TakePages(const SparsePages& memory, H5Layout& layout) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 H5Handle OpenOrCreate(const SparsePages& memory, const H5Handle& access) {
   if (!memory.pages.empty()) return {H5Fopen("memory", H5F_ACC_RDWR, access.get()), H5Fclose};
-  const H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-  H5Pset_obj_track_times(create.get(), false);
+  const H5Handle create = TimelessList(H5P_FILE_CREATE);
   return {H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose};
 }
 
@@ -94,11 +89,10 @@ Result<H5Layout> Build(SparsePages& memory, bool aligned,
 }
 
 H5Handle PackedList(uint64_t chunk_elements, bool filtered) {
-  H5Handle list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Handle list = TimelessList(H5P_DATASET_CREATE);
   const hsize_t chunk = chunk_elements;
   H5Pset_chunk(list.get(), 1, &chunk);
   H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
-  H5Pset_obj_track_times(list.get(), false);
   if (!filtered) return list;
   H5Pset_shuffle(list.get());
   H5Pset_filter(list.get(), kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &kZstdLevel);
@@ -142,7 +136,7 @@ Result<H5Layout> ExtendH5(const H5Layout& base, const std::function<Status(int64
 }
 
 Status AddH5Groups(int64_t file, const std::string& path) {
-  static const H5Handle no_times = GroupList();
+  static const H5Handle no_times = TimelessList(H5P_GROUP_CREATE);
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     const std::string group = path.substr(0, slash);
     if (H5Lexists(file, group.c_str(), H5P_DEFAULT) > 0) continue;

@@ -1,9 +1,9 @@
 // Lays out an HDF5 file without touching a disk.
 //
 // HDF5 writes the file into sparse memory (h5_memory_driver.h): contiguous datasets, allocated early, never
-// filled, aligned to kPageBytes, no time stamps. What it wrote are the metadata extents; where the datasets
-// lie are the offsets. The bytes of both are then written by our own I/O path. The same datasets give the
-// same file, bit for bit.
+// filled, aligned to kPageBytes, no time stamps. The pages that it wrote are the metadata extents; the places
+// of the datasets are the offsets. The bytes of both are then written by our own I/O path. The same datasets
+// give the same file, bit for bit.
 #pragma once
 
 #include <cstdint>

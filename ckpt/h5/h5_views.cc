@@ -134,7 +134,7 @@ Files FilesOf(const Catalog& catalog, const std::string& shards) {
   return files;
 }
 
-// What the views depend on: not where bytes lie, nor what they are.
+// All that the views depend on; not the places of bytes, nor the bytes.
 std::string LayoutOf(const Catalog& catalog, const Files& files) {
   ByteWriter out;
   for (const std::string& file : files) out.PutText(file);

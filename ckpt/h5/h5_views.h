@@ -16,7 +16,7 @@ namespace cairn {
 
 class H5Views {
  public:
-  // An HDF5 file of the views of all tensors that are not opaque: the one made last, where that had the same
+  // An HDF5 file of the views of all tensors that are not opaque: the one made last, if that had the same
   // layout. It stays until the next call. `shards`: the shards' directory, relative to the step's. Errors:
   // IoError with HDF5's own message.
   Result<const H5Layout*> Of(const Catalog& catalog, const std::string& shards);

@@ -1,7 +1,5 @@
 #include "ckpt/io/file_system.h"
 
-#include <algorithm>
-
 namespace cairn {
 
 std::string JoinPath(std::string_view directory, std::string_view name) {
@@ -9,11 +7,17 @@ std::string JoinPath(std::string_view directory, std::string_view name) {
   return fmt::format("{}{}{}", directory, directory.ends_with('/') ? "" : "/", name);
 }
 
+std::string ParentDir(const std::string& path) {
+  const size_t end = path.find_last_not_of('/');
+  const size_t slash = end == std::string::npos ? end : path.find_last_of('/', end);
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 Status MakeDirs(FileSystem& fs, const std::string& path) {
   if (path.empty() || fs.Stat(path).ok()) return OkStatus();
-  const size_t slash = path.find_last_of('/');
-  const std::string parent = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  if (slash != std::string::npos && slash > 0) CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
+  const std::string parent = ParentDir(path);
+  if (parent != "." && parent != "/") CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
   CAIRN_RETURN_IF_ERROR(fs.MakeDir(path));
   return fs.SyncDir(parent);
 }

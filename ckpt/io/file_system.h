@@ -22,7 +22,7 @@ inline uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageByte
 inline uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 enum class Direct {
-  kAuto,  // O_DIRECT where the file system takes it, else buffered
+  kAuto,  // O_DIRECT if the file system allows it, else buffered
   kOn,    // O_DIRECT or an error
   kOff,
 };
@@ -34,10 +34,10 @@ class File {
   virtual ~File() = default;
   // Whole or an error. With direct(), address, offset and size are multiples of kPageBytes.
   virtual Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
-  // Whole, or Corrupt where the file ends before.
+  // Whole, or Corrupt if the file ends before.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
-  // Makes the file exactly this long, zeros where nothing was written, and reserves the space where the file
-  // system can, so that a full disk is reported before the first byte is written.
+  // Makes the file exactly this long, with zeros where nothing was written, and reserves the space if the
+  // file system can, so that a full disk is reported before the first byte is written.
   virtual Status Allocate(uint64_t bytes) = 0;
   // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
   virtual Status Sync() = 0;
@@ -65,6 +65,11 @@ struct FileInfo {
   uint64_t bytes = 0;
   int64_t modified_unix_seconds = 0;
   int64_t accessed_unix_seconds = 0;
+  // Of real files; zeros for others.
+  int64_t modified_unix_nanoseconds = 0;
+  int64_t changed_unix_nanoseconds = 0;  // of the inode: moves with every write, rename and chmod
+  uint64_t inode = 0;
+  uint64_t allocated_bytes = 0;  // on the disk; far below `bytes` for a file that was moved to tape
 
   bool is_directory() const { return kind == FileKind::kDirectory; }
 };
@@ -75,7 +80,7 @@ class FileSystem {
   // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place does not block.
   virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
                                                     Direct direct = Direct::kOff) = 0;
-  // A new file; AlreadyExists where one is there.
+  // A new file. AlreadyExists if one is there.
   virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
   // An existing file, to continue it.
   virtual Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) {
@@ -86,7 +91,7 @@ class FileSystem {
   virtual Result<FileInfo> LinkStat(const std::string& path) { return Stat(path); }
   virtual Result<std::vector<std::string>> List(
       const std::string& directory) = 0;                // names, sorted, without . and ..
-  virtual Status MakeDir(const std::string& path) = 0;  // fine where the directory is there already
+  virtual Status MakeDir(const std::string& path) = 0;  // fine if the directory is there already
   virtual Status Rename(const std::string& from,
                         const std::string& to) = 0;  // replaces a file, never a directory
   virtual Status Exchange(const std::string& a, const std::string& b) = 0;  // swaps two names in one step
@@ -104,15 +109,17 @@ class FileSystem {
 
 // "a/b"
 std::string JoinPath(std::string_view directory, std::string_view name);
+// The directory that contains `path`: "." for a plain name.
+std::string ParentDir(const std::string& path);
 // Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
 // loss takes away again is lost.
 Status MakeDirs(FileSystem& fs, const std::string& path);
 // Removes a directory and what is in it, files first. Links in it are removed, not followed. Errors:
-// NotSupported where `path` itself is a link or no directory.
+// NotSupported if `path` itself is a link or not a directory.
 Status RemoveTree(FileSystem& fs, const std::string& path);
-// What a killed run left, say. Errors: those of RemoveFile but NotFound.
+// Removes a file, for example one that a killed run left. Errors: those of RemoveFile except NotFound.
 Status RemoveIfThere(FileSystem& fs, const std::string& path);
-// The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
+// The whole of a small file. Errors: NotSupported if it exceeds `max_bytes`.
 Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);
 // Creates `path` with these bytes, synced; a failure removes it again.
 Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);

@@ -1,4 +1,5 @@
-// What is mounted below a directory. Such files are not the directory's own, and may be needed elsewhere.
+// The mount points below a directory. Files of another mount are not the directory's own, and may be needed
+// elsewhere.
 #pragma once
 
 #include <string>
@@ -13,7 +14,7 @@ namespace cairn {
 // text of /proc/self/mountinfo.
 std::vector<std::string> MountPointsIn(std::string_view mount_info, const std::string& directory);
 
-// Whether nothing is mounted at `directory` or below it, bind mounts included, and all `directories` (paths
+// OK if nothing is mounted at `directory` or below it, bind mounts included, and all `directories` (paths
 // below it) lie on the file system of its parent. Errors: InvalidArgument naming what does not.
 Status CheckNoMount(const std::string& directory, const std::vector<std::string>& directories = {});
 

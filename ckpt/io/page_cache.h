@@ -1,8 +1,8 @@
-// What the page cache holds of a file, and a view of it in place.
+// The part of a file that is in the page cache, and a view of it in place.
 //
 // Reading cached bytes through the kernel costs a copy into memory that must then be read again to be
 // digested; a view of the cache is digested and copied in one go (measured: 1.3 to 1.6 times as fast).
-// Only for files with a descriptor (file_system.h); of others nothing is known.
+// Only for files with a descriptor (file_system.h); nothing is known of others.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@
 
 namespace cairn {
 
-// How many bytes of [offset, offset + bytes), in whole pages, lie in the page cache; nothing where that
-// cannot be told.
+// How many bytes of [offset, offset + bytes), in whole pages, lie in the page cache; nullopt if that is
+// not known.
 std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t bytes);
 
 // Asks the kernel to fetch these bytes in the background.
@@ -27,7 +27,7 @@ void WillNeed(const File& file, uint64_t offset, uint64_t bytes);
 // to files that nobody writes. Removing the file does no harm.
 class MappedRange {
  public:
-  // Errors: NotSupported (no descriptor, or an old kernel), Corrupt where the file ends before, IoError.
+  // Errors: NotSupported (no descriptor, or an old kernel), Corrupt if the file ends before, IoError.
   static Result<MappedRange> Map(const File& file, uint64_t offset, uint64_t bytes);
   MappedRange(MappedRange&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), length_(other.length_), bytes_(other.bytes_) {}

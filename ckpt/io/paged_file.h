@@ -1,5 +1,5 @@
 // A file that is written in stretches of any alignment and order, each byte at most once, in large aligned
-// writes past the page cache. What is never written is zero.
+// writes past the page cache. Bytes that are never written are zero.
 //
 // Stretches come through cursors: bytes that follow each other are gathered in one write buffer. Where
 // stretches meet inside a page, the page waits in memory; when too many wait, the whole ones are written. If
@@ -34,7 +34,7 @@ class PagedFile {
   };
   // Bytes at cursor.next, which moves on. Large buffers go out when they are full.
   Status Append(Cursor& cursor, std::span<const std::byte> bytes);
-  // What the cursor gathered goes out; it may then start elsewhere.
+  // Writes the bytes that the cursor gathered; it may then start elsewhere.
   Status Flush(Cursor& cursor);
   // A stretch by itself.
   Status Write(uint64_t offset, std::span<const std::byte> bytes);

@@ -1,7 +1,6 @@
 #include "ckpt/io/past_cache_file.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,9 +40,8 @@ class AlignedReads final : public ReadOnlyFile {
 
   Status Read(WriteRing::Buffer& window, uint64_t offset, std::span<std::byte> bytes) {
     while (!bytes.empty()) {
-      const uint64_t begin = offset / kPageBytes * kPageBytes;
-      const uint64_t wanted = offset - begin + bytes.size();
-      const uint64_t size = std::min(kWindowBytes, (wanted + kPageBytes - 1) / kPageBytes * kPageBytes);
+      const uint64_t begin = PageDown(offset);
+      const uint64_t size = std::min(kWindowBytes, PageUp(offset - begin + bytes.size()));
       CAIRN_RETURN_IF_ERROR(file_->ReadAt(begin, {window.data(), size}));
       const uint64_t count = std::min<uint64_t>(bytes.size(), begin + size - offset);
       std::memcpy(bytes.data(), window.data() + (offset - begin), count);
@@ -58,21 +56,14 @@ class AlignedReads final : public ReadOnlyFile {
   std::vector<std::unique_ptr<WriteRing::Buffer>> idle_;  // one for each reader
 };
 
-// A hint: if it is not taken, the reads that follow are merely less of a proof.
-void DropCleanPages(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-  ::close(fd);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<File>> OpenPastCache(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  DropCleanPages(path);
   const Direct direct = info.bytes % kPageBytes == 0 ? Direct::kAuto : Direct::kOff;
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path, direct));
+  // A hint: if it is not taken, the reads that follow are merely less of a proof.
+  (void)::posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_DONTNEED);
   if (!file->direct()) return file;
   return std::unique_ptr<File>(std::make_unique<AlignedReads>(std::move(file)));
 }

@@ -6,8 +6,8 @@
 
 namespace cairn {
 
-// Reads any range. O_DIRECT where the file system takes it and the size is a multiple of kPageBytes;
-// elsewhere the kernel is asked to drop its clean pages of the file first. Safe from several threads.
+// Reads any range. O_DIRECT if the file system allows it and the size is a multiple of kPageBytes; otherwise
+// the kernel is asked to drop its clean pages of the file first. Safe from several threads.
 Result<std::unique_ptr<File>> OpenPastCache(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn

@@ -90,7 +90,7 @@ class PosixFile final : public File {
   bool direct_;
 };
 
-// Opens with O_DIRECT where asked for and taken (tmpfs and some network file systems refuse it with EINVAL).
+// Opens with O_DIRECT if asked for and possible (tmpfs and some network file systems refuse it with EINVAL).
 Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string& path, int flags,
                                              Direct direct) {
   int fd = -1;
@@ -114,7 +114,15 @@ FileInfo InfoOf(const struct stat& st) {
                         : S_ISDIR(st.st_mode) ? FileKind::kDirectory
                         : S_ISLNK(st.st_mode) ? FileKind::kLink
                                               : FileKind::kOther;
-  return {kind, static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec, st.st_atim.tv_sec};
+  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
+  return {.kind = kind,
+          .bytes = static_cast<uint64_t>(st.st_size),
+          .modified_unix_seconds = st.st_mtim.tv_sec,
+          .accessed_unix_seconds = st.st_atim.tv_sec,
+          .modified_unix_nanoseconds = nanoseconds(st.st_mtim),
+          .changed_unix_nanoseconds = nanoseconds(st.st_ctim),
+          .inode = st.st_ino,
+          .allocated_bytes = static_cast<uint64_t>(st.st_blocks) * 512};
 }
 
 // O_NONBLOCK, so that a FIFO does not wait for a writer; taken off again, because io_uring would take it for

@@ -1,7 +1,5 @@
 #include "ckpt/io/replace_file.h"
 
-#include <filesystem>
-
 namespace cairn {
 
 Status WriteAndRename(FileSystem& fs, const std::string& temporary, const std::string& path,
@@ -16,8 +14,7 @@ Status ReplaceSmallFile(FileSystem& fs, const std::string& path, std::string_vie
   const std::string partial = path + std::string(kPartialSuffix);
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, partial, path, bytes));
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  return fs.SyncDir(directory.empty() ? "." : directory);
+  return fs.SyncDir(ParentDir(path));
 }
 
 }  // namespace cairn

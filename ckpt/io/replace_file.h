@@ -16,8 +16,8 @@ inline constexpr std::string_view kPartialSuffix =
 // directory synced. A PATH.partial that a killed run left is removed first; a failure leaves none.
 Status ReplaceSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);
 
-// The same where several processes write `path`, or its directory need not be synced: each has a `temporary`
-// of its own, which is not there yet, in the same directory.
+// The same if several processes write `path`, or its directory need not be synced: each has a `temporary` of
+// its own, which is not there yet, in the same directory.
 Status WriteAndRename(FileSystem& fs, const std::string& temporary, const std::string& path,
                       std::string_view bytes);
 

@@ -1,4 +1,4 @@
-// Writes a new file front to back through the write ring, past the page cache where the file system takes it.
+// Writes a new file front to back through the write ring, past the page cache if the file system allows it.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class StreamWriter {
   Status Append(std::span<const std::byte> bytes);
   // Leaves a hole of whole pages, at a page's begin; something must follow it.
   Status Skip(uint64_t bytes);
-  // Writes the rest and waits for it; whole pages must have been appended where O_DIRECT is used.
+  // Writes the rest and waits for it; whole pages must have been appended if O_DIRECT is used.
   Status Drain();
   // Writes the rest, syncs and closes. After an error the file is condemned: remove it.
   Status Finish();

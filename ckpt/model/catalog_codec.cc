@@ -78,42 +78,31 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   }
 }
 
-// True if `box` lies inside a tensor of this shape.
-bool Fits(const Box& box, const Dims& shape) {
-  for (int i = 0; i < shape.rank(); ++i)
-    if (box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i]) return false;
-  return true;
-}
-
-// Fill in the parts of a StepCatalog other than its pieces, which come in the order of their tensors.
-void NotePiece(Catalog&, const Piece&) {}
-void NotePiece(StepCatalog& catalog, const Piece& piece) {
+// Adds the next piece; they come in the order of their tensors. Requires file_ends of all files.
+void AddPiece(StepCatalog& catalog, const Piece& piece) {
   catalog.first_pieces.resize(piece.tensor + 1, catalog.pieces.size());
   uint64_t& end = catalog.file_ends[piece.file];
   end = std::max(end, EndOf(piece));
+  catalog.pieces.push_back(piece);
 }
-void NoteFiles(Catalog&) {}
-void NoteFiles(StepCatalog& catalog) { catalog.file_ends.resize(catalog.files.size()); }
-void NoteEnd(Catalog&, TensorIndex) {}
-void NoteEnd(StepCatalog& catalog, TensorIndex index) {
-  catalog.index = std::move(index);
+// After the last piece.
+void EndPieces(StepCatalog& catalog) {
   catalog.first_pieces.resize(catalog.tensors.size() + 1, catalog.pieces.size());
 }
 
 // Reads one catalog; every failure names the offset and the record.
-template <typename AnyCatalog>
 class Decoder {
  public:
   explicit Decoder(ByteReader bytes) : in_(bytes) {}
 
-  Result<AnyCatalog> Decode() {
+  Result<StepCatalog> Decode() {
     CAIRN_RETURN_IF_ERROR(Header());
     for (uint32_t i = 0; i < tensor_count_; ++i) CAIRN_RETURN_IF_ERROR(Tensor());
     for (uint32_t i = 0; i < file_count_; ++i) CAIRN_RETURN_IF_ERROR(FileName());
-    NoteFiles(catalog_);
+    catalog_.file_ends.resize(catalog_.files.size());
     for (uint64_t i = 0; i < piece_count_; ++i) CAIRN_RETURN_IF_ERROR(OnePiece());
     if (in_.left() != 0) return Bad("bytes are left over");
-    NoteEnd(catalog_, std::move(index_));
+    EndPieces(catalog_);
     return std::move(catalog_);
   }
 
@@ -136,7 +125,7 @@ class Decoder {
       return Bad("counts exceed the catalog's size");
     catalog_.tensors.reserve(tensor_count_);
     catalog_.pieces.reserve(piece_count_);
-    index_ = TensorIndex(tensor_count_);
+    catalog_.index = TensorIndex(tensor_count_);
     return OkStatus();
   }
 
@@ -175,7 +164,7 @@ class Decoder {
         tensor.spec.layer < kBeforeLayers)
       return Bad("bad placement of a tensor");
     catalog_.tensors.push_back(std::move(tensor));
-    if (!index_.Add(catalog_, static_cast<uint32_t>(catalog_.tensors.size() - 1)))
+    if (!catalog_.index.Add(catalog_, static_cast<uint32_t>(catalog_.tensors.size() - 1)))
       return Bad("tensor listed twice: " + DisplayName(catalog_.tensors.back()));
     return OkStatus();
   }
@@ -207,7 +196,8 @@ class Decoder {
     piece.range.end = in_.Get<uint64_t>();
     const auto chunks = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated piece table");
-    if (!Fits(piece.box, tensor.spec.shape)) return Bad("piece outside of tensor " + DisplayName(tensor));
+    if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
+      return Bad("piece outside of tensor " + DisplayName(tensor));
     if (piece.range.begin >= piece.range.end || piece.range.end > piece.box.Volume())
       return Bad("piece outside of its box");
     const uint64_t decoded_bytes = DecodedBytes(piece, tensor.dtype);
@@ -231,8 +221,7 @@ class Decoder {
     else if (piece.codec != Codec::kNone)
       CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
     if (last_tensor > piece.tensor) return Bad("pieces out of order");
-    NotePiece(catalog_, piece);
-    catalog_.pieces.push_back(piece);
+    AddPiece(catalog_, piece);
     return OkStatus();
   }
 
@@ -292,8 +281,7 @@ class Decoder {
   }
 
   ByteReader in_;
-  AnyCatalog catalog_;
-  TensorIndex index_;
+  StepCatalog catalog_;
   Piece piece_;  // the last one
   uint32_t version_ = 0;
   uint32_t tensor_count_ = 0;
@@ -306,14 +294,11 @@ class Decoder {
 StepCatalog PackCatalog(const Catalog& catalog) {
   StepCatalog packed;
   static_cast<TensorTable&>(packed) = catalog;
-  TensorIndex index(packed.tensors.size());
-  for (uint32_t i = 0; i < packed.tensors.size(); ++i) index.Add(packed, i);
-  NoteFiles(packed);
-  for (const Piece& piece : catalog.pieces) {
-    NotePiece(packed, piece);
-    packed.pieces.push_back(piece);
-  }
-  NoteEnd(packed, std::move(index));
+  packed.index = TensorIndex(packed.tensors.size());
+  for (uint32_t i = 0; i < packed.tensors.size(); ++i) packed.index.Add(packed, i);
+  packed.file_ends.resize(packed.files.size());
+  for (const Piece& piece : catalog.pieces) AddPiece(packed, piece);
+  EndPieces(packed);
   return packed;
 }
 
@@ -345,8 +330,14 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   return bytes;
 }
 
-Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder<Catalog>(ByteReader(bytes)).Decode(); }
+Result<Catalog> DecodeCatalog(std::string_view bytes) {
+  CAIRN_ASSIGN_OR_RETURN(StepCatalog packed, DecodeStepCatalog(ByteReader(bytes)));
+  Catalog catalog;
+  for (const Piece& piece : packed.pieces) catalog.pieces.push_back(piece);
+  static_cast<TensorTable&>(catalog) = std::move(packed);
+  return catalog;
+}
 
-Result<StepCatalog> DecodeStepCatalog(ByteReader bytes) { return Decoder<StepCatalog>(bytes).Decode(); }
+Result<StepCatalog> DecodeStepCatalog(ByteReader bytes) { return Decoder(bytes).Decode(); }
 
 }  // namespace cairn

@@ -14,13 +14,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 64;  // copying and printing recurse and would overflow the stack
 
-json TopologyJson(const Topology& t) {
-  json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
-  if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
-  if (!t.layers_per_stage.empty()) object["layers_per_stage"] = t.layers_per_stage;
-  return object;
-}
-
 int VersionOf(const Manifest& m) {
   if (!m.branches.empty()) return 3;
   return m.shards.empty() ? 1 : 2;
@@ -122,6 +115,18 @@ std::string Manifest::DirectoryOf(const std::string& step_directory, std::string
 int64_t IntField(const json& object, const std::string& name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+std::string TextField(const json& object, const std::string& name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+json TopologyJson(const Topology& t) {
+  json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
+  if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
+  if (!t.layers_per_stage.empty()) object["layers_per_stage"] = t.layers_per_stage;
+  return object;
 }
 
 std::string EncodeManifest(const Manifest& manifest) {

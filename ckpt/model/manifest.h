@@ -53,6 +53,11 @@ struct Manifest {
 
 // An integer field of an object; 0 if it is missing or not an integer.
 int64_t IntField(const nlohmann::json& object, const std::string& name);
+// A text field of an object; empty if it is missing or not a text.
+std::string TextField(const nlohmann::json& object, const std::string& name);
+
+// As manifests and verbs write it. Fields with the usual value are left out.
+nlohmann::json TopologyJson(const Topology& topology);
 
 std::string EncodeManifest(const Manifest& manifest);
 

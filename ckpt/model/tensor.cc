@@ -8,14 +8,14 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kRoleNames[] = {"?", "weight", "master", "exp_avg", "exp_avg_sq", "rng",
-                                           // other optimizers
-                                           "step", "max_exp_avg_sq", "momentum_buffer", "square_avg",
-                                           "grad_avg", "acc_delta", "sum", "exp_inf", "mu_product", "prev",
-                                           "step_size", "eta", "mu", "ax", "exp_avg_sq_row", "exp_avg_sq_col",
-                                           "row_var", "col_var", "variance",
-                                           // values of a training
-                                           "json", "pickle", "training"};
+constexpr std::string_view kRoleNames[] = {
+    "?", "weight", "master", "exp_avg", "exp_avg_sq", "rng",
+    // other optimizers, as torch.optim, transformers and Muon name them
+    "step", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "exp_inf",
+    "mu_product", "prev", "step_size", "eta", "mu", "ax", "exp_avg_sq_row", "exp_avg_sq_col", "row_var",
+    "col_var", "variance",
+    // values of a training
+    "json", "pickle", "training"};
 bool IsRoleName(std::string_view name) {
   constexpr std::string_view kCharacters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:";

@@ -32,28 +32,12 @@ class Role {
   static const Role kExpAvgSq;  // Adam's second moment
   static const Role
       kRng;  // opaque random state of one rank; only its own topology can use it; reshape copies it
-  // States of other optimizers, by the names that torch.optim, transformers and Muon give them. Most have the
-  // parameter's shape; kStep, kMuProduct, kEta and kMu are one number each, Adafactor's have a row or a
-  // column.
+  // States of other optimizers that code treats apart; tensor.cc lists all. Most have the parameter's shape;
+  // kStep and kMuProduct are one number each, Adafactor's have a row or a column.
   static const Role kStep;            // updates of this parameter, if parameters differ
   static const Role kMaxExpAvgSq;     // amsgrad
   static const Role kMomentumBuffer;  // SGD, RMSprop, Muon
-  static const Role kSquareAvg;       // RMSprop, Adadelta
-  static const Role kGradAvg;         // RMSprop, centered
-  static const Role kAccDelta;        // Adadelta
-  static const Role kSum;             // Adagrad
-  static const Role kExpInf;          // Adamax
   static const Role kMuProduct;       // NAdam
-  static const Role kPrev;            // Rprop
-  static const Role kStepSize;        // Rprop
-  static const Role kEta;             // ASGD
-  static const Role kMu;              // ASGD
-  static const Role kAx;              // ASGD
-  static const Role kExpAvgSqRow;     // Adafactor
-  static const Role kExpAvgSqCol;     // Adafactor
-  static const Role kRowVariance;     // Adafactor of torch.optim
-  static const Role kColVariance;     // Adafactor of torch.optim
-  static const Role kVariance;        // Adafactor of torch.optim
   // Values of a training that belong to no parameter.
   static const Role kJson;    // uint8: UTF-8 text of one JSON value
   static const Role kPickle;  // uint8: torch.save of a value that JSON cannot hold; nothing here unpickles it
@@ -76,22 +60,7 @@ inline constexpr Role Role::kRng{5};
 inline constexpr Role Role::kStep{6};
 inline constexpr Role Role::kMaxExpAvgSq{7};
 inline constexpr Role Role::kMomentumBuffer{8};
-inline constexpr Role Role::kSquareAvg{9};
-inline constexpr Role Role::kGradAvg{10};
-inline constexpr Role Role::kAccDelta{11};
-inline constexpr Role Role::kSum{12};
-inline constexpr Role Role::kExpInf{13};
 inline constexpr Role Role::kMuProduct{14};
-inline constexpr Role Role::kPrev{15};
-inline constexpr Role Role::kStepSize{16};
-inline constexpr Role Role::kEta{17};
-inline constexpr Role Role::kMu{18};
-inline constexpr Role Role::kAx{19};
-inline constexpr Role Role::kExpAvgSqRow{20};
-inline constexpr Role Role::kExpAvgSqCol{21};
-inline constexpr Role Role::kRowVariance{22};
-inline constexpr Role Role::kColVariance{23};
-inline constexpr Role Role::kVariance{24};
 inline constexpr Role Role::kJson{25};
 inline constexpr Role Role::kPickle{26};
 inline constexpr Role Role::kTraining{27};

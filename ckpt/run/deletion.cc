@@ -1,5 +1,5 @@
-// Both deletions run a table of checks, in the order of DeletionRefusal, and then take the same three steps:
-// rename aside, make that durable, unlink the files that the checks saw.
+// Both deletions make the checks of the table in deletion.h, in its order, and then take the same three
+// steps: rename aside, make that durable, unlink the files that the checks saw.
 #include "ckpt/run/deletion.h"
 
 #include <unistd.h>
@@ -22,17 +22,6 @@ namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(10);
 constexpr auto kLockPause = std::chrono::milliseconds(20);
-
-struct Check {
-  DeletionRefusal refusal;
-  std::function<Status()> holds;
-};
-
-std::optional<RefusedDeletion> FirstRefused(const std::vector<Check>& checks) {
-  for (const auto& [refusal, holds] : checks)
-    if (Status status = holds(); !status.ok()) return RefusedDeletion{refusal, std::move(status)};
-  return std::nullopt;
-}
 
 bool HasNumberedForm(std::string_view name, std::string_view prefix, std::string_view suffix) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
@@ -112,16 +101,16 @@ class StepCheck {
   StepCheck(FileSystem& fs, const StepDeletion& deletion)
       : fs_(fs), d_(deletion), directory_(JoinPath(deletion.run_dir, deletion.name)) {}
 
-  std::optional<RefusedDeletion> Refuses(const DeletionProof& proof) {
-    return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
-                         {DeletionRefusal::kMount, [&] { return CheckMounts(fs_, directory_); }},
-                         {DeletionRefusal::kIdentity, [&] { return Identity(); }},
-                         {DeletionRefusal::kForeign, [&] { return Foreign(); }},
-                         {DeletionRefusal::kNewest, [&] { return Newest(); }},
-                         {DeletionRefusal::kHeld, [&] { return Held(); }},
-                         {DeletionRefusal::kProof, [&] { return proof.Check(fs_); }}});
+  Status Run(const DeletionProof& proof) {
+    CAIRN_RETURN_IF_ERROR(CheckNoLink(fs_, directory_));
+    CAIRN_RETURN_IF_ERROR(CheckMounts(fs_, directory_));
+    CAIRN_RETURN_IF_ERROR(Identity());
+    CAIRN_RETURN_IF_ERROR(Foreign());
+    CAIRN_RETURN_IF_ERROR(Newest());
+    CAIRN_RETURN_IF_ERROR(Held());
+    return proof.Check(fs_);
   }
-  // Valid once nothing refuses.
+  // Valid once Run() succeeded.
   const Manifest& manifest() const { return manifest_; }
   const std::vector<std::string>& files() const { return files_; }
 
@@ -157,7 +146,6 @@ class StepCheck {
     return InvalidArgument("{}: {} uses its shards; it stays", directory_, holder);
   }
 
- private:
   FileSystem& fs_;
   const StepDeletion& d_;
   const std::string directory_;
@@ -209,6 +197,16 @@ Status CheckNoRunInside(const TreeDeletion& d) {
   return OkStatus();
 }
 
+// Reads the tree only once the cheap checks have passed.
+Status CheckTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
+  CAIRN_RETURN_IF_ERROR(CheckNoLinkInside(fs, d));
+  CAIRN_RETURN_IF_ERROR(CheckMounts(fs, d.directory, d.directories));
+  CAIRN_RETURN_IF_ERROR(CheckNoRunInside(d));
+  CAIRN_RETURN_IF_ERROR(CheckNobodyWrites(d));
+  CAIRN_RETURN_IF_ERROR(d.same());
+  return proof.Check(fs);
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string& step_dir,
@@ -233,37 +231,10 @@ Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_d
 
 // ---- Deletion ----
 
-std::string_view Name(DeletionRefusal refusal) {
-  switch (refusal) {
-    case DeletionRefusal::kLink:
-      return "link";
-    case DeletionRefusal::kMount:
-      return "mount";
-    case DeletionRefusal::kIdentity:
-      return "identity";
-    case DeletionRefusal::kForeign:
-      return "foreign";
-    case DeletionRefusal::kNewest:
-      return "newest";
-    case DeletionRefusal::kHeld:
-      return "held";
-    case DeletionRefusal::kAlive:
-      return "alive";
-    case DeletionRefusal::kProof:
-      return "proof";
-  }
-  return "";
-}
-
-std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& d,
-                                            const DeletionProof& proof) {
-  return StepCheck(fs, d).Refuses(proof);
-}
-
 Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& proof) {
   CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, d.run_dir));
   StepCheck check(fs, d);
-  if (std::optional<RefusedDeletion> refused = check.Refuses(proof)) return std::move(refused->status);
+  CAIRN_RETURN_IF_ERROR(check.Run(proof));
   const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
   CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(d.run_dir, d.name), aside));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
@@ -271,23 +242,12 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
   return fs.SyncDir(d.run_dir);
 }
 
-std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
-                                            const DeletionProof& proof) {
-  return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLinkInside(fs, d); }},
-                       {DeletionRefusal::kMount, [&] { return CheckMounts(fs, d.directory, d.directories); }},
-                       {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
-                       {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
-                       {DeletionRefusal::kIdentity, d.same},
-                       {DeletionRefusal::kProof, [&] { return proof.Check(fs); }}});
-}
-
 // Directories are removed only if they are empty by then: files that came meanwhile stay, and the name says
 // why.
 Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
-  const size_t slash = d.directory.rfind('/');
-  const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));
+  const std::string parent = ParentDir(d.directory);
   CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, parent));
-  if (std::optional<RefusedDeletion> refused = WhyNotDelete(fs, d, proof)) return std::move(refused->status);
+  CAIRN_RETURN_IF_ERROR(CheckTree(fs, d, proof));
   const std::string aside = d.directory + std::string(kTreeDeletingSuffix);
   if (fs.LinkStat(aside).ok())
     return AlreadyExists("{}: left by a deletion that was killed; its content is stored, remove it by hand",

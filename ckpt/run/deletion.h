@@ -5,14 +5,14 @@
 // DeleteTree() check again at the moment of deletion, in this order; the first check that fails is a refusal,
 // and then nothing has changed. docs/deletion.md has the same table for users.
 //
-//   kLink        the directory itself is a link, or something inside it is one
-//   kMount       something is mounted on it or below it
-//   kIdentity    not the step or the content that the proof is about
-//   kForeign     it holds a file that is not part of the checkpoint
-//   kNewest      it is the newest healthy step of its run
-//   kHeld        a virtual step elsewhere uses its shards
-//   kAlive       a training writes into it or below it
-//   kProof       the copy or step that the proof names is no longer there
+//   link      the directory itself is a link, or something inside it is one
+//   mount     something is mounted on it or below it
+//   identity  not the step or the content that the proof is about
+//   foreign   it holds a file that is not part of the checkpoint
+//   newest    it is the newest healthy step of its run
+//   held      a virtual step elsewhere uses its shards
+//   alive     a training writes into it or below it
+//   proof     the copy or step that the proof names is no longer there
 //
 // The directory is renamed aside first, durably, so that a half-removed step is never taken for a whole one.
 // Then exactly the files that were checked are unlinked, never other files that have appeared since.
@@ -56,15 +56,6 @@ class DeletionLock {
   std::optional<FileLock> file_;
 };
 
-enum class DeletionRefusal { kLink, kMount, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
-std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
-
-// A line of the table, and the message.
-struct RefusedDeletion {
-  DeletionRefusal refusal;
-  Status status;
-};
-
 // Whether all shards of a step are in its directory, or in those of many nodes (local steps).
 enum class Shards { kHere, kSpread };
 
@@ -81,10 +72,7 @@ struct StepDeletion {
 Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string& step_dir,
                                                const Manifest& manifest);
 
-// nullopt if it may be deleted.
-std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,
-                                            const DeletionProof& proof);
-// Errors: the status of WhyNotDelete(), with nothing changed; those of the disk.
+// Errors: a refusal, with nothing changed; those of the disk.
 Status DeleteStep(FileSystem& fs, const StepDeletion& deletion, const DeletionProof& proof);
 
 // Suffix of a tree's name while it is removed.
@@ -97,8 +85,6 @@ struct TreeDeletion {
   std::vector<std::string> directories;  // and directories, each after its parent
   std::function<Status()> same;          // reads everything: OK if the tree is still what was stored
 };
-std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion,
-                                            const DeletionProof& proof);
 Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
 
 // The committed step that is the newest healthy one that opens; a superseded one only if there is no other.
@@ -132,7 +118,7 @@ class HealthySuccessor final : public DeletionProof {
 };
 
 // Finishes what a killed DeleteStep() began in `aside`, the directory's new name. Removes only files with
-// names that Cairn gives. Errors: kForeign, kLink.
+// names that Cairn gives. Errors: the refusals link and foreign.
 Status FinishDeletion(FileSystem& fs, const std::string& aside);
 
 }  // namespace cairn

@@ -38,15 +38,6 @@ bool ReadField(const json& object, const char* name, Integer& value) {
   return value >= 0;
 }
 
-std::string Plural(int64_t count, const std::string& word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
-}
-
-std::string TextField(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 }  // namespace
 
 json ToJson(const Health& health) {
@@ -120,8 +111,9 @@ std::vector<std::string> Verdicts(std::span<const JudgedStep> steps,
   std::map<Name, std::string> accused;
   std::map<std::pair<std::string, Name>, std::string> on_disk;  // by run, too
   for (const Condemnation& c : condemned)
-    on_disk[{c.run, {c.step, c.session}}] = fmt::format(
-        "{} after it {} bad", Plural(c.bad_iterations, "iteration"), c.bad_iterations == 1 ? "was" : "were");
+    on_disk[{c.run, {c.step, c.session}}] =
+        c.bad_iterations == 1 ? "1 iteration after it was bad"
+                              : fmt::format("{} iterations after it were bad", c.bad_iterations);
   std::vector<std::string> verdicts(steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const JudgedStep& step = steps[i];

@@ -187,20 +187,14 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
 
 Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
                   const std::string& nonce, Shards shards, const std::string& run) {
-  const std::string manifest = JoinPath(JoinPath(run_dir, name), kManifestName);
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, manifest, kMaxManifestBytes));
-  const Result<Manifest> step = DecodeManifest(text);
-  if (!step.ok()) return step.status().WithContext(manifest);
+  Digest digest{};
+  CAIRN_ASSIGN_OR_RETURN(const Manifest step, ReadManifest(fs, JoinPath(run_dir, name), &digest));
   CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
-                         HealthySuccessor::Find(fs, run_dir, {step->step, step->branches}, shards));
-  return DeleteStep(fs,
-                    {.run_dir = run_dir,
-                     .name = name,
-                     .manifest = DigestOf(text),
-                     .nonce = nonce,
-                     .shards = shards,
-                     .run = run},
-                    successor);
+                         HealthySuccessor::Find(fs, run_dir, {step.step, step.branches}, shards));
+  return DeleteStep(
+      fs,
+      {.run_dir = run_dir, .name = name, .manifest = digest, .nonce = nonce, .shards = shards, .run = run},
+      successor);
 }
 
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,

@@ -12,11 +12,6 @@ namespace {
 
 constexpr uint64_t kMaxCondemnationBytes = 64 << 10;
 
-std::string TextAt(const nlohmann::json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 // From state["validation"], if it was evaluated at this step.
 std::optional<double> ValidationLossOf(const nlohmann::json& state, int64_t step) {
   const auto found = state.find("validation");
@@ -98,9 +93,9 @@ std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& r
     if (!text.ok()) continue;
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !json.contains("step")) continue;
-    condemned.push_back({.run = TextAt(json, "run"),
+    condemned.push_back({.run = TextField(json, "run"),
                          .step = IntField(json, "step"),
-                         .session = TextAt(json, "session"),
+                         .session = TextField(json, "session"),
                          .bad_iterations = IntField(json, "bad_iterations")});
   }
   return condemned;

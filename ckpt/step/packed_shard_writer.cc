@@ -1,9 +1,8 @@
-// Chunks become numbered jobs in the order in which they were filled. The workers encode jobs side by side,
-// but append the results in the order of the numbers; so the file does not depend on the number of threads.
-// The queue is bounded, and with it the memory of chunks that wait. Finish() waits for all jobs, puts the
-// catalog behind the stream, and lets HDF5 describe the chunks where they already lie: its metadata goes into
-// the gap before the data and behind it. A piece is joined with another one in all of its chunks or in none,
-// so it is examined first.
+// Chunks become numbered jobs in the order in which they come. The workers encode jobs side by side, but
+// append the results in the order of the numbers; so the file does not depend on the number of threads.
+// Finish() waits for all jobs, puts the catalog behind the stream, and lets HDF5 describe the chunks where
+// they already lie: its metadata goes into the gap before the data and behind it. A piece is joined with
+// another one in all of its chunks or in none, so it is examined first.
 
 #include "ckpt/step/packed_shard_writer.h"
 
@@ -21,7 +20,7 @@ namespace cairn {
 
 struct PackedShardWriter::Worker {
   PlaneEncoder encoder;
-  Buffer low;
+  std::vector<std::byte> low;
 };
 
 Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem& fs, WriteRing& ring,
@@ -43,7 +42,7 @@ PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, co
     : ring_(ring),
       contents_(std::move(contents)),
       encode_(options.encode),
-      cursors_(contents_.piece_count()),
+      appended_(contents_.piece_count()),
       pool_(options.threads, 2 * static_cast<size_t>(std::max(1, options.threads))) {
   workers_.resize(pool_.workers());
   for (Piece& piece : contents_.catalog().pieces) {
@@ -59,46 +58,19 @@ PackedShardWriter::~PackedShardWriter() {
 }
 
 Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes) {
-  return Append(piece, bytes, false);
-}
-Status PackedShardWriter::AppendStable(size_t piece, std::span<const std::byte> bytes) {
-  return Append(piece, bytes, true);
-}
-
-Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes, bool stable) {
   CAIRN_RETURN_IF_ERROR(ring_.error());
-  Cursor& cursor = cursors_[piece];
-  const uint64_t end = DecodedBytes(contents_.piece(piece), contents_.tensor(piece).dtype);
-  if (bytes.size() > end - cursor.appended)
-    return InvalidArgument("{}: more bytes than tensor {} has here", file_->path(),
+  uint64_t& appended = appended_[piece];
+  const uint64_t left = DecodedBytes(contents_.piece(piece), contents_.tensor(piece).dtype) - appended;
+  if (bytes.size() > left || (bytes.size() < left && bytes.size() % kChunkBytes != 0))
+    return InvalidArgument("{}: {} bytes are not the next chunks of tensor {}", file_->path(), bytes.size(),
                            DisplayName(contents_.tensor(piece)));
   while (!bytes.empty()) {
-    const uint64_t chunk = cursor.appended / kChunkBytes;
-    const uint64_t chunk_bytes = DecodedChunkBytes(end, chunk);
-    const uint64_t done = cursor.appended % kChunkBytes;
-    const size_t count = std::min<uint64_t>(bytes.size(), chunk_bytes - done);
-    if (stable && count == chunk_bytes) {
-      Enqueue({.piece = piece, .chunk = chunk, .bytes = bytes.first(count)});
-    } else {
-      if (done == 0) cursor.open = TakeBuffer();
-      cursor.open.insert(cursor.open.end(), bytes.begin(), bytes.begin() + count);
-      const std::span<const std::byte> filled(cursor.open);
-      if (filled.size() == chunk_bytes)
-        Enqueue({.piece = piece, .chunk = chunk, .bytes = filled, .memory = std::move(cursor.open)});
-    }
-    cursor.appended += count;
+    const size_t count = std::min<uint64_t>(bytes.size(), kChunkBytes);
+    Enqueue({.piece = piece, .chunk = appended / kChunkBytes, .bytes = bytes.first(count)});
+    appended += count;
     bytes = bytes.subspan(count);
   }
   return OkStatus();
-}
-
-PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
-  const std::lock_guard lock(mutex_);
-  if (free_.empty()) return {};
-  Buffer buffer = std::move(free_.back());
-  free_.pop_back();
-  buffer.clear();
-  return buffer;
 }
 
 // All chunks or none, since a dataset of HDF5 holds either elements or halves: checked first, then stored.
@@ -106,26 +78,26 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
                                       std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(master);
   const TensorEntry& tensor = contents_.tensor(master);
-  if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32 || cursors_[master].appended != 0 ||
+  if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32 || appended_[master] != 0 ||
       bytes.size() != DecodedBytes(piece, tensor.dtype) || weight.size() * 2 != bytes.size())
     return InvalidArgument("{}: tensor {} is not a whole master", file_->path(), DisplayName(tensor));
   const auto weight_of = [&](uint64_t chunk, size_t count) {
     return weight.subspan(chunk * kChunkBytes / 2, count / 2);
   };
-  Buffer low(std::min<uint64_t>(kChunkBytes, bytes.size()) / 2);
+  std::vector<std::byte> low(std::min<uint64_t>(kChunkBytes, bytes.size()) / 2);
   std::vector<MasterException> exceptions;
   for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
     const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
     if (!SplitMaster(weight_of(chunk, part.size()), part, std::span(low).first(part.size() / 2),
                      MaxMasterExceptions(part.size() / 4), exceptions))
-      return AppendStable(master, bytes);
+      return Append(master, bytes);
   }
   piece.codec = Codec::kMasterLow;
   for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
     CAIRN_RETURN_IF_ERROR(ring_.error());
     const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
     Enqueue({.piece = master, .chunk = chunk, .bytes = part, .weight = weight_of(chunk, part.size())});
-    cursors_[master].appended += part.size();
+    appended_[master] += part.size();
   }
   return OkStatus();
 }
@@ -135,7 +107,7 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
                                         std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(weight);
   const TensorEntry& tensor = contents_.tensor(weight);
-  if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || cursors_[weight].appended != 0 ||
+  if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || appended_[weight] != 0 ||
       bytes.size() != DecodedBytes(piece, tensor.dtype) || master.size() != bytes.size() * 2)
     return InvalidArgument("{}: tensor {} is not a whole fp16 weight", file_->path(), DisplayName(tensor));
   uint64_t nonfinite = 0;
@@ -145,7 +117,7 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
     const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
     if (!FindUnderived(master.subspan(chunk * kChunkBytes * 2, part.size() * 2), part,
                        MaxMasterExceptions(part.size() / 2), exceptions))
-      return AppendStable(weight, bytes);
+      return Append(weight, bytes);
     stored.push_back({.encoded = true,
                       .first_exception = static_cast<uint32_t>(all.size()),
                       .exceptions = static_cast<uint32_t>(exceptions.size())});
@@ -160,7 +132,7 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
   piece.codec = Codec::kDerived;
   piece.stored = std::move(stored);
   piece.exceptions = std::move(all);
-  cursors_[weight].appended = bytes.size();
+  appended_[weight] = bytes.size();
   return OkStatus();
 }
 
@@ -195,7 +167,6 @@ void PackedShardWriter::Encode(Job& job, Worker& worker) {
   nonfinite_ += nonfinite;
   placed_.wait(lock, [&] { return next_placed_ == job.number; });
   Place(job, place, stored);
-  if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
   ++next_placed_;
   placed_.notify_all();
 }
@@ -240,11 +211,11 @@ Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t cat
 
 Result<ShardReceipt> PackedShardWriter::Finish() {
   CAIRN_RETURN_IF_ERROR(pool_.Finish());
-  for (size_t i = 0; i < cursors_.size(); ++i) {
+  for (size_t i = 0; i < appended_.size(); ++i) {
     const uint64_t end = DecodedBytes(contents_.piece(i), contents_.tensor(i).dtype);
-    if (cursors_[i].appended != end)
+    if (appended_[i] != end)
       return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
-                             DisplayName(contents_.tensor(i)), cursors_[i].appended, end);
+                             DisplayName(contents_.tensor(i)), appended_[i], end);
   }
   out_->FlushPage();
   const uint64_t catalog_offset = out_->offset();
@@ -290,7 +261,7 @@ Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directo
                                       std::span<const std::byte> image, const PackImageOptions& options) {
   WriteRing ring(fs, options.ring);
   CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                         PackedShardWriter::Create(fs, ring, directory, plan.contents(), options.pack));
+                         PackedShardWriter::Create(fs, ring, directory, plan, options.pack));
   const auto bytes_of = [&](size_t piece) {
     return image.subspan(plan.OffsetOf(piece), plan.piece(piece).stored_bytes);
   };
@@ -315,7 +286,7 @@ Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directo
     for (uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {
       const auto part = bytes.subspan(at, DecodedChunkBytes(bytes.size(), at / kChunkBytes));
       wait_for(part);
-      CAIRN_RETURN_IF_ERROR(writer->AppendStable(i, part));
+      CAIRN_RETURN_IF_ERROR(writer->Append(i, part));
     }
   }
   return writer->Finish();

@@ -1,9 +1,8 @@
 // Writes one shard compressed: chunks are encoded by a few threads and put one behind the other as a single
 // stream of large aligned writes; HDF5's structure is laid out around them at the end.
 //
-// The interface is that of ShardWriter. Each chunk is encoded if that pays (plane_codec.h), and chunks are
-// stored in the order in which they became complete: the same calls give the same file for any number of
-// threads. FORMAT.md, "Shards".
+// Each chunk is encoded if that pays (plane_codec.h), and chunks are stored in the order in which they come:
+// the same calls give the same file for any number of threads. FORMAT.md, "Shards".
 #pragma once
 
 #include <condition_variable>
@@ -37,11 +36,9 @@ class PackedShardWriter {
   PackedShardWriter(const PackedShardWriter&) = delete;
   PackedShardWriter& operator=(const PackedShardWriter&) = delete;
 
-  // The next bytes of piece `piece`, in row-major order. Returns once copied; a piece that is begun and not
-  // ended holds one chunk of memory. Errors: InvalidArgument beyond the piece's end; an earlier write's.
+  // The next chunks of piece `piece`, in row-major order: whole ones, or all that is left of the piece. They
+  // stay as they are until Finish(). Errors: InvalidArgument for other bytes; an earlier write's.
   Status Append(size_t piece, std::span<const std::byte> bytes);
-  // The same for bytes that stay as they are until Finish(): whole chunks are encoded from there.
-  Status AppendStable(size_t piece, std::span<const std::byte> bytes);
 
   // A whole fp32 master, given with its bf16 weight of the same elements; both stay until Finish(). Stores
   // only the low halves if the weight gives the rest (split_master.h), else the whole master.
@@ -56,27 +53,19 @@ class PackedShardWriter {
   Result<ShardReceipt> Finish();
 
  private:
-  using Buffer = std::vector<std::byte>;
-  struct Cursor {  // how far a piece was appended
-    uint64_t appended = 0;
-    Buffer open;  // the chunk that is being filled
-  };
   struct Job {
     uint64_t number = 0;  // place in the stream
     size_t piece = 0;
     uint64_t chunk = 0;
     std::span<const std::byte> bytes;
     std::span<const std::byte> weight;        // not empty: the low halves of `bytes` are stored
-    Buffer memory;                            // of `bytes`; empty if they are the caller's
     std::vector<MasterException> exceptions;  // found while the low halves were taken
   };
 
   struct Worker;  // what a thread keeps
 
   PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options);
-  Status Append(size_t piece, std::span<const std::byte> bytes, bool stable);
   void Enqueue(Job job);
-  Buffer TakeBuffer();
   void Encode(Job& job, Worker& worker);
   void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
   Result<H5Layout> LayOut(uint64_t catalog_offset, uint64_t catalog_bytes);
@@ -85,12 +74,11 @@ class PackedShardWriter {
   ShardContents contents_;
   const bool encode_;
   std::unique_ptr<File> file_;
-  std::vector<Cursor> cursors_;
+  std::vector<uint64_t> appended_;  // bytes of each piece
   uint64_t next_number_ = 0;
 
   std::mutex mutex_;  // all below
   std::condition_variable placed_;
-  std::vector<Buffer> free_;
   uint64_t nonfinite_ = 0;               // values so far
   uint64_t next_placed_ = 0;             // the job whose turn it is to be written
   std::optional<SequentialWriter> out_;  // of the stream of chunks

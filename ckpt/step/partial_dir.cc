@@ -71,22 +71,9 @@ void RemoveAbandoned(FileSystem& fs, const std::string& final_path) {
 
 }  // namespace
 
-std::string ParentDir(const std::string& path) {
-  const size_t end = path.find_last_not_of('/');
-  const size_t slash = end == std::string::npos ? end : path.find_last_of('/', end);
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 std::string NewNonce() {
   std::random_device random;
   return fmt::format("{:08x}", static_cast<uint32_t>(random()));
-}
-
-std::string NearestDir(FileSystem& fs, const std::string& path) {
-  std::string at = path;
-  while (!fs.Stat(at).ok() && at != "." && at != "/") at = ParentDir(at);
-  return at;
 }
 
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path) {
@@ -103,7 +90,9 @@ Status MakeOutputDir(FileSystem& fs, const std::string& path) {
 
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes) {
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, path));
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t have_bytes, fs.FreeBytes(NearestDir(fs, path)));
+  std::string nearest = path;
+  while (!fs.Stat(nearest).ok() && nearest != "." && nearest != "/") nearest = ParentDir(nearest);
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t have_bytes, fs.FreeBytes(nearest));
   if (need_bytes <= have_bytes) return OkStatus();
   return NoSpace("{}: needs about {} bytes, {} are free; free some space or choose another place", path,
                  need_bytes, have_bytes);

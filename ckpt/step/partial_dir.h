@@ -13,12 +13,6 @@ namespace cairn {
 // Eight random hex digits, for names that two processes must not share.
 std::string NewNonce();
 
-// The directory that contains `path`: "." for a plain name.
-std::string ParentDir(const std::string& path);
-
-// The nearest directory at or above `path` that exists: where its bytes will go.
-std::string NearestDir(FileSystem& fs, const std::string& path);
-
 // Fails if `path`, which need not exist yet, is a committed step or lies in one; links are followed. A step
 // holds what its manifest lists: retention keeps one with other files forever. Errors: InvalidArgument.
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path);

@@ -9,10 +9,7 @@
 #include "ckpt/model/layout.h"
 
 namespace cairn {
-
-StepInfo StepInfo::Of(const Manifest& source, const Topology& topology) {
-  return {{source.run, source.step}, topology, source.model, source.state, source.history, source.branches};
-}
+namespace {
 
 Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
                               const std::vector<ShardReceipt>& receipts) {
@@ -34,6 +31,12 @@ Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
   merged.SortPieces();
   CAIRN_RETURN_IF_ERROR(CheckCoverage(merged));
   return merged;
+}
+
+}  // namespace
+
+StepInfo StepInfo::Of(const Manifest& source, const Topology& topology) {
+  return {{source.run, source.step}, topology, source.model, source.state, source.history, source.branches};
 }
 
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,

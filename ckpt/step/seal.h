@@ -21,16 +21,13 @@ struct StepInfo {
   static StepInfo Of(const Manifest& source, const Topology& topology);
 };
 
-// Joins the receipts' pieces under the global `tensors`, checks that every element is covered exactly once.
-// Errors: Corrupt naming the hole or overlap; a tensor that `tensors` does not list.
-Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
-                              const std::vector<ShardReceipt>& receipts);
-
 struct StepSeal {
   std::string index;
   std::string manifest;
 };
-// `receipts` are in order of writer. `kept`: cache of a saver, from one seal to the next.
+// Joins the receipts' pieces under the global `tensors`, and checks that every element is covered exactly
+// once. `receipts` are in order of writer. `kept`: cache of a saver, from one seal to the next. Errors:
+// Corrupt naming the hole or overlap; NotFound for a tensor that `tensors` does not list.
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
                           const std::vector<ShardReceipt>& receipts, H5Views* kept = nullptr);
 // The same from a whole catalog. `files`: the catalog's, with sizes and digests; `shards`: their directory,

@@ -123,7 +123,7 @@ Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t cat
 
 Result<ShardPlan> ShardPlan::Make(ShardContents contents) {
   ShardPlan plan(std::move(contents));
-  Catalog& catalog = plan.contents_.catalog();
+  Catalog& catalog = plan.catalog();
   std::vector<H5DatasetSpec> datasets;
   for (Piece& piece : catalog.pieces) {
     const TensorEntry& tensor = catalog.tensors[piece.tensor];
@@ -136,20 +136,16 @@ Result<ShardPlan> ShardPlan::Make(ShardContents contents) {
   return plan;
 }
 
-void ShardPlan::SetDigest(size_t given, uint64_t chunk, const Digest& digest) {
-  contents_.piece(given).chunks[chunk] = digest;
-}
-
 std::string ShardPlan::EncodeOwnCatalog() const {
-  std::string blob = EncodeCatalog(contents_.catalog());
+  std::string blob = EncodeCatalog(catalog());
   blob.resize(PageUp(blob.size()), '\0');
   return blob;
 }
 
 ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
-  const Catalog& catalog = contents_.catalog();
-  return {
-      {name(), file_bytes(), EnvelopeDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog, 0};
+  return {{name(), file_bytes(), EnvelopeDigest(catalog(), layout_, catalog_offset(), own_catalog)},
+          catalog(),
+          0};
 }
 
 }  // namespace cairn

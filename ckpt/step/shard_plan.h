@@ -18,7 +18,7 @@
 
 namespace cairn {
 
-// What binds a shard to its checkpoint.
+// Binds a shard to its checkpoint.
 struct StepIdentity {
   std::string run;
   int64_t step = 0;
@@ -67,7 +67,8 @@ class ShardContents {
 Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
                       std::string_view own_catalog);
 
-class ShardPlan {
+// Offsets of pieces (Piece::file_offset) are multiples of kPageBytes.
+class ShardPlan : public ShardContents {
  public:
   static Result<ShardPlan> Make(ShardContents contents);
   static Result<ShardPlan> Make(const std::string& name, const StepIdentity& identity,
@@ -75,21 +76,10 @@ class ShardPlan {
     return Make(ShardContents(name, identity, tensors, std::move(pieces)));
   }
 
-  const ShardContents& contents() const { return contents_; }
-  const std::string& name() const { return contents_.name(); }
   uint64_t file_bytes() const { return layout_.file_bytes; }  // a multiple of kPageBytes
-  size_t piece_count() const { return contents_.piece_count(); }
-
-  // Place and name of a piece, by its index as given. Offsets are multiples of kPageBytes.
-  const Piece& piece(size_t given) const { return contents_.piece(given); }
-  const TensorEntry& tensor(size_t given) const { return contents_.tensor(given); }
   uint64_t OffsetOf(size_t given) const { return piece(given).file_offset; }
-
-  // For another checkpoint of the same pieces: digests are taken with its identity from now on.
-  void Bind(const StepIdentity& identity) { contents_.Bind(identity); }
-  // Digests of chunks of a piece; safe from several threads for different chunks.
-  uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return contents_.ChunkSeed(given, chunk); }
-  void SetDigest(size_t given, uint64_t chunk, const Digest& digest);
+  // Safe from several threads for different chunks.
+  void SetDigest(size_t given, uint64_t chunk, const Digest& digest) { piece(given).chunks[chunk] = digest; }
 
   // The bytes that HDF5 wrote, by offset. Everything outside of them, of the pieces and of the shard's own
   // catalog is zeros.
@@ -102,9 +92,8 @@ class ShardPlan {
   ShardReceipt Receipt(std::string_view own_catalog) const;
 
  private:
-  explicit ShardPlan(ShardContents contents) : contents_(std::move(contents)) {}
+  explicit ShardPlan(ShardContents contents) : ShardContents(std::move(contents)) {}
 
-  ShardContents contents_;
   H5Layout layout_;
 };
 

@@ -69,9 +69,7 @@ class ModelChecker {
 
   // The parameters that the model must have, against those that are there.
   void CheckSizes() {
-    const auto name = model_.find("architecture");
-    const Architecture* architecture =
-        name != model_.end() && name->is_string() ? FindArchitecture(name->get<std::string>()) : nullptr;
+    const Architecture* architecture = FindArchitecture(TextField(model_, "architecture"));
     if (architecture == nullptr || !problems_.empty()) return;
     json model = model_;
     const bool positions = IntField(model, "max_position_embeddings") > 0;

@@ -1,7 +1,7 @@
 // All chunks of the step are listed, and a partial shuffle by the seed draws from them until the budget is
 // reached. They are then sorted by place: files are read forwards. To check a chunk, one element of it is
-// read: the reader verifies the whole chunk first. Where the place of a wrong chunk is not known, no ranges
-// are reported, so that no later sample can settle the failure.
+// read: the reader verifies the whole chunk first. If the place of a wrong chunk is not known, no ranges are
+// reported, so that no later sample can settle the failure.
 
 #include "tools/check/sample_check.h"
 
@@ -45,16 +45,6 @@ std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_by
   return chunks;
 }
 
-// The box of the one element at `index` of the row-major order of `box`.
-Box ElementAt(const Box& box, uint64_t index) {
-  Box element{box.offset, Dims::Filled(box.rank(), 1)};
-  for (int d = box.rank() - 1; d >= 0; --d) {
-    element.offset[d] += index % box.extent[d];
-    index /= box.extent[d];
-  }
-  return element;
-}
-
 // Ranges next to each other become one.
 void AddRange(std::vector<CheckedRange>& ranges, CheckedRange range) {
   if (range.begin == range.end) return;  // stored as another tensor's bytes
@@ -84,7 +74,6 @@ Result<SampleSize> ParseSampleSize(std::string_view text) {
   return bad();
 }
 
-// Reading one element reads and verifies the whole chunk that it lies in.
 SampleReport CheckSample(StepReader& step, const SampleSize& size,
                          const std::function<void(uint64_t)>& progress) {
   const StepCatalog& catalog = step.catalog();

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kFirstProblems = 3;  // that a record names
 constexpr size_t kMaxRanges = 256;    // of a sample; a longer list is left out
 
-// Every file that is missing or has another size, where opening names the first one only. The manifest itself
+// Every file that is missing or has another size; opening names only the first one. The manifest itself
 // is left to StepReader::Open.
 VerifyReport CheckFiles(FileSystem& fs, const std::string& directory) {
   const Result<Manifest> manifest = ReadManifest(fs, directory);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "ckpt/base/glob.h"
 #include "convert/torch/tensor_walk.h"
@@ -85,16 +86,9 @@ std::string TensorText(const TensorRef& tensor) {
 }
 
 std::string_view KindText(const PyValue& value) {
-  switch (value.kind) {
-    case PyKind::kList:
-      return "list";
-    case PyKind::kTuple:
-      return "tuple";
-    case PyKind::kSet:
-      return "set";
-    default:
-      return "dict";
-  }
+  if (value.is(PyKind::kList)) return "list";
+  if (value.is(PyKind::kTuple)) return "tuple";
+  return value.is(PyKind::kSet) ? "set" : "dict";
 }
 
 // The short form of a list or tuple of plain values.
@@ -105,7 +99,7 @@ std::string ListText(const PyValue& value) {
     items.push_back(PlainText(*item));
   }
   const bool more = items.size() < value.items.size();
-  return fmt::format("{}{}]", fmt::format("[{}", fmt::join(items, ", ")),
+  return fmt::format("[{}{}]", fmt::join(items, ", "),
                      more ? fmt::format(", … {} in all", value.items.size()) : "");
 }
 
@@ -239,8 +233,7 @@ class TreeJson {
 
   ordered_json OfContainer(const PyValue& value, size_t depth) {
     const bool plain = std::ranges::all_of(value.items, [](const PyValue* i) { return IsPlain(*i); });
-    if ((!shown_.insert({&value, true}).second && !(plain && value.items.size() <= kMaxListed)) ||
-        depth == kMaxDepth)
+    if ((!shown_.insert(&value).second && !(plain && value.items.size() <= kMaxListed)) || depth == kMaxDepth)
       return {{"shared", true}};
     if (value.is(PyKind::kDict)) return OfDict(value, depth);
     ordered_json items = ordered_json::array();
@@ -261,19 +254,12 @@ class TreeJson {
   }
 
   const TorchFile& file_;
-  std::map<const PyValue*, bool> shown_;
+  std::set<const PyValue*> shown_;
 };
 
 std::string_view Name(TorchContainer container) {
-  switch (container) {
-    case TorchContainer::kZip:
-      return "zip";
-    case TorchContainer::kStream:
-      return "stream";
-    case TorchContainer::kPickle:
-      return "pickle";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"zip", "stream", "pickle"};
+  return kNames[static_cast<int>(container)];
 }
 
 uint64_t StoredBytes(const TorchFile& file) {

@@ -156,15 +156,6 @@ class ValueChecker {
   VerifyReport report_;
 };
 
-Dims PointOf(const Dims& shape, uint64_t index) {
-  Dims point = shape;
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    point[d] = index % shape[d];
-    index /= shape[d];
-  }
-  return point;
-}
-
 }  // namespace
 
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
@@ -179,13 +170,12 @@ VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
 
 StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {
   const TensorEntry& entry = catalog.tensors[tensor];
-  const Dims point = PointOf(entry.spec.shape, index);
-  const Box element{point, Dims::Filled(point.rank(), 1)};
+  const Box element = ElementAt(Box::Whole(entry.spec.shape), index);
   const auto [first, last] = catalog.PiecesOfTensor(tensor);
   for (size_t i = first; i < last; ++i) {
     const Piece& piece = catalog.pieces[i];
     if (!Contains(piece.box, element)) continue;
-    const uint64_t flat = FlatIndex(piece.box, point);
+    const uint64_t flat = FlatIndex(piece.box, element.offset);
     if (flat < piece.range.begin || flat >= piece.range.end) continue;
     const uint64_t byte = (flat - piece.range.begin) * SizeOf(entry.dtype);
     const ChunkPlace place = PlaceOfChunk(piece, byte / kChunkBytes, SizeOf(entry.dtype));

@@ -11,10 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ckpt/io/file_facts.h"
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/replace_file.h"
-#include "ckpt/step/partial_dir.h"
+#include "ckpt/model/layout.h"
 
 namespace cairn {
 namespace {
@@ -24,13 +23,12 @@ using nlohmann::ordered_json;
 
 constexpr uint64_t kMaxVerifyRecordBytes = 64 << 20;
 constexpr int kRecordVersion = 2;
-constexpr std::string_view kDirectoryName = "verified";
 
 std::string PathOf(const std::string& step_directory) {
   const std::filesystem::path step =
       std::filesystem::path(step_directory).lexically_normal() / "";  // with a slash at the end, once
   const std::filesystem::path directory = step.parent_path();
-  return (directory.parent_path() / kDirectoryName / (directory.filename().string() + ".json")).string();
+  return (directory.parent_path() / kVerifiedName / (directory.filename().string() + ".json")).string();
 }
 
 std::string DigestOfManifest(const Manifest& manifest) { return ToHex(DigestOf(EncodeManifest(manifest))); }
@@ -163,10 +161,11 @@ bool IsOfLaterVersion(const std::string& text) {
 std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest) {
   std::vector<CheckedFile> files;
   for (const ManifestFile& file : manifest.files) {
-    const FileFacts facts = FactsOf(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));
-    if (facts.inode == 0) continue;
-    files.push_back({file.name, facts.bytes, facts.modified_unix_nanoseconds, facts.changed_unix_nanoseconds,
-                     facts.inode});
+    const auto info =
+        FileSystem::Posix().Stat(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));
+    if (info.ok())
+      files.push_back({file.name, info->bytes, info->modified_unix_nanoseconds,
+                       info->changed_unix_nanoseconds, info->inode});
   }
   return files;
 }

@@ -1,9 +1,9 @@
-// What past checks say about a step's bytes, as pure functions.
+// The verdict of past checks on a step's bytes, as pure functions.
 //
 // A step has a list of checks, oldest first. Each says what was checked, when, how many bytes of how many,
 // and how the files looked at that moment. These rules turn the list into one word:
 //   - A failure stays until an equally strong or stronger check of the same bytes passes. "Every byte" is
-//     stronger than a sample and than the structure; a sample is as strong as an earlier one where it covers
+//     stronger than a sample and than the structure; a sample is as strong as an earlier one if it covers
 //     the same ranges; values are a question of their own, which only another check of values answers.
 //   - Only a check of every byte makes a step verified. A weaker check that passes does not change that.
 //   - A file that looks different now (size, time of modification or of change, inode) was not checked.

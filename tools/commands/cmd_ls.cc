@@ -17,7 +17,6 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
-#include "tools/commands/reshape_run.h"
 #include "tools/commands/run_listing.h"
 
 namespace cairn {
@@ -41,9 +40,8 @@ std::string AgeText(int64_t seconds) {
 
 // The layout of the ranks: the training's own description, or else Cairn's topology.
 std::string MeshText(const Manifest& manifest) {
-  if (const auto mesh = manifest.state.find("mesh"); mesh != manifest.state.end() && mesh->is_string())
-    return mesh->get<std::string>();
-  return ToString(manifest.topology);
+  const std::string mesh = TextField(manifest.state, "mesh");
+  return mesh.empty() ? ToString(manifest.topology) : mesh;
 }
 
 std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }

@@ -176,13 +176,12 @@ class SealVerb {
         PrintProblem(fmt::format("{}: not sealed, its writer is not done: {}", step.path, result.unfinished));
         break;
       case SealOutcome::kProblems:
-        PrintProblem(fmt::format("{}: not sealed: {} problem{}; --anyway seals it with them", step.path,
-                                 result.problems.size(), result.problems.size() == 1 ? "" : "s"));
+        PrintProblem(fmt::format("{}: not sealed: {}; --anyway seals it with them", step.path,
+                                 Counted(result.problems.size(), "problem")));
         break;
       case SealOutcome::kSealed:
-        PrintLine("{}: {}, {} file{}, {}{}", step.path, options_.dry_run ? "would be sealed" : "sealed",
-                  result.seal.files.size(), result.seal.files.size() == 1 ? "" : "s",
-                  HumanBytes(result.seal.bytes()),
+        PrintLine("{}: {}, {}, {}{}", step.path, options_.dry_run ? "would be sealed" : "sealed",
+                  Counted(result.seal.files.size(), "file"), HumanBytes(result.seal.bytes()),
                   options_.dry_run ? "" : fmt::format(", {}", HumanSeconds(seconds)));
         for (const std::string& line : result.seal.whole) PrintLine("  {}", line);
         for (const std::string& line : result.seal.untold) PrintLine("  not checked: {}", line);

@@ -3,10 +3,7 @@
 // times of a native step's files are noted before they are read: a change meanwhile is noticed later. The
 // bytes of another system's checkpoint are verified if its files have checksums.
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,8 +13,8 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/deletion.h"
-#include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
+#include "convert/foreign/config_model.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
@@ -35,7 +32,7 @@
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/verify_loss.h"
-#include "tools/seal/foreign_run.h"
+#include "tools/commands/verify_targets.h"
 #include "tools/seal/seal_check.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
@@ -72,55 +69,6 @@ struct VerifyOptions {
   }
 };
 
-// What to type instead, if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
-std::string RunsInside(FileSystem& fs, const std::string& path) {
-  const auto names = fs.List(path);
-  if (!names.ok()) return "";
-  std::vector<std::string> runs;
-  for (const std::string& name : *names) {
-    const auto steps = ListSteps(fs, JoinPath(path, name));
-    if (steps.ok() && !steps->empty()) runs.push_back(JoinPath(path, name));
-  }
-  if (runs.empty()) return "";
-  return fmt::format("; seal it first (cairn seal {}), or verify the runs in it: {}", path,
-                     fmt::join(runs, " "));
-}
-
-// The steps to check. Unlike elsewhere, a run directory's newest step is not passed over when it is damaged.
-// Errors: NotFound if there is nothing to check.
-Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (!info.is_directory())
-    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
-  const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
-  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
-    return std::vector{path};
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
-  if (steps.empty())
-    return NotFound("{}: neither a step nor a run directory of Cairn{}", path, RunsInside(fs, path));
-  if (!all) steps.erase(steps.begin(), steps.end() - 1);
-  std::vector<std::string> directories;
-  for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
-  return directories;
-}
-
-// The checkpoints that `path` means if another system may have written it: itself, or all steps or the newest
-// step of a run. The run's tracker says which is the newest, but a seal says more. A directory with steps of
-// Cairn is a run of Cairn, whatever else lies in it.
-std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
-  const auto native = ListSteps(fs, path);
-  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
-  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
-  const std::string& newest = steps.back().path;
-  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) ? newest : path};
-  std::vector<std::string> checkpoints;
-  for (const ForeignStep& step : steps) {
-    if (!HasSeal(fs, step.path)) PrintProblem(fmt::format("note: {} has no seal", step.path));
-    checkpoints.push_back(step.path);
-  }
-  return checkpoints;
-}
-
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, CheckOptions checks)
@@ -142,22 +90,22 @@ class Verifier {
   }
 
   void Check(FileSystem& fs, const std::string& directory) {
-    const std::optional<Manifest> manifest = ManifestOf(fs, directory);
+    const Result<Manifest> manifest = ReadManifest(fs, directory);
     // Noted before the files are read, so that a change meanwhile is noticed later.
     std::vector<CheckedFile> files;
-    if (manifest) files = LookAtFiles(directory, *manifest);
+    if (manifest.ok()) files = LookAtFiles(directory, *manifest);
     StepReport report;
     {
       Progress progress("verifying", BytesOf(fs, directory), !options_.json);
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
     const std::vector<std::string> unlisted =
-        manifest ? NoteUnlisted(fs, directory, *manifest) : std::vector<std::string>();
+        manifest.ok() ? NoteUnlisted(fs, directory, *manifest) : std::vector<std::string>();
     Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "", unlisted);
     // A check that did not reach the end has not passed.
     if (!report.trouble.ok())
       std::erase_if(report.checks, [](const cairn::Check& check) { return check.problems == 0; });
-    if (options_.record && manifest && !files.empty() && !report.checks.empty())
+    if (options_.record && manifest.ok() && !files.empty() && !report.checks.empty())
       Record(fs, directory, *manifest, files, report.checks);
   }
 
@@ -168,17 +116,17 @@ class Verifier {
     const Result<Seal> seal = ReadSeal(fs, directory);
     if (!seal.ok() && seal.status().kind() != StatusKind::kCorrupt) return seal.status();
     if (!seal.ok()) {
-      Tell(directory, {.problems = {{JoinPath(directory, kSealName), 0, "", seal.status().message()}}},
-           "the seal");
+      TellBroken(directory, JoinPath(directory, kSealName), seal.status(), "the seal");
       return OkStatus();
     }
     const SealDepth depth = checks_.hash ? SealDepth::kAll : SealDepth::kTouched;
-    SealReport report;
-    {
-      Progress progress("verifying", BytesToCheck(fs, directory, *seal, depth), !options_.json);
-      report = CheckSeal(fs, directory, *seal, depth, options_.jobs,
-                         [&](uint64_t done) { progress.Update(done); });
-    }
+    std::optional<Progress> progress;
+    const SealReport report =
+        CheckSeal(fs, directory, *seal, depth, options_.jobs, [&](uint64_t done, uint64_t bytes) {
+          if (!progress) progress.emplace("verifying", bytes, !options_.json);
+          progress->Update(done);
+        });
+    progress.reset();
     for (const std::string& path : report.touched)
       PrintProblem(fmt::format("note: {} has another time than when it was sealed", path));
     for (const std::string& problem : seal->problems)
@@ -199,7 +147,7 @@ class Verifier {
     const StatusKind kind = found.status().kind();
     if (kind == StatusKind::kCorrupt ||
         (kind == StatusKind::kNotFound && FileSystem::Posix().Stat(path).ok())) {
-      Tell(path, {.problems = {{path, 0, "", found.status().message()}}}, "structure");
+      TellBroken(path, path, found.status(), "structure");
       return OkStatus();
     }
     if (!found.ok()) return found.status();
@@ -209,7 +157,7 @@ class Verifier {
     if (checks_.hash && opened.foreign) {
       Result<FileSums> told = FindFileSums(opened.fs(), source.directory(), source.catalog().files);
       if (told.status().kind() == StatusKind::kCorrupt) {
-        Tell(path, {.problems = {{path, 0, "", told.status().message()}}}, "structure");
+        TellBroken(path, path, told.status(), "structure");
         return OkStatus();
       }
       if (!told.ok()) return told.status();
@@ -253,16 +201,13 @@ class Verifier {
   // The step is intact in spite of them, so they do not fail the check; but retention does not delete it.
   static std::vector<std::string> NoteUnlisted(FileSystem& fs, const std::string& directory,
                                                const Manifest& manifest) {
-    constexpr size_t kNamed = 3;
     const Result<std::vector<std::string>> found = UnlistedFiles(fs, directory, manifest);
     if (!found.ok() || found->empty()) return {};
-    const size_t named = std::min(found->size(), kNamed);
-    PrintProblem(fmt::format(
-        "note: {} contains files that its manifest does not list: {}{}; retention keeps the step until they "
-        "are moved "
-        "away",
-        directory, fmt::join(found->begin(), found->begin() + static_cast<std::ptrdiff_t>(named), ", "),
-        found->size() > named ? fmt::format(" and {} more", found->size() - named) : ""));
+    PrintProblem(
+        fmt::format("note: {} contains files that its manifest does not list: {}; retention keeps the step "
+                    "until they are "
+                    "moved away",
+                    directory, ShortList(*found)));
     return *found;
   }
 
@@ -293,6 +238,12 @@ class Verifier {
     if (!report.trouble.ok()) PrintTrouble(checkpoint, report.trouble);
   }
 
+  // A checkpoint of which `file` is so wrong that nothing else can be checked.
+  void TellBroken(const std::string& checkpoint, const std::string& file, const Status& why,
+                  const std::string& what) {
+    Tell(checkpoint, {.problems = {{file, 0, "", why.message()}}}, what);
+  }
+
   static void PrintTrouble(const std::string& checkpoint, const Status& trouble) {
     PrintProblem(fmt::format("{}: could not be checked to the end: {}", checkpoint, trouble.message()));
   }
@@ -302,12 +253,6 @@ class Verifier {
     const auto step = StepReader::Open(fs, directory);
     if (!step.ok()) return 0;
     return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
-  }
-
-  // nullopt if it cannot be read.
-  static std::optional<Manifest> ManifestOf(FileSystem& fs, const std::string& directory) {
-    Result<Manifest> manifest = ReadManifest(fs, directory);
-    return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
   }
 
   // If this user may not write into the directory, that is a note: the check was made all the same.

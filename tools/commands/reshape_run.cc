@@ -75,13 +75,6 @@ Result<int> RunVirtually(const OpenedSource& opened, const TransferFlags& flags,
 
 }  // namespace
 
-nlohmann::json TopologyJson(const Topology& t) {
-  nlohmann::json json = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
-  if (t.virtual_stages != 1) json["virtual_stages"] = t.virtual_stages;
-  if (!t.layers_per_stage.empty()) json["layers_per_stage"] = t.layers_per_stage;
-  return json;
-}
-
 bool TopologyFlags::any() const {
   return tp || pp || dp || zero || virtual_stages || !layers_per_stage.empty() || embedding_counts ||
          loss_counts;

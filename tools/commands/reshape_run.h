@@ -11,9 +11,6 @@
 
 namespace cairn {
 
-// As verbs print it. Fields with the usual value are left out.
-nlohmann::json TopologyJson(const Topology& topology);
-
 struct TopologyFlags {
   std::optional<int> tp, pp, dp, zero, virtual_stages;
   std::vector<int> layers_per_stage;

@@ -11,7 +11,6 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/step/partial_dir.h"
 #include "tools/archive/tar/record.h"
 #include "tools/seal/foreign_run.h"
 #include "tools/seal/seal_check.h"
@@ -27,18 +26,17 @@ std::optional<int64_t> StepOfName(std::string_view name) {
   return ParseStepDirName(name.substr(0, name.find('.')));
 }
 
-void ReadTimes(FileSystem& fs, StepListing& step) {
-  const auto names = fs.List(step.directory);
-  if (!names.ok()) return;
-  step.accessed_unix_seconds = INT64_MAX;
-  for (const std::string& name : *names) {
+// Adds the size and the times of files. One that has vanished meanwhile does not count.
+void ReadTimes(FileSystem& fs, const std::vector<std::string>& names, StepListing& step) {
+  int64_t oldest = INT64_MAX;
+  for (const std::string& name : names) {
     const Result<FileInfo> info = fs.Stat(JoinPath(step.directory, name));
-    if (!info.ok()) continue;  // vanished meanwhile
+    if (!info.ok()) continue;
     step.bytes += info->bytes;
     step.modified_unix_seconds = std::max(step.modified_unix_seconds, info->modified_unix_seconds);
-    step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+    oldest = std::min(oldest, info->accessed_unix_seconds);
   }
-  if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
+  if (oldest != INT64_MAX) step.accessed_unix_seconds = oldest;
 }
 
 // A purge of a virtual step's shards is a purge of the step.
@@ -74,7 +72,7 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
   StepListing step{.directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}};
   step.step = StepOfName(name).value_or(0);
   step.state = ParseMarkedDirName(name).value_or("committed");
-  ReadTimes(fs, step);
+  if (const auto names = fs.List(directory); names.ok()) ReadTimes(fs, *names, step);
   if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
   return step;
 }
@@ -155,17 +153,12 @@ StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
                    .system = SystemOf(fs, foreign.path),
                    .trouble = {},
                    .unhealthy = {},
-                   .accessed_unix_seconds = INT64_MAX,
                    .manifest = {}};
   const auto files = ListStepFiles(fs, foreign.path);
-  for (const StepFile& file : files.ok() ? *files : std::vector<StepFile>{}) {
-    step.bytes += file.bytes;
-    step.modified_unix_seconds = std::max(step.modified_unix_seconds, file.modified_unix_seconds);
-    if (const auto info = fs.Stat(JoinPath(foreign.path, file.name)); info.ok())
-      step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
-  }
-  if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
   if (files.ok()) {
+    std::vector<std::string> names;
+    for (const StepFile& file : *files) names.push_back(file.name);
+    ReadTimes(fs, names, step);
     ReadSealState(fs, foreign, *files, step);
   } else {
     step.state = "damaged";

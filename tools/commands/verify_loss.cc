@@ -76,17 +76,12 @@ Result<LossBatches> ParseBatches(const std::string& text) {
   return batches;
 }
 
-int64_t FactOf(const nlohmann::json& model, const char* name) {
-  const auto fact = model.find(name);
-  return fact != model.end() && fact->is_number_integer() ? fact->get<int64_t>() : 0;
-}
-
 // The length and the vocabulary that both models have.
 Status FitModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches) {
   batches.seq_length = asked > 0 ? asked : kDefaultSeqLength;
-  batches.vocabulary = std::min(FactOf(a, "vocab_size"), FactOf(b, "vocab_size"));
+  batches.vocabulary = std::min(IntField(a, "vocab_size"), IntField(b, "vocab_size"));
   for (const nlohmann::json* model : {&a, &b}) {
-    const int64_t positions = FactOf(*model, "max_position_embeddings");
+    const int64_t positions = IntField(*model, "max_position_embeddings");
     if (asked > 0 && positions > 0 && asked > positions)
       return InvalidArgument("--seq-length {} is more than the {} positions of a model", asked, positions);
     if (positions > 0) batches.seq_length = std::min(batches.seq_length, positions);
@@ -299,7 +294,7 @@ Result<int> RunVerifyLoss(const LossOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenWeights(options.a, options.open));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenWeights(options.b, options.open));
   for (const OpenedSource* opened : {&a, &b})
-    if (FactOf(opened->source().manifest().model, "vocab_size") < 1)
+    if (IntField(opened->source().manifest().model, "vocab_size") < 1)
       return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
   CAIRN_RETURN_IF_ERROR(
       FitModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));

@@ -53,11 +53,18 @@ SealLook LookAtSealed(FileSystem& fs, const std::string& directory, const Seal& 
 }  // namespace
 
 SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth,
-                     int jobs, const std::function<void(uint64_t)>& progress) {
+                     int jobs, const std::function<void(uint64_t done, uint64_t bytes)>& progress) {
   SealLook look = LookAtSealed(fs, directory, seal, depth);
   std::vector<FileToRead> to_read;
-  for (const SealedFile* file : look.to_read) to_read.push_back({.name = file->name, .bytes = file->bytes});
-  const std::vector<FileRead> read = ReadFiles(fs, directory, to_read, {.jobs = jobs, .progress = progress});
+  uint64_t bytes = 0;
+  for (const SealedFile* file : look.to_read) {
+    to_read.push_back({.name = file->name, .bytes = file->bytes});
+    bytes += file->bytes;
+  }
+  const auto tell = [&](uint64_t done) {
+    if (progress) progress(done, bytes);
+  };
+  const std::vector<FileRead> read = ReadFiles(fs, directory, to_read, {.jobs = jobs, .progress = tell});
   for (size_t i = 0; i < read.size(); ++i) {
     const std::string path = JoinPath(directory, to_read[i].name);
     look.report.bytes_checked += to_read[i].bytes;
@@ -67,12 +74,6 @@ SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& s
       look.report.problems.push_back({path, 0, "", "its bytes are not those that were sealed"});
   }
   return std::move(look.report);
-}
-
-uint64_t BytesToCheck(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth) {
-  uint64_t bytes = 0;
-  for (const SealedFile* file : LookAtSealed(fs, directory, seal, depth).to_read) bytes += file->bytes;
-  return bytes;
 }
 
 }  // namespace cairn

@@ -17,18 +17,14 @@ enum class SealDepth {
 };
 
 struct SealReport : VerifyReport {
-  // Paths.
-  std::vector<std::string> added;  // not in the seal
-  std::vector<std::string>
-      touched;  // with a different time than the seal's; if they were read, their bytes decide
+  std::vector<std::string> added;    // paths that are not in the seal
+  std::vector<std::string> touched;  // paths with another time than the seal's
 };
 
 // A file that is missing, that differs in size or bytes, or that was added is a problem; added files are in
-// `added` too. An unreadable file is a problem, not an error. `progress` gets the bytes done.
+// `added` too. An unreadable file is a problem, not an error. `progress` gets the bytes done and the bytes to
+// read.
 SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth,
-                     int jobs = 2, const std::function<void(uint64_t)>& progress = {});
-
-// The bytes that CheckSeal will read.
-uint64_t BytesToCheck(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth);
+                     int jobs = 2, const std::function<void(uint64_t done, uint64_t bytes)>& progress = {});
 
 }  // namespace cairn

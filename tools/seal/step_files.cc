@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ckpt/io/file_facts.h"
 #include "ckpt/io/replace_file.h"
 #include "tools/seal/seal_record.h"
 
@@ -30,9 +29,8 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
     }
     if (info.kind != FileKind::kFile || files.size() == kMaxStepFiles)
       return NotSupported("{}: neither a file nor a directory; move it away first", path);
-    const FileFacts facts = FactsOf(path);
-    files.push_back({below, info.bytes, info.modified_unix_seconds, facts.modified_unix_nanoseconds,
-                     facts.changed_unix_nanoseconds, facts.inode});
+    files.push_back({below, info.bytes, info.modified_unix_seconds, info.modified_unix_nanoseconds,
+                     info.changed_unix_nanoseconds, info.inode});
   }
   return OkStatus();
 }

@@ -14,15 +14,12 @@
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
 #include "convert/verbs/file_sums.h"
+#include "tools/cli/progress.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kTorchSuffixes[] = {".pt", ".pth", ".ckpt", ".bin"};
-
-std::string Counted(uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 class PartsChecker {
  public:

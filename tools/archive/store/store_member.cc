@@ -14,7 +14,6 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/sha256.h"
-#include "ckpt/io/file_facts.h"
 #include "ckpt/io/open_files.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
@@ -203,9 +202,8 @@ class MemberWriter {
 
  private:
   Result<Seen> Look(const std::string& name) const {
-    const std::string path = JoinPath(source_.directory, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
-    return Seen{info.bytes, info.modified_unix_seconds, FactsOf(path).changed_unix_nanoseconds};
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(source_.directory, name)));
+    return Seen{info.bytes, info.modified_unix_seconds, info.changed_unix_nanoseconds};
   }
 
   Status CheckUntouched(size_t i) const {

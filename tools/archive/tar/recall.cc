@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "ckpt/io/file_facts.h"
 #include "tools/process/child.h"
 #include "tools/process/shell_word.h"
 
@@ -30,11 +29,14 @@ std::string Fill(std::string command, const std::string& mark, const std::string
 
 }  // namespace
 
-bool LooksLikeStub(const FileFacts& facts) {
-  return facts.bytes >= kMinStubBytes && facts.allocated_bytes < facts.bytes / kStubShare;
+bool LooksLikeStub(const FileInfo& info) {
+  return info.bytes >= kMinStubBytes && info.allocated_bytes < info.bytes / kStubShare;
 }
 
-bool IsStub(const std::string& path) { return LooksLikeStub(FactsOf(path)); }
+bool IsStub(const std::string& path) {
+  const auto info = FileSystem::Posix().Stat(path);
+  return info.ok() && LooksLikeStub(*info);
+}
 
 Status NeedsRecall(const std::string& path) {
   return IoError(

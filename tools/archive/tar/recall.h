@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ckpt/base/status.h"
-#include "ckpt/io/file_facts.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 
@@ -18,7 +18,7 @@ struct RecallCommands {
 // True if a file that is not small has far fewer blocks on the disk than bytes: it lies on tape. A file that
 // a crash left as a hole looks the same; only a recall that does not bring it back shows the difference.
 // Pure.
-bool LooksLikeStub(const FileFacts& facts);
+bool LooksLikeStub(const FileInfo& info);
 bool IsStub(const std::string& path);  // false if there is no such file
 
 // "FILE: on tape, needs recall …"
