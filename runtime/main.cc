@@ -13,7 +13,6 @@
 #include "runtime/control/request_file.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
-#include "runtime/data/bus_guard.h"
 #include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
@@ -170,7 +169,6 @@ int Main(int argc, char** argv) {
   }
   TrainConfig& config = parsed->config;
   WatchStopSignals();
-  HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
   if (config.device == "cuda") UseDeterministicKernels();
