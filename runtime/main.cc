@@ -17,7 +17,6 @@
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
-#include "runtime/tokenizer/training_tokenizer.h"
 #include "runtime/train/device_settings.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/starting_model.h"
