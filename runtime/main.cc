@@ -13,12 +13,10 @@
 #include "runtime/control/request_file.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
-#include "runtime/data/bus_guard.h"
 #include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/lr_schedule.h"
-#include "runtime/tokenizer/training_tokenizer.h"
 #include "runtime/train/device_settings.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/starting_model.h"
@@ -55,44 +53,16 @@ nlohmann::json OptimizerFacts(const TrainConfig& config, const LrSchedule& sched
 
 CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingTokenizer& tokenizer,
                                   const Topology& topology, int device) {
-  CheckpointerOptions options;
-  options.save_dir = config.save;
-  options.load = config.load;
-  options.finetune = config.finetune;
-  options.load_unhealthy = config.load_unhealthy;
-  options.start_anew = config.start_anew;
-  options.no_load_optim = config.no_load_optim;
-  options.reset_progress = config.reset_progress;
-  options.tokenizer_files = tokenizer.files;
-  if (tokenizer.files.empty() && config.data_path.size() == 1)
-    options.tokenizer = config.data_path[0] + ".tokenizer";
-  options.save_interval = config.SaveSteps().value();  // validated
-  options.node_failure_seconds = config.mtbf * 3600;
-  options.local = {.dir = config.save_local,
-                   .redundancy = ParseRedundancy(config.redundancy).value(),  // validated
-                   .keep_last = config.keep_last_local};
-  options.local_interval = config.save_local_interval;
-  options.lazy = config.save_mode == "lazy";
-  options.overlap = config.save_overlap == "skip"     ? SaveOverlap::kSkip
-                    : config.save_overlap == "double" ? SaveOverlap::kDouble
-                                                      : SaveOverlap::kWait;
-  options.codec = config.save_codec == "zstd"   ? CodecMode::kZstd
-                  : config.save_codec == "auto" ? CodecMode::kAuto
-                                                : CodecMode::kNone;
-  options.codec_threads = config.save_codec_threads;
-  options.split_master = config.split_master;
-  options.retention = {.keep_last = config.keep_last,
-                       .keep_every = config.keep_every,
-                       .keep_tokens = config.keep_tokens,
-                       .keep_epochs = config.keep_epochs,
-                       .keep_best = config.keep_best};
-  options.topology = topology;
-  options.model = ModelFacts(config);
   const LrSchedule schedule(config, BatchSchedule(config).total_samples());
-  options.optimizer_facts = [config, schedule](const TrainState& state) {
-    return OptimizerFacts(config, schedule, state);
-  };
-  options.device_copy = CopyBetweenSides;
+  CheckpointerOptions options{
+      .config = config,
+      .topology = topology,
+      .model = ModelFacts(config),
+      .tokenizer_files = tokenizer.files,
+      .optimizer_facts =
+          [config, schedule](const TrainState& state) { return OptimizerFacts(config, schedule, state); },
+      .device_copy = CopyBetweenSides,
+      .device_snapshot = {}};
   // The device is this rank's current one; libtorch computes on its default stream.
   if (config.device == "cuda")
     options.device_snapshot = [device] { return NewCudaSnapshot({.device = device}); };
@@ -198,7 +168,6 @@ int Main(int argc, char** argv) {
   }
   TrainConfig& config = parsed->config;
   WatchStopSignals();
-  HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
   if (config.device == "cuda") UseDeterministicKernels();

@@ -1,7 +1,7 @@
 // Start, in this order: the world (MPI, torchrun's TCP store, or this rank alone), with several ranks the
 // status board under a random key and the watchdog, and NCCL last. NCCL needs a store for its rendezvous: the
 // world's own if it has one, else one that rank 0 serves and whose address the control plane carries. The end
-// is a barrier and a farewell.
+// is an agreement and a farewell.
 
 #include "runtime/comm/launch.h"
 
@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <exception>
 #include <random>
-#include <sstream>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -21,10 +20,10 @@
 
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
-#include "runtime/control/console.h"
 #include "runtime/control/launchers.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/process_info.h"
+#include "runtime/control/rank_message.h"
 #include "runtime/control/status_board.h"
 #include "runtime/control/watchdog.h"
 
@@ -60,28 +59,14 @@ T Take(Result<T> result) {
   return std::move(result).value();
 }
 
-// The hosts of all ranks, after one line with the job's key.
-std::vector<std::string> ShareHosts(ControlPlane& plane) {
-  const std::vector<std::string> hosts = Take(plane.GatherToRoot(HostName(), "hosts"));
-  std::string text = RandomKey();
-  for (const std::string& host : hosts) text += "\n" + host;
-  std::istringstream lines(Take(plane.BroadcastFromRoot(std::move(text), "hosts")));
-  std::vector<std::string> result;
-  for (std::string line; std::getline(lines, line);) result.push_back(line);
-  return result;
-}
-
 // NCCL wants a GPU for each rank, and says no more than "invalid usage".
 void CheckGpus(ControlPlane& plane, const std::string& uuid) {
-  const std::vector<std::string> all = Take(plane.GatherToRoot(uuid, "GPUs"));
-  std::string shared;
-  for (auto gpu = all.begin(); gpu != all.end() && shared.empty(); ++gpu)
+  const std::vector<std::string> all = Take(ShareAll(plane, uuid, "GPUs"));
+  for (auto gpu = all.begin(); gpu != all.end(); ++gpu)
     if (const auto other = std::find(all.begin(), gpu, *gpu); other != gpu)
-      shared = fmt::format(
-          "device cuda: ranks {} and {} would share a GPU; start no more ranks on a host than it has GPUs",
-          other - all.begin(), gpu - all.begin());
-  shared = Take(plane.BroadcastFromRoot(std::move(shared), "GPUs"));
-  TORCH_CHECK(shared.empty(), shared);
+      TORCH_CHECK(false, fmt::format("device cuda: ranks {} and {} would share a GPU; start no more ranks on "
+                                     "a host than it has GPUs",
+                                     other - all.begin(), gpu - all.begin()));
 }
 
 class LoneMailbox : public Mailbox {
@@ -116,17 +101,17 @@ Transport::Transport(const LaunchOptions& options)
   TORCH_CHECK(device_ == "cpu" || device_ == "cuda", "device '", device_, "' is neither cpu nor cuda");
   TORCH_CHECK(timeout_seconds_ > 0, "a deadline of ", timeout_seconds_, " seconds cannot be kept");
   plane_ = NewControlPlane("launch");
-  if (size() > 1) Agree();
+  if (size() > 1) StartWatchdog();
   if (device_ == "cuda") LoadNccl();
 }
 
-void Transport::Agree() {
-  std::vector<std::string> hosts = ShareHosts(*plane_);
-  const std::string key = hosts.front();
-  hosts.erase(hosts.begin());
+void Transport::StartWatchdog() {
+  const std::vector<std::string> hosts = Take(ShareAll(*plane_, HostName(), "hosts"));
+  const std::string key =
+      Take(FromRoot(*plane_, "key of the job", []() -> Result<std::string> { return RandomKey(); }));
   Result<std::unique_ptr<StatusBoard>> opened = StatusBoard::Open(key, rank(), hosts);
   std::shared_ptr<StatusBoard> board = opened.ok() ? std::move(*opened) : StatusBoard::Private(rank(), hosts);
-  const Status all_mapped = plane_->Barrier("status board");
+  const Status all_mapped = Agree(*plane_, OkStatus(), "status board");
   board->Unlink();
   Check(all_mapped);
   Watchdog::Start({.rank = rank(),
@@ -161,11 +146,11 @@ void Transport::LoadNccl() {
   store_ = c10::make_intrusive<c10d::TCPStore>(address.substr(0, space), options);
 }
 
-// The first barrier has a deadline for all; the farewell keeps the root, which may serve the store, until all
-// have passed the barrier.
+// The agreement has a deadline for all; the farewell keeps the root, which may serve the store, until all
+// have agreed.
 Transport::~Transport() {
   if (size() == 1 || std::uncaught_exceptions() > 0) return;
-  Status left = plane_->Barrier("end of the run");
+  Status left = Agree(*plane_, OkStatus(), "end of the run");
   if (left.ok()) left = plane_->GatherToRoot("", "farewell").status();
   if (!left.ok()) {
     Say(fmt::format("rank {}: {}; stopping all ranks", rank(), left.message()));

@@ -12,8 +12,8 @@ namespace {
 constexpr std::string_view kAny = "*";
 constexpr std::string_view kMany = "*...";
 
-constexpr std::string_view kMapped = "a dataset is always mapped into memory";
-constexpr std::string_view kLoaders = "each rank reads its own samples from the mapped dataset";
+constexpr std::string_view kMapped = "a dataset is always read in place";
+constexpr std::string_view kLoaders = "each rank reads its own samples";
 constexpr std::string_view kKernels = "the kernels are chosen by the device and the shapes";
 constexpr std::string_view kFp32Sums = "gradients are always summed in fp32";
 constexpr std::string_view kOverlap = "communication and computation overlap by themselves";

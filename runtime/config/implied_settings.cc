@@ -22,7 +22,7 @@ void TokensToSamples(TrainConfig& c) {
 
 }  // namespace
 
-Status ApplyImpliedSettings(TrainConfig& c) {
+void ApplyImpliedSettings(TrainConfig& c) {
   TokensToSamples(c);
   // Megatron-LM 2.5's --activations-checkpoint-method recomputed by itself.
   if (!c.recompute_method.empty() && c.recompute_granularity.empty()) c.recompute_granularity = "full";
@@ -50,7 +50,6 @@ Status ApplyImpliedSettings(TrainConfig& c) {
         "mean");
   if (c.loss_scale > 0 && !c.fp16)
     c.notes.push_back("--loss-scale has no effect here: the loss is scaled under --fp16 alone");
-  return OkStatus();
 }
 
 }  // namespace cairn

@@ -7,8 +7,7 @@
 namespace cairn {
 
 // Lengths in tokens become samples, older flags set the settings that they stood for, and defaults of
-// DeepSpeed are applied. Adds notes to config.notes on effects that a user may not expect. Errors:
-// InvalidArgument.
-Status ApplyImpliedSettings(TrainConfig& config);
+// DeepSpeed are applied. Adds notes to config.notes on effects that a user may not expect.
+void ApplyImpliedSettings(TrainConfig& config);
 
 }  // namespace cairn

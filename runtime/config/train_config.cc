@@ -27,7 +27,6 @@ struct Overloaded : Fs... {
 template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang before 17 does not find it by itself
 
-// Declares one row to CLI11. If a flag is given twice the last one counts, so scripts can append.
 // BigScience's scripts group the digits of a number, as Python does: 300_000_000. Only numbers: a path may
 // look the same (--save 2024_05_01).
 std::string WithoutUnderscores(std::string text) {
@@ -38,6 +37,7 @@ std::string WithoutUnderscores(std::string text) {
   return text;
 }
 
+// Declares one row to CLI11. If a flag is given twice the last one counts, so scripts can append.
 void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
   const std::string name = fmt::format("--{}", flag.name);
   const std::string help(flag.help);
@@ -203,7 +203,7 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   }
   if (!parsed.config.deepspeed_config.empty())
     CAIRN_RETURN_IF_ERROR(ApplyDeepSpeedFile(parsed.config.deepspeed_config, given, parsed.config));
-  CAIRN_RETURN_IF_ERROR(ApplyImpliedSettings(parsed.config));
+  ApplyImpliedSettings(parsed.config);
   return parsed;
 }
 

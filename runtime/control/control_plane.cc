@@ -1,12 +1,11 @@
-// Every message starts with the number of its operation and a byte that says whether the root gave up. A rank
-// that is late finds the messages of operations that its peers have abandoned, and drops them; a rank that
-// its peers have overtaken finds a message of a later operation, keeps it, and fails its current operation.
+// Every message starts with the number of its operation. A rank that is late finds the messages of operations
+// that its peers have abandoned, and drops them; a rank that its peers have overtaken finds a message of a
+// later operation, keeps it, and fails its current operation.
 #include "runtime/control/control_plane.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -18,7 +17,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kHeaderBytes = sizeof(uint64_t) + 1;
+constexpr size_t kHeaderBytes = sizeof(uint64_t);
 constexpr double kRootGraceSeconds = 2;
 constexpr long kLongestSleepNs = 500'000;
 
@@ -26,10 +25,9 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string Encode(uint64_t sequence, bool failed, std::string_view blob) {
+std::string Encode(uint64_t sequence, std::string_view blob) {
   std::string message(kHeaderBytes, '\0');
   std::memcpy(message.data(), &sequence, sizeof(sequence));
-  message[sizeof(sequence)] = failed ? 1 : 0;
   return message.append(blob);
 }
 
@@ -95,11 +93,14 @@ Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double de
 }
 
 // The root names everyone who is missing, not the first one only.
-Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t sequence,
-                                                      std::string_view what) {
+Result<std::vector<std::string>> ControlPlane::GatherToRoot(std::string blob, std::string_view what) {
+  CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
+  const Watchdog::Scope scope(
+      {.name = "gather", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  const uint64_t sequence = ++sequence_;
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
-    mailbox_->Post(0, Encode(sequence, false, blob));
+    mailbox_->Post(0, Encode(sequence, blob));
     CAIRN_RETURN_IF_ERROR(Flush(deadline, what));
     return std::vector<std::string>{};
   }
@@ -117,54 +118,22 @@ Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t
   return blobs;
 }
 
-Result<std::vector<std::string>> ControlPlane::GatherToRoot(std::string blob, std::string_view what) {
-  CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
-  const Watchdog::Scope scope(
-      {.name = "gather", .tensor = what, .group = "control", .peers = {}, .fatal = false});
-  return Gather(std::move(blob), ++sequence_, what);
-}
-
 Result<std::string> ControlPlane::BroadcastFromRoot(std::string blob, std::string_view what) {
   CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
   const Watchdog::Scope scope(
       {.name = "broadcast", .tensor = what, .group = "control", .peers = {}, .fatal = false});
-  return Broadcast(Result<std::string>(std::move(blob)), ++sequence_, what);
-}
-
-// Gives every rank the root's value, or its failure.
-Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64_t sequence,
-                                            std::string_view what) {
+  const uint64_t sequence = ++sequence_;
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
     // The root may itself wait for a third rank until its deadline, and then reports that.
-    const Result<std::string> message = Receive(0, sequence, deadline + kRootGraceSeconds, what);
-    if (!message.ok()) return message.status();
-    if (message->at(sizeof(uint64_t)) != 0) return Aborted("{}", message->substr(kHeaderBytes));
-    return message->substr(kHeaderBytes);
+    CAIRN_ASSIGN_OR_RETURN(const std::string message,
+                           Receive(0, sequence, deadline + kRootGraceSeconds, what));
+    return message.substr(kHeaderBytes);
   }
-  const std::string message =
-      Encode(sequence, !root_has.ok(), root_has.ok() ? *root_has : root_has.status().message());
+  const std::string message = Encode(sequence, blob);
   for (int to = 1; to < size(); ++to) mailbox_->Post(to, message);
   CAIRN_RETURN_IF_ERROR(Flush(deadline, what));
-  return root_has;
+  return blob;
 }
-
-Result<bool> ControlPlane::AllTrue(bool value, std::string_view what) {
-  const Watchdog::Scope scope(
-      {.name = "vote", .tensor = what, .group = "control", .peers = {}, .fatal = false});
-  const uint64_t sequence = ++sequence_;
-  Result<std::vector<std::string>> votes = Gather(value ? "y" : "n", sequence, what);
-  if (!votes.ok() && rank() != 0) return votes.status();
-  Result<std::string> verdict = std::string("y");
-  if (!votes.ok())
-    verdict = votes.status();
-  else if (std::count(votes->begin(), votes->end(), "n") > 0)
-    verdict = std::string("n");
-  const Result<std::string> answer = Broadcast(std::move(verdict), sequence, what);
-  if (!answer.ok()) return answer.status();
-  return *answer == "y";
-}
-
-Status ControlPlane::Barrier(std::string_view what) { return AllTrue(true, what).status(); }
 
 }  // namespace cairn

@@ -1,4 +1,5 @@
-// Small messages between all ranks, from any thread: commits, votes, reports.
+// Small messages between all ranks, from any thread: commits, votes, reports. rank_message.h makes agreements
+// of them.
 //
 // Apart from the collectives of training: its own communicator (or keys of the TCP store), waits that sleep,
 // and failures that come back as a Status, so that a failed save does not stop training. After a timeout it
@@ -6,8 +7,8 @@
 // dropped.
 //
 // Every rank calls the same operations in the same order, one thread at a time per ControlPlane.
-// Errors: Aborted when a rank does not take part within the deadline (named, with where it was last seen), or
-// when the root gave up; InvalidArgument for blobs of 2 GiB or more.
+// Errors: Aborted if a rank does not take part within the deadline (named, with where it was last seen);
+// InvalidArgument for blobs of 2 GiB or more.
 #pragma once
 
 #include <cstdint>
@@ -45,14 +46,7 @@ class ControlPlane {
   // Rank 0's blob. Rank 0 returns once it has left.
   Result<std::string> BroadcastFromRoot(std::string blob, std::string_view what);
 
-  Status Barrier(std::string_view what);
-
-  // True on all ranks when `value` was true on all.
-  Result<bool> AllTrue(bool value, std::string_view what);
-
  private:
-  Result<std::vector<std::string>> Gather(std::string blob, uint64_t sequence, std::string_view what);
-  Result<std::string> Broadcast(Result<std::string> root_has, uint64_t sequence, std::string_view what);
   Result<std::string> Receive(int from, uint64_t sequence, double deadline, std::string_view what);
   Status Flush(double deadline, std::string_view what);
 

@@ -20,6 +20,17 @@ struct ValidationLoss {
   bool operator==(const ValidationLoss&) const = default;
 };
 
+// The saves of this process so far.
+struct SaveStats {
+  int64_t failed = 0;
+  // The newest step in the run directory: the one resumed from, or saved since.
+  std::optional<int64_t> durable_iteration;
+  // Set if this process saved it.
+  std::optional<double> durable_unix_seconds;
+  std::optional<double> seconds;        // from its beginning until it was durable
+  std::optional<double> stall_seconds;  // of these, the seconds that the training waited
+};
+
 struct TrainState {
   int64_t iteration = 0;         // steps done, skipped ones included
   int64_t consumed_samples = 0;  // fixes the data order and the batch size

@@ -44,7 +44,7 @@ std::string Describe(BlendRule rule, double weight, const BlendMember& member) {
                      prefix.substr(prefix.rfind('/') + 1), member.range.begin, member.range.end,
                      member.indexed->token_count(),
                      rule == BlendRule::kBigScience ? " (as a weighted split)" : "", kDigestMark,
-                     member.indexed->TokensDigest());
+                     member.indexed->tokens_digest());
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/data/bus_guard.h"
-
 namespace cairn {
 namespace {
 
@@ -30,7 +28,7 @@ Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> inde
   if (range.begin > range.end || range.end > indexed->sequence_count())
     return InvalidArgument("{}: sequences {} to {} were asked for, there are {}", indexed->prefix(),
                            range.begin, range.end, indexed->sequence_count());
-  const std::vector<int32_t> lengths = indexed->SequenceLengths(range);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths, indexed->SequenceLengths(range));
   const uint64_t tokens = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
   Result<EpochPlan> plan = PlanEpochs(tokens, num_samples, seq_length, separate_final_below);
   if (!plan.ok()) return plan.status().WithContext(indexed->prefix());
@@ -61,24 +59,16 @@ Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
   if (i >= size()) return InvalidArgument("{}: sample {} of {}", indexed_->prefix(), i, size());
   if (out.size() != seq_length_ + kExtraTokens)
     return InvalidArgument("a sample has {} tokens, room is for {}", seq_length_ + kExtraTokens, out.size());
-  std::string file;
-  if (ReadMapped([&] { CopySample(i, out); }, &file)) return OkStatus();
-  return IoError(
-      "{} was truncated, or its file system failed, while it was read; bring it back whole, then resume",
-      file);
-}
-
-// Owns nothing: a page that cannot be read ends it anywhere.
-void GptDataset::CopySample(uint64_t i, std::span<int64_t> out) const {
   auto [position, offset] = sample_index_[shuffle_index_[i]];
   while (!out.empty()) {
-    const uint32_t sequence = document_index_[position++];
-    const uint64_t rest = static_cast<uint64_t>(indexed_->SequenceLength(sequence)) - offset;
-    const uint64_t count = std::min<uint64_t>(rest, out.size());
-    indexed_->CopyTokens(sequence, offset, out.first(count));
+    if (position == document_index_.size())
+      return IoError("{}: its index was changed while it was read", indexed_->prefix());
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t count,
+                           indexed_->CopyTokens(document_index_[position++], offset, out));
     out = out.subspan(count);
     offset = 0;
   }
+  return OkStatus();
 }
 
 }  // namespace cairn

@@ -39,8 +39,8 @@ class GptDataset {
   bool SameOrderFor(std::optional<uint64_t> num_samples) const;
 
   // Copies the seq_length + 1 tokens of sample i: inputs are out[0, s), labels out[1, s + 1).
-  // Errors: InvalidArgument (i >= size(), a span of another size), IoError (a file that was truncated, or
-  // whose file system failed; under HandleBusErrors alone).
+  // Errors: InvalidArgument (i >= size(), a span of another size); IoError (a file that was truncated, or
+  // whose file system failed).
   Status Sample(uint64_t i, std::span<int64_t> out) const;
 
   std::span<const uint32_t> document_index() const { return document_index_; }
@@ -48,7 +48,6 @@ class GptDataset {
 
  private:
   GptDataset() = default;
-  void CopySample(uint64_t i, std::span<int64_t> out) const;
 
   std::shared_ptr<const IndexedDataset> indexed_;
   uint64_t seq_length_ = 0;

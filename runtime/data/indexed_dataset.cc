@@ -1,11 +1,12 @@
-// Open() maps both files and checks the whole index: the header against the size of the file, the sequences,
-// which must follow each other up to the end of the .bin file, and the documents, which must ascend to the
-// number of sequences. After that the getters rely on it. Arrays of the index may be unaligned, so numbers
-// are copied out.
+// Open() checks the whole index, which it reads in blocks: the header against the size of the file, the
+// sequences, which must follow each other up to the end of the .bin file, and the documents, which must
+// ascend to the number of sequences. Later reads rely on it. They go through pread and the page cache, so a
+// file that was truncated meanwhile is a failed read, where a mapping would be a signal.
 
 #include "runtime/data/indexed_dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "ckpt/base/digest.h"
@@ -13,12 +14,13 @@
 namespace cairn {
 namespace {
 
+constexpr uint64_t kBlockEntries = 1 << 16;  // of an array of the index that are read at once
 constexpr uint64_t kDigestPieces = 8;
 constexpr uint64_t kDigestPieceBytes = 4096;
 
 constexpr std::string_view kRemedy = "make the dataset again, or copy both files again from an intact copy";
 
-// The arrays of the index are unaligned.
+// The fields of the header are not aligned.
 template <typename T>
 T Load(std::span<const std::byte> bytes, uint64_t offset) {
   T value;
@@ -54,38 +56,67 @@ void CopyAs(const std::byte* source, std::span<int64_t> out) {
 
 }  // namespace
 
-uint64_t IndexedDataset::TokensDigest() const {
-  const std::span<const std::byte> bytes = tokens_.bytes();
-  const uint64_t piece = std::min<uint64_t>(kDigestPieceBytes, bytes.size());
-  std::string pieces;
-  for (uint64_t i = 0; i < kDigestPieces; ++i) {  // the first at the start, the last at the end
-    const uint64_t at = (bytes.size() - piece) / (kDigestPieces - 1) * i;
-    const auto part = bytes.subspan(i + 1 < kDigestPieces ? at : bytes.size() - piece, piece);
-    pieces.append(reinterpret_cast<const char*>(part.data()), part.size());
-  }
-  return Hash64(pieces);
-}
-
 Result<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
-  auto opened = MappedFile::Open(IndexPath(prefix));
-  if (!opened.ok() && (prefix.ends_with(".bin") || prefix.ends_with(".idx")))
-    return InvalidArgument("{}; give the prefix of both files: {}", opened.status().message(),
+  IndexedDataset dataset(prefix);
+  const Status opened = dataset.OpenFiles();
+  if (!opened.ok() && !dataset.index_ && (prefix.ends_with(".bin") || prefix.ends_with(".idx")))
+    return InvalidArgument("{}; give the prefix of both files: {}", opened.message(),
                            prefix.substr(0, prefix.size() - 4));
-  CAIRN_ASSIGN_OR_RETURN(MappedFile index, std::move(opened));
-  CAIRN_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(TokensPath(prefix)));
-  IndexedDataset dataset(prefix, std::move(index), std::move(tokens));
+  CAIRN_RETURN_IF_ERROR(opened);
   CAIRN_RETURN_IF_ERROR(dataset.CheckHeader());
   CAIRN_RETURN_IF_ERROR(dataset.CheckSequences());
   CAIRN_RETURN_IF_ERROR(dataset.CheckDocuments());
+  CAIRN_RETURN_IF_ERROR(dataset.DigestTokens());
   return dataset;
+}
+
+Status IndexedDataset::OpenFiles() {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo index, fs.Stat(IndexPath(prefix_)));
+  CAIRN_ASSIGN_OR_RETURN(index_, fs.OpenForRead(IndexPath(prefix_)));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo tokens, fs.Stat(TokensPath(prefix_)));
+  CAIRN_ASSIGN_OR_RETURN(tokens_, fs.OpenForRead(TokensPath(prefix_)));
+  index_bytes_ = index.bytes;
+  token_bytes_ = tokens.bytes;
+  return OkStatus();
+}
+
+Status IndexedDataset::Read(File& file, uint64_t offset, std::span<std::byte> bytes) {
+  const Status read = file.ReadAt(offset, bytes);
+  if (read.ok()) return read;
+  return IoError(
+      "{} was truncated, or its file system failed, while it was read; bring it back whole, then resume ({})",
+      file.path(), read.message());
+}
+
+template <typename T>
+Result<std::vector<T>> IndexedDataset::Entries(uint64_t offset, uint64_t count) const {
+  std::vector<T> entries(count);
+  CAIRN_RETURN_IF_ERROR(Read(*index_, offset, std::as_writable_bytes(std::span(entries))));
+  return entries;
+}
+
+Status IndexedDataset::DigestTokens() {
+  const uint64_t piece = std::min<uint64_t>(kDigestPieceBytes, token_bytes_);
+  std::string pieces(kDigestPieces * piece, '\0');
+  const std::span<std::byte> out = std::as_writable_bytes(std::span(pieces));
+  for (uint64_t i = 0; i < kDigestPieces; ++i) {  // the first at the start, the last at the end
+    const uint64_t at = (token_bytes_ - piece) / (kDigestPieces - 1) * i;
+    CAIRN_RETURN_IF_ERROR(
+        Read(*tokens_, i + 1 < kDigestPieces ? at : token_bytes_ - piece, out.subspan(i * piece, piece)));
+  }
+  tokens_digest_ = Hash64(pieces);
+  return OkStatus();
 }
 
 Status IndexedDataset::CheckHeader() {
   const std::string path = IndexPath(prefix_);
-  const std::span<const std::byte> bytes = index_.bytes();
+  std::array<std::byte, kIndexHeaderBytes> header{};
+  const auto bytes = std::span(header).first(std::min<uint64_t>(kIndexHeaderBytes, index_bytes_));
+  CAIRN_RETURN_IF_ERROR(Read(*index_, 0, bytes));
   CAIRN_RETURN_IF_ERROR(CheckMagic(path, bytes));
   if (bytes.size() < kIndexHeaderBytes)
-    return Corrupt("{} has {} bytes, its header alone needs {}; {}", path, bytes.size(), kIndexHeaderBytes,
+    return Corrupt("{} has {} bytes, its header alone needs {}; {}", path, index_bytes_, kIndexHeaderBytes,
                    kRemedy);
   if (const auto version = Load<uint64_t>(bytes, 9); version != kIndexVersion)
     return NotSupported("{}: version at byte 9 is {}, known is {}", path, version, kIndexVersion);
@@ -96,40 +127,43 @@ Status IndexedDataset::CheckHeader() {
   sequence_count_ = Load<uint64_t>(bytes, 18);
   document_entries_ = Load<uint64_t>(bytes, 26);
   // Bounded one by one first, so that the sum below cannot wrap around.
-  const bool bounded = sequence_count_ <= bytes.size() / 12 && document_entries_ <= bytes.size() / 8;
+  const bool bounded = sequence_count_ <= index_bytes_ / 12 && document_entries_ <= index_bytes_ / 8;
   const uint64_t expected = bounded ? DocumentOffset(sequence_count_, document_entries_) : 0;
-  if (bounded && sequence_count_ > 0 && bytes.size() == expected + sequence_count_)
+  if (bounded && sequence_count_ > 0 && index_bytes_ == expected + sequence_count_)
     return NotSupported("{} carries a mode for each sequence (a multimodal dataset); only text is read",
                         path);
-  if (!bounded || bytes.size() != expected)
+  if (!bounded || index_bytes_ != expected)
     return Corrupt(
         "{} claims {} sequences (byte 18) and {} document entries (byte 26), which does not fit its {} "
         "bytes; {}",
-        path, sequence_count_, document_entries_, bytes.size(), kRemedy);
+        path, sequence_count_, document_entries_, index_bytes_, kRemedy);
   return OkStatus();
 }
 
 Status IndexedDataset::CheckSequences() const {
   const std::string path = IndexPath(prefix_);
   const uint64_t item_bytes = SizeOf(token_type_);
-  const uint64_t stored = tokens_.bytes().size();
   uint64_t end = 0;
-  for (uint64_t i = 0; i < sequence_count_; ++i) {
-    const int32_t length = SequenceLength(i);
-    if (length < 0)
-      return Corrupt("{}: sequence {} has length {} (byte {}); {}", path, i, length, LengthOffset(i),
-                     kRemedy);
-    const int64_t pointer = SequencePointer(i);
-    if (pointer < 0 || static_cast<uint64_t>(pointer) != end)
-      return Corrupt(
-          "{}: sequence {} begins at {} of the .bin file (byte {}), the ones before it end at {}; {}", path,
-          i, pointer, PointerOffset(sequence_count_, i), end, kRemedy);
-    end += static_cast<uint64_t>(length) * item_bytes;
-    if (end > stored) break;
+  for (uint64_t begin = 0; begin < sequence_count_ && end <= token_bytes_; begin += kBlockEntries) {
+    const uint64_t count = std::min(kBlockEntries, sequence_count_ - begin);
+    CAIRN_ASSIGN_OR_RETURN(const auto lengths, Entries<int32_t>(LengthOffset(begin), count));
+    CAIRN_ASSIGN_OR_RETURN(const auto pointers,
+                           Entries<int64_t>(PointerOffset(sequence_count_, begin), count));
+    for (uint64_t k = 0; k < count && end <= token_bytes_; ++k) {
+      const uint64_t i = begin + k;
+      if (lengths[k] < 0)
+        return Corrupt("{}: sequence {} has length {} (byte {}); {}", path, i, lengths[k], LengthOffset(i),
+                       kRemedy);
+      if (pointers[k] < 0 || static_cast<uint64_t>(pointers[k]) != end)
+        return Corrupt(
+            "{}: sequence {} begins at {} of the .bin file (byte {}), the ones before it end at {}; {}", path,
+            i, pointers[k], PointerOffset(sequence_count_, i), end, kRemedy);
+      end += static_cast<uint64_t>(lengths[k]) * item_bytes;
+    }
   }
-  if (end != stored)
-    return Corrupt("{} has {} bytes, {} describes {}{}; {}", TokensPath(prefix_), stored, path,
-                   end > stored ? "at least " : "", end, kRemedy);
+  if (end != token_bytes_)
+    return Corrupt("{} has {} bytes, {} describes {}{}; {}", TokensPath(prefix_), token_bytes_, path,
+                   end > token_bytes_ ? "at least " : "", end, kRemedy);
   return OkStatus();
 }
 
@@ -138,12 +172,18 @@ Status IndexedDataset::CheckDocuments() const {
   if (document_entries_ == 0)
     return Corrupt("{}: the document index (byte 26) is empty, it begins with 0; {}", path, kRemedy);
   int64_t previous = 0;
-  for (uint64_t k = 0; k < document_entries_; ++k) {
-    const int64_t entry = DocumentEntry(k);
-    if (entry < previous || (k == 0 && entry != 0) || static_cast<uint64_t>(entry) > sequence_count_)
-      return Corrupt("{}: document {} begins with sequence {} (byte {}), after {} and of {}; {}", path, k,
-                     entry, DocumentOffset(sequence_count_, k), previous, sequence_count_, kRemedy);
-    previous = entry;
+  for (uint64_t begin = 0; begin < document_entries_; begin += kBlockEntries) {
+    const uint64_t count = std::min(kBlockEntries, document_entries_ - begin);
+    CAIRN_ASSIGN_OR_RETURN(const auto entries,
+                           Entries<int64_t>(DocumentOffset(sequence_count_, begin), count));
+    for (uint64_t i = 0; i < count; ++i) {
+      const int64_t entry = entries[i];
+      const uint64_t k = begin + i;
+      if (entry < previous || (k == 0 && entry != 0) || static_cast<uint64_t>(entry) > sequence_count_)
+        return Corrupt("{}: document {} begins with sequence {} (byte {}), after {} and of {}; {}", path, k,
+                       entry, DocumentOffset(sequence_count_, k), previous, sequence_count_, kRemedy);
+      previous = entry;
+    }
   }
   if (static_cast<uint64_t>(previous) != sequence_count_)
     return Corrupt("{}: the document index ends at sequence {}, there are {}; {}", path, previous,
@@ -151,48 +191,42 @@ Status IndexedDataset::CheckDocuments() const {
   return OkStatus();
 }
 
-int32_t IndexedDataset::SequenceLength(uint64_t i) const {
-  return Load<int32_t>(index_.bytes(), LengthOffset(i));
-}
-
-int64_t IndexedDataset::SequencePointer(uint64_t i) const {
-  return Load<int64_t>(index_.bytes(), PointerOffset(sequence_count_, i));
-}
-
-int64_t IndexedDataset::DocumentEntry(uint64_t k) const {
-  return Load<int64_t>(index_.bytes(), DocumentOffset(sequence_count_, k));
-}
-
-std::vector<int32_t> IndexedDataset::SequenceLengths(SequenceRange range) const {
+Result<std::vector<int32_t>> IndexedDataset::SequenceLengths(SequenceRange range) const {
   assert(range.begin <= range.end && range.end <= sequence_count_);
-  std::vector<int32_t> lengths(range.size());
-  if (!lengths.empty())
-    std::memcpy(lengths.data(), index_.bytes().data() + LengthOffset(range.begin), 4 * lengths.size());
-  return lengths;
+  return Entries<int32_t>(LengthOffset(range.begin), range.size());
 }
 
-SequenceRange IndexedDataset::Document(uint64_t k) const {
-  assert(k < document_count());
-  return {static_cast<uint64_t>(DocumentEntry(k)), static_cast<uint64_t>(DocumentEntry(k + 1))};
-}
-
-void IndexedDataset::CopyTokens(uint64_t i, uint64_t offset, std::span<int64_t> out) const {
-  assert(i < sequence_count_ && offset + out.size() <= static_cast<uint64_t>(SequenceLength(i)));
-  const std::byte* source = tokens_.bytes().data() + SequencePointer(i) + offset * SizeOf(token_type_);
+Result<uint64_t> IndexedDataset::CopyTokens(uint64_t i, uint64_t offset, std::span<int64_t> out) const {
+  assert(i < sequence_count_);
+  CAIRN_ASSIGN_OR_RETURN(const auto length, Entries<int32_t>(LengthOffset(i), 1));
+  CAIRN_ASSIGN_OR_RETURN(const auto pointer, Entries<int64_t>(PointerOffset(sequence_count_, i), 1));
+  if (length[0] < 0 || static_cast<uint64_t>(length[0]) < offset)
+    return IoError("{} was changed while it was read", index_->path());
+  out = out.first(std::min<uint64_t>(out.size(), static_cast<uint64_t>(length[0]) - offset));
+  const uint64_t item_bytes = SizeOf(token_type_);
+  std::vector<std::byte> stored(out.size() * item_bytes);
+  CAIRN_RETURN_IF_ERROR(Read(*tokens_, static_cast<uint64_t>(pointer[0]) + offset * item_bytes, stored));
   switch (token_type_) {
     case TokenType::kU8:
-      return CopyAs<uint8_t>(source, out);
+      CopyAs<uint8_t>(stored.data(), out);
+      break;
     case TokenType::kI8:
-      return CopyAs<int8_t>(source, out);
+      CopyAs<int8_t>(stored.data(), out);
+      break;
     case TokenType::kI16:
-      return CopyAs<int16_t>(source, out);
+      CopyAs<int16_t>(stored.data(), out);
+      break;
     case TokenType::kI32:
-      return CopyAs<int32_t>(source, out);
+      CopyAs<int32_t>(stored.data(), out);
+      break;
     case TokenType::kI64:
-      return CopyAs<int64_t>(source, out);
+      CopyAs<int64_t>(stored.data(), out);
+      break;
     case TokenType::kU16:
-      return CopyAs<uint16_t>(source, out);
+      CopyAs<uint16_t>(stored.data(), out);
+      break;
   }
+  return out.size();
 }
 
 }  // namespace cairn

@@ -1,18 +1,17 @@
-// Reads Megatron's indexed datasets, PREFIX.bin and PREFIX.idx, through mmap.
+// Reads Megatron's indexed datasets, PREFIX.bin and PREFIX.idx.
 //
 // Every number of the index is checked against the sizes of both files before anything is read through it, so
-// that a damaged or hostile index is refused with its field and offset and never makes the reader touch
-// memory outside a file. Source: indexed_format.h.
+// that a damaged or hostile index is refused with its field and offset. Source: indexed_format.h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "ckpt/base/status.h"
+#include "ckpt/io/file_system.h"
 #include "runtime/data/indexed_format.h"
-#include "runtime/data/mapped_file.h"
 
 namespace cairn {
 
@@ -35,35 +34,38 @@ class IndexedDataset {
   TokenType token_type() const { return token_type_; }
   uint64_t sequence_count() const { return sequence_count_; }
   uint64_t document_count() const { return document_entries_ - 1; }
-  uint64_t token_count() const { return tokens_.bytes().size() / SizeOf(token_type_); }
+  uint64_t token_count() const { return token_bytes_ / SizeOf(token_type_); }
 
   // A digest of some pieces of the .bin file: it usually notices other tokens in a file of the same size.
-  uint64_t TokensDigest() const;
+  uint64_t tokens_digest() const { return tokens_digest_; }
 
-  // Tokens of each sequence of `range`. Requires range.end <= sequence_count().
-  std::vector<int32_t> SequenceLengths(SequenceRange range) const;
-  // Tokens of one sequence. Requires i < sequence_count().
-  int32_t SequenceLength(uint64_t i) const;
-  // The sequences of document k. Requires k < document_count().
-  SequenceRange Document(uint64_t k) const;
+  // Tokens of each sequence of `range`. Requires range.end <= sequence_count(). Errors: IoError if a file was
+  // truncated or its file system failed; so below.
+  Result<std::vector<int32_t>> SequenceLengths(SequenceRange range) const;
 
-  // Copies tokens [offset, offset + out.size()) of sequence i. Requires i < sequence_count() and the range
-  // inside it.
-  void CopyTokens(uint64_t i, uint64_t offset, std::span<int64_t> out) const;
+  // Copies the tokens of sequence i from `offset` on, as many as there are and as fit, and returns how many.
+  // Requires i < sequence_count() and an offset within the sequence.
+  Result<uint64_t> CopyTokens(uint64_t i, uint64_t offset, std::span<int64_t> out) const;
 
  private:
-  IndexedDataset(std::string prefix, MappedFile index, MappedFile tokens)
-      : prefix_(std::move(prefix)), index_(std::move(index)), tokens_(std::move(tokens)) {}
+  explicit IndexedDataset(std::string prefix) : prefix_(std::move(prefix)) {}
 
+  static Status Read(File& file, uint64_t offset, std::span<std::byte> bytes);
+  // Numbers of the index.
+  template <typename T>
+  Result<std::vector<T>> Entries(uint64_t offset, uint64_t count) const;
+  Status OpenFiles();
   Status CheckHeader();
   Status CheckSequences() const;
   Status CheckDocuments() const;
-  int64_t SequencePointer(uint64_t i) const;
-  int64_t DocumentEntry(uint64_t k) const;
+  Status DigestTokens();
 
   std::string prefix_;
-  MappedFile index_;
-  MappedFile tokens_;
+  std::unique_ptr<File> index_;
+  std::unique_ptr<File> tokens_;
+  uint64_t index_bytes_ = 0;
+  uint64_t token_bytes_ = 0;
+  uint64_t tokens_digest_ = 0;
   TokenType token_type_ = TokenType::kU16;
   uint64_t sequence_count_ = 0;
   uint64_t document_entries_ = 1;

@@ -18,27 +18,24 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-struct SamplerOptions {
+struct Sampler {
   uint64_t total_samples = 0;  // of the dataset
   uint64_t micro_batch_size = 1;
   uint64_t dp_rank = 0;
   uint64_t dp_size = 1;
-};
-
-class Sampler {
- public:
-  // Errors: InvalidArgument (a size of zero, a rank beyond its size).
-  static Result<Sampler> Create(const SamplerOptions& options);
 
   // This rank's samples of micro-batch `micro_batch` (0 first) of the iteration that begins after
   // `consumed_samples`. Errors: InvalidArgument if the data ends before; a partial micro-batch is dropped,
   // as in Megatron.
-  Result<SampleRange> MicroBatch(uint64_t consumed_samples, uint64_t micro_batch) const;
-
- private:
-  explicit Sampler(const SamplerOptions& options) : options_(options) {}
-
-  SamplerOptions options_;
+  Result<SampleRange> MicroBatch(uint64_t consumed_samples, uint64_t micro_batch) const {
+    const uint64_t begin = consumed_samples + micro_batch * micro_batch_size * dp_size;
+    const uint64_t end = begin + micro_batch_size * dp_size;
+    if (end > total_samples)
+      return InvalidArgument("the data ends: samples {} to {} were asked for, there are {}", begin, end,
+                             total_samples);
+    const uint64_t first = begin + dp_rank * micro_batch_size;
+    return SampleRange{first, first + micro_batch_size};
+  }
 };
 
 }  // namespace cairn

@@ -1,21 +1,19 @@
-// From the inside out: protobuf fields, an event, a record with its checksums, the file. Records wait in
-// memory. A flush writes them at the known end of the file, which moves only if all were written; so a flush
-// that failed is repeated at the same place, and no half record stays between whole ones.
+// From the inside out: protobuf fields, an event, a record with its checksums, the file.
 
 #include "runtime/log/event_writer.h"
 
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 
+#include "ckpt/io/file_system.h"
 #include "runtime/control/process_info.h"
 #include "runtime/log/crc32c.h"
 
 namespace cairn {
 namespace {
-
-constexpr int kMaxFilesOfOneSecond = 100;
 
 template <typename T>
 void PutFixed(T value, std::string& out) {
@@ -80,21 +78,20 @@ double Now() {
 
 }  // namespace
 
-Result<EventWriter> EventWriter::Open(FileSystem& fs, const std::string& directory) {
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, directory));
+Result<EventWriter> EventWriter::Open(const std::string& directory) {
+  static std::atomic<int> files = 0;  // of this process
+  CAIRN_RETURN_IF_ERROR(MakeDirs(FileSystem::Posix(), directory));
   const double now = Now();
-  const std::string name =
-      fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(now), HostName(), ::getpid());
-  std::string path = JoinPath(directory, name);
-  Result<std::unique_ptr<File>> file = fs.Create(path);
-  for (int i = 1;
-       !file.ok() && file.status().kind() == StatusKind::kAlreadyExists && i < kMaxFilesOfOneSecond; ++i) {
-    file = fs.Create(fmt::format("{}.{}", path, i));
-  }
-  if (!file.ok()) return file.status();
-  EventWriter writer(std::move(file).value());
-  PutRecord(EncodeEvent(now, 0, kEventFileVersion, "brain.Event:2"), writer.pending_);
-  CAIRN_RETURN_IF_ERROR(writer.Flush());
+  const int number = files++;
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}{}", static_cast<int64_t>(now),
+                                       HostName(), ::getpid(), number > 0 ? fmt::format(".{}", number) : "");
+  CAIRN_ASSIGN_OR_RETURN(auto file,
+                         LogFile::Open(JoinPath(directory, name), "--tensorboard-dir " + directory));
+  EventWriter writer(std::move(file));
+  std::string record;
+  PutRecord(EncodeEvent(now, 0, kEventFileVersion, "brain.Event:2"), record);
+  writer.file_->Add(record);
+  CAIRN_RETURN_IF_ERROR(writer.file_->Write());
   return writer;
 }
 
@@ -105,19 +102,13 @@ void EventWriter::AddScalar(std::string_view tag, int64_t step, float value) {
 void EventWriter::AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds) {
   std::string record;
   PutRecord(EncodeEvent(wall_time_seconds, step, kEventSummary, EncodeScalar(tag, value)), record);
-  if (pending_.size() + record.size() > kMaxPendingBytes)
-    ++lost_;
-  else
-    pending_ += record;
-  ++pending_scalars_;
+  file_->Add(record);
+  ++pending_;
 }
 
-Status EventWriter::Flush() {
-  CAIRN_RETURN_IF_ERROR(file_->WriteAt(written_bytes_, std::as_bytes(std::span(pending_))));
-  written_bytes_ += pending_.size();
-  pending_.clear();
-  pending_scalars_ = 0;
-  return OkStatus();
+void EventWriter::Flush() {
+  file_->Flush();
+  if (!file_->failing()) pending_ = 0;
 }
 
 }  // namespace cairn

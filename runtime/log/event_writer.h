@@ -11,41 +11,31 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/base/status.h"
-#include "ckpt/io/file_system.h"
+#include "runtime/log/log_file.h"
 
 namespace cairn {
 
 // Not thread-safe. The destructor drops what was not flushed.
 class EventWriter {
  public:
-  static constexpr size_t kMaxPendingBytes = 1 << 20;
+  // Starts a new file in `directory`, which is made if it is missing:
+  // events.out.tfevents.<unix seconds>.<host>.<pid>. A resumed run therefore never touches the file of the
+  // one before; TensorBoard joins them by step. Errors: NoSpace, IoError.
+  static Result<EventWriter> Open(const std::string& directory);
 
-  // Starts a new file in `directory` (made where missing), events.out.tfevents.<unix seconds>.<host>.<pid>,
-  // so that a resumed run never touches the file of the one before; TensorBoard joins them by step. Errors:
-  // NoSpace, IoError.
-  static Result<EventWriter> Open(FileSystem& fs, const std::string& directory);
-
-  // Buffered until Flush; given up, and counted, where kMaxPendingBytes wait already.
+  // Buffered until Flush, as LogFile says.
   void AddScalar(std::string_view tag, int64_t step, float value);
   void AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds);
-  // Hands the records to the operating system, whole ones only, but does not sync them. Errors: NoSpace,
-  // IoError; the records stay buffered and the next Flush writes them at the same place.
-  Status Flush();
+  void Flush();
 
-  int64_t pending() const { return pending_scalars_; }  // scalars that wait for Flush
-  int64_t lost() const { return lost_; }                // scalars given up
-
+  int64_t pending() const { return pending_; }  // scalars since the last Flush that worked
   const std::string& path() const { return file_->path(); }
 
  private:
-  explicit EventWriter(std::unique_ptr<File> file) : file_(std::move(file)) {}
+  explicit EventWriter(std::unique_ptr<LogFile> file) : file_(std::move(file)) {}
 
-  std::unique_ptr<File> file_;
-  uint64_t written_bytes_ = 0;
-  std::string pending_;
-  int64_t pending_scalars_ = 0;
-  int64_t lost_ = 0;
+  std::unique_ptr<LogFile> file_;
+  int64_t pending_ = 0;
 };
 
 }  // namespace cairn

@@ -9,20 +9,20 @@
 namespace cairn {
 
 // Non-blocking: a FIFO without a reader is an error here, and one whose reader sleeps does not stop a write.
-Result<LogFile> LogFile::Open(const std::string& path) {
+Result<std::unique_ptr<LogFile>> LogFile::Open(const std::string& path, std::string name) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!fd.ok()) return PosixError("open", path, errno);
-  return LogFile(std::move(fd), path);
+  return std::unique_ptr<LogFile>(new LogFile(std::move(fd), path, std::move(name)));
 }
 
-void LogFile::Add(std::string_view line) {
-  if (pending_.size() + line.size() > kMaxPendingBytes)
+void LogFile::Add(std::string_view record) {
+  if (pending_.size() + record.size() > kMaxPendingBytes)
     ++lost_;
   else
-    pending_ += line;
+    pending_ += record;
 }
 
-Status LogFile::Flush() {
+Status LogFile::Write() {
   size_t done = 0;
   int error = 0;
   while (done < pending_.size() && error == 0) {

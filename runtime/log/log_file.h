@@ -1,12 +1,14 @@
-// A text file that grows by whole lines during a training. If the disk is full, lines wait in memory until
-// there is room again, up to a bound; no line stays torn.
+// A file that grows by whole records during a training: lines, or those of TensorBoard. If the disk is full,
+// records wait in memory until there is room again, up to a bound; no record stays torn.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "ckpt/base/status.h"
 #include "ckpt/base/unique_fd.h"
+#include "runtime/control/console.h"
 
 namespace cairn {
 
@@ -15,20 +17,28 @@ class LogFile {
  public:
   static constexpr size_t kMaxPendingBytes = 1 << 20;
 
-  // Appends to what is there. Errors: NotFound, IoError.
-  static Result<LogFile> Open(const std::string& path);
+  // Appends to what is there. `name`: what the user calls it, "--log-json FILE". Errors: NotFound, IoError.
+  static Result<std::unique_ptr<LogFile>> Open(const std::string& path, std::string name);
 
-  // `line` ends in its newline. It is given up, and counted, where kMaxPendingBytes wait already.
-  void Add(std::string_view line);
-  // Hands all lines to the operating system. Errors: NoSpace, IoError; what is left waits for the next call.
-  Status Flush();
-  int64_t lost() const { return lost_; }  // lines given up
+  // A line ends in its newline. A record is given up, and counted, if kMaxPendingBytes wait already.
+  void Add(std::string_view record);
+  // Hands all records to the operating system, but does not sync them. Errors: NoSpace, IoError; what is left
+  // waits for the next call.
+  Status Write();
+  // The same; a failure is reported, once (console.h).
+  void Flush() { health_.Note(Write(), lost_); }
+
+  bool failing() const { return health_.failing(); }
+  int64_t lost() const { return lost_; }  // records given up
+  const std::string& path() const { return path_; }
 
  private:
-  LogFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  LogFile(UniqueFd fd, const std::string& path, std::string name)
+      : fd_(std::move(fd)), path_(path), health_(std::move(name)) {}
 
-  UniqueFd fd_;
-  std::string path_;
+  const UniqueFd fd_;
+  const std::string path_;
+  OutputHealth health_;
   std::string pending_;
   int64_t lost_ = 0;
 };

@@ -65,27 +65,29 @@ Status ReplaceUnsynced(const std::string& path, std::string_view bytes) {
 
 std::string PrometheusText(const TrainMetrics& m) {
   MetricText out{RunLabel(m.run)};
-  out.Add("iteration", "gauge", "Iterations done.", m.iteration);
-  out.Add("consumed_samples", "gauge", "Samples trained on.", m.consumed_samples);
-  out.Add("consumed_tokens", "gauge", "Tokens trained on.", m.consumed_tokens);
-  out.Add("loss", "gauge", "Loss of the last iteration.", m.loss);
+  const TrainState& state = m.report.state;
+  out.Add("iteration", "gauge", "Iterations done.", state.iteration);
+  out.Add("consumed_samples", "gauge", "Samples trained on.", state.consumed_samples);
+  out.Add("consumed_tokens", "gauge", "Tokens trained on.", state.consumed_tokens);
+  out.Add("loss", "gauge", "Loss of the last iteration.", m.report.loss);
   out.Add("validation_loss", "gauge", "Loss of the last evaluation.", m.validation_loss);
-  out.Add("learning_rate", "gauge", "Learning rate of the next update.", m.learning_rate);
+  out.Add("learning_rate", "gauge", "Learning rate of the next update.", m.report.lr);
   out.Add("tokens_per_second", "gauge", "Tokens a second of all ranks.", m.tokens_per_second);
   out.Add("model_flops_per_second", "gauge", "Model FLOPs a second of all ranks.", m.model_flops_per_second);
-  out.Add("skipped_iterations", "gauge", "Iterations whose update was skipped.", m.skipped_iterations);
-  out.Add("nan_iterations", "gauge", "Iterations whose loss was not finite.", m.nan_iterations);
+  out.Add("skipped_iterations", "gauge", "Iterations whose update was skipped.", state.skipped_iterations);
+  out.Add("nan_iterations", "gauge", "Iterations whose loss was not finite.", state.nan_iterations);
   out.Add("failed_saves_total", "counter", "Checkpoints that were not saved since the start.",
-          m.failed_saves);
-  out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.", m.durable_iteration);
+          m.saves.failed);
+  out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.",
+          m.saves.durable_iteration);
   out.Add("durable_timestamp_seconds", "gauge", "When that checkpoint became durable, in Unix time.",
-          m.durable_unix_seconds);
-  out.Add("save_seconds", "gauge", "How long that checkpoint took to become durable.", m.save_seconds);
+          m.saves.durable_unix_seconds);
+  out.Add("save_seconds", "gauge", "How long that checkpoint took to become durable.", m.saves.seconds);
   out.Add("save_stall_seconds", "gauge", "How long that checkpoint stopped the training.",
-          m.save_stall_seconds);
-  if (m.durable_iteration)
+          m.saves.stall_seconds);
+  if (m.saves.durable_iteration)
     out.Add("save_lag_iterations", "gauge", "Iterations that would be lost now.",
-            m.iteration - *m.durable_iteration);
+            state.iteration - *m.saves.durable_iteration);
   return out.text;
 }
 

@@ -7,30 +7,19 @@
 #include <optional>
 #include <string>
 
-#include "ckpt/base/status.h"
 #include "runtime/control/console.h"
+#include "runtime/log/train_log.h"
 
 namespace cairn {
 
 // Unknown values are left out of the file.
 struct TrainMetrics {
-  std::string run;  // label of all, as several trainings may share a node; empty: none
-  int64_t iteration = 0;
-  int64_t consumed_samples = 0;
-  int64_t consumed_tokens = 0;
-  double loss = 0;  // of the iteration; may be NaN or infinite
+  std::string run;    // label of all, as several trainings may share a node; empty: none
+  StepReport report;  // of the last iteration
+  SaveStats saves;
   std::optional<double> validation_loss;
-  double learning_rate = 0;
   double tokens_per_second = 0;  // of all ranks
   double model_flops_per_second = 0;
-  int64_t skipped_iterations = 0;  // of the training so far
-  int64_t nan_iterations = 0;
-  int64_t failed_saves = 0;  // of this process
-  // The newest step of the run directory that this process saved.
-  std::optional<int64_t> durable_iteration;
-  std::optional<double> durable_unix_seconds;
-  std::optional<double> save_seconds;        // from its beginning until it was durable
-  std::optional<double> save_stall_seconds;  // of these, those that the training waited
 };
 
 std::string PrometheusText(const TrainMetrics& metrics);

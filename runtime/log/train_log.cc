@@ -50,8 +50,8 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
 
 // The disk may have room by now for the lines that wait.
 TrainLog::~TrainLog() {
-  if (json_) FlushJson();
-  if (events_) FlushEvents();
+  if (json_) json_->Flush();
+  if (events_) events_->Flush();
 }
 
 Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, const Topology& topology,
@@ -62,15 +62,14 @@ Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, cons
   for (const std::string& place : {config.log_json, config.tensorboard_dir, config.prometheus_textfile})
     if (!place.empty()) CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), place));
   if (!config.log_json.empty()) {
-    Result<LogFile> file = LogFile::Open(config.log_json);
+    auto file = LogFile::Open(config.log_json, "--log-json " + config.log_json);
     if (!file.ok()) return file.status().WithContext("--log-json");
-    log->json_.reset(new JsonLog{std::move(file).value(), OutputHealth("--log-json " + config.log_json)});
+    log->json_ = std::move(file).value();
   }
   if (!config.tensorboard_dir.empty()) {
-    Result<EventWriter> writer = EventWriter::Open(FileSystem::Posix(), config.tensorboard_dir);
+    Result<EventWriter> writer = EventWriter::Open(config.tensorboard_dir);
     if (!writer.ok()) return writer.status().WithContext("--tensorboard-dir");
-    log->events_.reset(
-        new Events{std::move(writer).value(), OutputHealth("--tensorboard-dir " + config.tensorboard_dir)});
+    log->events_ = std::move(writer).value();
   }
   return log;
 }
@@ -79,24 +78,23 @@ void TrainLog::Message(const std::string& line) {
   if (writes_) Print(line + "\n");
 }
 
-void TrainLog::Add(const StepReport& report) {
+void IntervalSums::Add(const StepReport& report, const Flops& of_step) {
   const bool finite = std::isfinite(report.loss);
   const bool counts = finite && !report.skipped;
-  const Flops flops = StepFlops(config_, topology_, report.global_batch);
-  ++interval_.steps;
-  interval_.samples += report.global_batch;
-  interval_.losses += counts;
-  interval_.loss += counts ? report.loss : 0;
-  interval_.nans += !finite;
-  interval_.skipped += report.skipped;
-  interval_.seconds += report.seconds;
-  interval_.flops.model += flops.model;
-  interval_.flops.hardware += flops.hardware;
+  ++steps;
+  samples += report.global_batch;
+  losses += counts;
+  loss += counts ? report.loss : 0;
+  nans += !finite;
+  skipped += report.skipped;
+  seconds += report.seconds;
+  flops.model += of_step.model;
+  flops.hardware += of_step.hardware;
 }
 
 void TrainLog::Step(const StepReport& report) {
   if (!writes_) return;
-  Add(report);
+  interval_.Add(report, StepFlops(config_, topology_, report.global_batch));
   const bool interval_ends = report.state.iteration % config_.log_interval == 0;
   WriteJson(report, interval_ends);
   AddScalars(report, interval_ends);
@@ -108,7 +106,7 @@ void TrainLog::Step(const StepReport& report) {
 // Leaves out missing values, as Megatron-LM does: the loss if all steps were skipped, the norm of a
 // gradient that overflowed, zeros that were not counted.
 std::string TrainLog::Line(const StepReport& report) const {
-  const Interval& i = interval_;
+  const IntervalSums& i = interval_;
   const double model_tflops = Tflops(i.flops.model);
   std::string line = fmt::format(
       " iteration {:8d}/{:8d} | consumed samples: {:12d} | consumed tokens: {:12d} | elapsed time per "
@@ -137,27 +135,23 @@ double TrainLog::Tflops(double flops) const { return flops / interval_.seconds /
 
 void TrainLog::WriteJson(const StepReport& report, bool interval_ends) {
   if (!json_) return;
-  json_->file.Add(
+  json_->Add(
       fmt::format("{{\"iteration\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"loss_scale\": {}, "
                   "\"consumed_samples\": {}, "
                   "\"skipped\": {}, \"seconds\": {}}}\n",
                   report.state.iteration, JsonNumber(report.loss, 9), JsonNumber(report.grad_norm, 9),
                   JsonNumber(report.lr, 9), JsonNumber(report.loss_scale, 17), report.state.consumed_samples,
                   report.skipped, JsonNumber(report.seconds, 6)));
-  if (!json_->health.failing() || interval_ends) FlushJson();
+  if (!json_->failing() || interval_ends) json_->Flush();
 }
-
-void TrainLog::FlushJson() { json_->health.Note(json_->file.Flush(), json_->file.lost()); }
-
-void TrainLog::FlushEvents() { events_->health.Note(events_->writer.Flush(), events_->writer.lost()); }
 
 // Megatron-LM's names; each also over samples. TensorBoard shows no NaN.
 void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
   if (!events_) return;
   const auto add = [&](const std::string& tag, double value) {
     if (!std::isfinite(value)) return;
-    events_->writer.AddScalar(tag, report.state.iteration, static_cast<float>(value));
-    events_->writer.AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
+    events_->AddScalar(tag, report.state.iteration, static_cast<float>(value));
+    events_->AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
   };
   if (report.state.iteration % config_.tensorboard_log_interval == 0) {
     if (!config_.no_log_learnig_rate_to_tensorboard) add("learning-rate", report.lr);
@@ -173,21 +167,21 @@ void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
     add("throughput", tflops);
     if (peak_tflops_ > 0) add("mfu", tflops / peak_tflops_);
   }
-  if (interval_ends || events_->writer.pending() >= config_.tensorboard_queue_size) FlushEvents();
+  if (interval_ends || events_->pending() >= config_.tensorboard_queue_size) events_->Flush();
 }
 
 void TrainLog::Scalars(int64_t iteration, const std::vector<Scalar>& scalars) {
   if (!events_) return;
   for (const Scalar& scalar : scalars)
-    events_->writer.AddScalar(scalar.tag, iteration, static_cast<float>(scalar.value));
-  FlushEvents();
+    events_->AddScalar(scalar.tag, iteration, static_cast<float>(scalar.value));
+  events_->Flush();
 }
 
 // With all digits: equal weights have equal losses.
 void TrainLog::EvaluationBatch(int64_t batch, double loss) {
   if (!json_) return;
-  json_->file.Add(fmt::format("{{\"batch\": {}, \"loss\": {}}}\n", batch, JsonNumber(loss, 17)));
-  FlushJson();
+  json_->Add(fmt::format("{{\"batch\": {}, \"loss\": {}}}\n", batch, JsonNumber(loss, 17)));
+  json_->Flush();
 }
 
 // A weighted split goes by its name, as in BigScience's Megatron-DeepSpeed.
@@ -206,9 +200,9 @@ void TrainLog::Evaluation(const EvaluationReport& report) {
   const std::string tag =
       fmt::format("{}lm loss {}", name.empty() ? "" : fmt::format("lm-loss-validation/{}/", name),
                   report.test ? "test" : "validation");
-  events_->writer.AddScalar(tag, report.iteration, static_cast<float>(loss));
-  events_->writer.AddScalar(tag + " ppl", report.iteration, static_cast<float>(perplexity));
-  FlushEvents();
+  events_->AddScalar(tag, report.iteration, static_cast<float>(loss));
+  events_->AddScalar(tag + " ppl", report.iteration, static_cast<float>(perplexity));
+  events_->Flush();
 }
 
 }  // namespace cairn

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ckpt/model/training_flops.h"
 #include "runtime/config/train_config.h"
-#include "runtime/control/console.h"
 #include "runtime/control/train_state.h"
 #include "runtime/log/event_writer.h"
 #include "runtime/log/log_file.h"
@@ -39,6 +39,20 @@ struct EvaluationReport {
   bool test = false;      // at the end of the training
 };
 
+// Sums over the steps since the last line.
+struct IntervalSums {
+  int64_t steps = 0;
+  int64_t samples = 0;
+  int64_t losses = 0;  // finite ones of steps not skipped, as in Megatron's mean
+  int64_t skipped = 0;
+  int64_t nans = 0;
+  double loss = 0;
+  double seconds = 0;
+  Flops flops;
+
+  void Add(const StepReport& report, const Flops& of_step);
+};
+
 class TrainLog {
  public:
   // Opens the files if this rank writes. Errors: IoError, NoSpace (a file).
@@ -60,43 +74,20 @@ class TrainLog {
   void Scalars(int64_t iteration, const std::vector<Scalar>& scalars);
 
  private:
-  // Sums over the steps since the last line.
-  struct Interval {
-    int64_t steps = 0;
-    int64_t samples = 0;
-    int64_t losses = 0;  // finite ones of steps not skipped, as in Megatron's mean
-    int64_t skipped = 0;
-    int64_t nans = 0;
-    double loss = 0;
-    double seconds = 0;
-    Flops flops;
-  };
-  struct JsonLog {
-    LogFile file;
-    OutputHealth health;
-  };
-  struct Events {
-    EventWriter writer;
-    OutputHealth health;
-  };
-
   TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations);
-  void Add(const StepReport& report);
   std::string Line(const StepReport& report) const;
   void WriteJson(const StepReport& report, bool interval_ends);
   void AddScalars(const StepReport& report, bool interval_ends);
   double Tflops(double flops) const;  // a second and rank, over the interval
-  void FlushJson();
-  void FlushEvents();
 
   TrainConfig config_;
   Topology topology_;
   int64_t total_iterations_;
   double peak_tflops_ = 0;  // of a rank's device; 0: not known
   bool writes_ = false;
-  Interval interval_;
-  std::unique_ptr<JsonLog> json_;
-  std::unique_ptr<Events> events_;
+  IntervalSums interval_;
+  std::unique_ptr<LogFile> json_;
+  std::optional<EventWriter> events_;
 };
 
 }  // namespace cairn

@@ -1,11 +1,34 @@
 #include "runtime/saving/auto_interval.h"
 
+#include <set>
+
+#include "ckpt/model/save_interval.h"
+#include "runtime/control/process_info.h"
+#include "runtime/control/rank_message.h"
+
 namespace cairn {
 
 void AutoInterval::Step() {
   const auto now = std::chrono::steady_clock::now();
   if (++steps_ == 1) first_ = now;
   if (steps_ == kEvery) step_seconds_ = std::chrono::duration<double>(now - first_).count() / (kEvery - 1);
+}
+
+Result<int64_t> AutoInterval::Choose(ControlPlane& control, double mtbf_hours) const {
+  const auto hosts = control.GatherToRoot(HostName(), "hosts");
+  const auto choose = [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(hosts.status());
+    const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
+    const double failure_hours = mtbf_hours / nodes, save_seconds = save_seconds_ / saves_;
+    const int64_t interval = SaveInterval(save_seconds, failure_hours * 3600, step_seconds_);
+    Print(
+        fmt::format(" saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
+                    "failures every {:.4g} h on {:.0f} node{})\n",
+                    interval, save_seconds, step_seconds_, failure_hours, nodes, nodes > 1 ? "s" : ""));
+    return std::to_string(interval);
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::string chosen, FromRoot(control, "save interval", choose));
+  return std::atoll(chosen.c_str());
 }
 
 }  // namespace cairn

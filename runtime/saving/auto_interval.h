@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "runtime/control/control_plane.h"
+
 namespace cairn {
 
 class AutoInterval {
@@ -27,8 +29,8 @@ class AutoInterval {
   bool MayDecide() const { return IsDue() && steps_ > kSaves * kEvery; }
   bool Decides() const { return MayDecide() && saves_ >= kSaves; }
 
-  double step_seconds() const { return step_seconds_; }
-  double save_seconds() const { return save_seconds_ / saves_; }
+  // Collective, if it Decides(): the steps between saves, from rank 0's figures. `mtbf_hours`: of one node.
+  Result<int64_t> Choose(ControlPlane& control, double mtbf_hours) const;
 
  private:
   int64_t steps_ = 0;

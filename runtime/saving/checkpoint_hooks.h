@@ -32,17 +32,6 @@ struct StateBuffers {
   std::string rng_state;    // opaque, current in every AfterStep; see Resume
 };
 
-// The saves of this process so far.
-struct SaveStats {
-  int64_t failed = 0;
-  // The newest step in the run directory: the one resumed from, or saved since.
-  std::optional<int64_t> durable_iteration;
-  // Set if this process saved it.
-  std::optional<double> durable_unix_seconds;
-  std::optional<double> seconds;        // from its beginning until it was durable
-  std::optional<double> stall_seconds;  // of these, the seconds that the training waited
-};
-
 class CheckpointHooks {
  public:
   virtual ~CheckpointHooks() = default;

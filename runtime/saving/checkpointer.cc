@@ -7,14 +7,12 @@
 
 #include "runtime/saving/checkpointer.h"
 
-#include <set>
-
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
 #include "ckpt/step/partial_dir.h"
-#include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
+#include "runtime/saving/state_snapshot.h"
 
 namespace cairn {
 namespace {
@@ -33,7 +31,10 @@ TrainState BeforeProgress(const TrainState& other) {
 }  // namespace
 
 Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
-    : options_(std::move(options)), control_(std::move(control)), interval_(options_.save_interval) {}
+    : options_(std::move(options)),
+      config_(options_.config),
+      control_(std::move(control)),
+      interval_(config_.SaveSteps().value()) {}
 
 // A lazy copy reads the trainer's memory, which may be gone after this.
 Checkpointer::~Checkpointer() {
@@ -52,9 +53,9 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   checkpointer->run_ = names.substr(0, 32);
   checkpointer->session_ = names.substr(32);
   checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
-  if (const CheckpointerOptions& o = checkpointer->options_; !o.save_dir.empty())
+  if (!checkpointer->config_.save.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
-        o, checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
+        checkpointer->options_, checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
         checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer() : std::vector<BesideFile>(),
         checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
@@ -65,7 +66,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 // Steps without one are still good.
 std::vector<BesideFile> Checkpointer::FindTokenizer() {
   std::vector<std::string> places;
-  for (const std::string& place : {options_.save_dir, options_.load}) {
+  for (const std::string& place : {config_.save, config_.load}) {
     if (place.empty()) continue;
     const Result<std::vector<int64_t>> steps = ListCurrentSteps(fs_, place);
     if (steps.ok())
@@ -73,7 +74,8 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
         places.push_back(JoinPath(place, StepDirName(*step)));
     places.push_back(place);
   }
-  if (!options_.tokenizer.empty()) places.push_back(options_.tokenizer);
+  if (options_.tokenizer_files.empty() && config_.data_path.size() == 1)
+    places.push_back(config_.data_path[0] + ".tokenizer");
   for (const std::string& place : places) {
     if (!fs_.Stat(place).ok()) continue;
     const Result<FileCopies> files = TokenizerOf(fs_, place);
@@ -90,13 +92,12 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
 
 // Without a local directory the training runs without the local level.
 Status Checkpointer::OpenLocal() {
-  if (options_.local.dir.empty()) return OkStatus();
-  Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, options_.save_dir, run_, nonce_, *control_);
+  if (config_.save_local.empty()) return OkStatus();
+  Result<LocalPlace> place = OpenLocalPlace(fs_, config_, run_, nonce_, *control_);
   if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
-      Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(),
-                      options_.save_dir));
+      Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(), config_.save));
     return OkStatus();
   }
   place_ = *std::move(place);
@@ -107,12 +108,12 @@ Status Checkpointer::OpenLocal() {
 }
 
 Status Checkpointer::Open() {
-  if (options_.save_dir.empty()) return OkStatus();
+  if (config_.save.empty()) return OkStatus();
   const auto left = [](const Status& why) { Say("leftover not removed: " + why.message()); };
-  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Hold(fs_, options_.save_dir, left));
-  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
+  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Hold(fs_, config_.save, left));
+  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, config_.save));
   if (owned.before.ownership == Ownership::kCopied)
-    Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", options_.save_dir,
+    Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", config_.save,
                     owned.before.owner, owned.run.substr(0, 8)));
   run_ = owned.run;
   return OkStatus();
@@ -140,9 +141,9 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   if (resumed->continues) newest_saved_ = resumed->state.iteration;
   if (!resumed->durable) undrained_ = resumed->state;
   if (resumed->continues && resumed->durable) stats_.durable_iteration = resumed->state.iteration;
-  if (options_.no_load_optim && resumed->continues && control_->rank() == 0)
+  if (config_.no_load_optim && resumed->continues && control_->rank() == 0)
     Say("--no-load-optim is about --load; the run's own step continues with its optimizer");
-  if (options_.reset_progress && !resumed->continues) return std::optional(BeforeProgress(resumed->state));
+  if (config_.reset_progress && !resumed->continues) return std::optional(BeforeProgress(resumed->state));
   return std::optional(resumed->state);
 }
 
@@ -150,82 +151,37 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
 
 // Reserves the memory of all saves once: none of them fails for lack of it.
 Status Checkpointer::Prepare(const StateBuffers& buffers) {
-  if (options_.save_dir.empty()) return OkStatus();
-  const Status reserved = Reserve(buffers);
-  CAIRN_ASSIGN_OR_RETURN(const bool all, control_->AllTrue(reserved.ok(), "snapshot memory"));
-  CAIRN_RETURN_IF_ERROR(reserved);
-  if (!all) return NoSpace("another rank has no memory for its snapshot");
+  if (config_.save.empty()) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(Agree(*control_, Reserve(buffers), "snapshot memory"));
   if (control_->rank() == 0) PrintPlan();
   if (undrained_) Begin(slots_[0], *undrained_, buffers, /*durable=*/true);
   return OkStatus();
 }
 
 Status Checkpointer::Reserve(const StateBuffers& buffers) {
-  auto tensors = std::make_shared<std::vector<TensorEntry>>();
-  for (const ParameterSpec& spec : buffers.specs)
-    for (const StateBuffers::Part& part : buffers.parts) tensors->push_back({spec, part.role, part.dtype});
-  tensors_ = std::move(tensors);
-  for (int i = 0; i < (options_.overlap == SaveOverlap::kDouble ? 2 : 1); ++i) {
+  tensors_ = std::make_shared<std::vector<TensorEntry>>(TensorsOf(buffers));
+  for (int i = 0; i < (config_.save_overlap == "double" ? 2 : 1); ++i) {
     slots_.emplace_back().rng_state = buffers.rng_state;
-    CAIRN_ASSIGN_OR_RETURN(slots_.back().snapshot, MakeSnapshot(buffers));
+    CAIRN_ASSIGN_OR_RETURN(slots_.back().snapshot,
+                           MakeStateSnapshot(buffers, *tensors_, options_, run_, control_->rank()));
   }
   return OkStatus();
-}
-
-// Which pieces this rank writes follows from the placement alone. The last base of a snapshot is the random
-// state.
-Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers& buffers) const {
-  std::vector<TensorEntry> tensors = *tensors_;
-  std::vector<Piece> pieces;
-  std::vector<Snapshot::Source> sources;
-  const size_t roles = buffers.parts.size();
-  for (const PlacedPiece& placed : PiecesOf(buffers.layout, options_.topology.At(control_->rank()).dp)) {
-    for (size_t role = 0; role < roles; ++role) {
-      const StateBuffers::Part& part = buffers.parts[role];
-      pieces.push_back({.tensor = static_cast<uint32_t>(placed.index * roles + role),
-                        .file = 0,
-                        .box = placed.box,
-                        .range = placed.range,
-                        .chunks = {}});
-      sources.push_back({role, (placed.flat_begin - part.covers.begin) * SizeOf(part.dtype)});
-    }
-  }
-  if (!buffers.rng_state.empty()) {
-    const TensorEntry rng = RngTensor(options_.topology, control_->rank(), buffers.rng_state.size());
-    pieces.push_back({.tensor = static_cast<uint32_t>(tensors.size()),
-                      .file = 0,
-                      .box = Box::Whole(rng.spec.shape),
-                      .range = {0, rng.bytes()},
-                      .chunks = {}});
-    sources.push_back({roles, 0});
-    tensors.push_back(rng);
-  }
-  CAIRN_ASSIGN_OR_RETURN(ShardPlan plan,
-                         ShardPlan::Make(ShardName(control_->rank()), {run_, 0}, tensors, std::move(pieces)));
-  std::unique_ptr<DeviceSnapshot> device;
-  if (options_.device_snapshot) {
-    CAIRN_ASSIGN_OR_RETURN(device, options_.device_snapshot());
-  }
-  const auto copy = [this](void* to, const void* from, size_t bytes) {
-    options_.device_copy(to, from, bytes, /*to_device=*/false);
-  };
-  return Snapshot::Make(std::move(plan), std::move(sources), copy, std::move(device));
 }
 
 void Checkpointer::PrintPlan() const {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : *tensors_) bytes += tensor.bytes();
-  if (options_.save_interval < 0)
+  if (finds_interval())
     Print(interval_ > 0
               ? fmt::format(" saves every {} iterations, as found before\n", interval_)
               : fmt::format(" the first {} saves decide how often to save\n", AutoInterval::kSaves));
   Print(fmt::format(
       " checkpoints to {}: {:.3f} GB each; {} snapshot{} of {:.3f} GB of memory on rank 0; {} copies; {}\n",
-      options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
-      static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9,
-      options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine()));
+      config_.save, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
+      static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9, lazy() ? "lazy" : "immediate",
+      fs_.NewQueue()->engine()));
   if (local_saver_)
-    Print(fmt::format(" each first to {} on its node{}\n", options_.local.dir,
+    Print(fmt::format(" each first to {} on its node{}\n", config_.save_local,
                       place_->group.empty() ? ", without redundancy"
                                             : fmt::format(", where any {} of {} ranks may lose theirs",
                                                           place_->parity, place_->group.size())));
@@ -239,13 +195,13 @@ bool Checkpointer::Busy() const {
 
 Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) {
   CollectDone();
-  if (!options_.save_dir.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
+  if (!config_.save.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
   const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
   const bool durable = force || is_due(interval_) || (interval_ < 0 && auto_.IsDue());
   const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, only for the run directory
-  const bool local = local_saver_ && worth_it && is_due(options_.local_interval);
-  if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
-  if (busy && !force && options_.overlap == SaveOverlap::kSkip) {
+  const bool local = local_saver_ && worth_it && is_due(config_.save_local_interval);
+  if (config_.save.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
+  if (busy && !force && config_.save_overlap == "skip") {
     if (control_->rank() == 0)
       Say(fmt::format("checkpoint of iteration {} skipped: the one before is still being written",
                       state.iteration));
@@ -276,7 +232,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .branches = BranchesOf(state.iteration, newest_)};
   newest_ = {state.iteration, save->info.branches};
   save->info.state["health"] = ToJson(HealthAt(state));
-  if (options_.save_interval < 0 && interval_ > 0) save->info.state["save_interval"] = interval_;
+  if (finds_interval() && interval_ > 0) save->info.state["save_interval"] = interval_;
   if (options_.optimizer_facts) save->info.state.update(options_.optimizer_facts(state));
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
@@ -286,7 +242,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
   for (const StateBuffers::Part& part : buffers.parts) bases.push_back({part.data, part.on_gpu});
   slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // unlike the rest, it changes at once
   bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
-  if (options_.lazy) {
+  if (lazy()) {
     slot.snapshot->CopyBehind(save->info.identity, std::move(bases));
     copying_ = &slot;
   } else {
@@ -351,25 +307,8 @@ Status Checkpointer::FindInterval() {
   if (!auto_.MayDecide()) return OkStatus();
   CollectAll();  // all ranks learn the same of every save
   if (!auto_.Decides()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::string chosen, ChooseInterval());
-  interval_ = std::atoll(chosen.c_str());
+  CAIRN_ASSIGN_OR_RETURN(interval_, auto_.Choose(*control_, config_.mtbf));
   return OkStatus();
-}
-
-// From rank 0's figures, on every rank.
-Result<std::string> Checkpointer::ChooseInterval() {
-  const auto hosts = control_->GatherToRoot(HostName(), "hosts");
-  return FromRoot(*control_, "save interval", [&]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(hosts.status());
-    const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
-    const double failures = options_.node_failure_seconds / nodes;
-    const int64_t interval = SaveInterval(auto_.save_seconds(), failures, auto_.step_seconds());
-    Print(fmt::format(
-        " saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
-        "failures every {:.4g} h on {:.0f} node{})\n",
-        interval, auto_.save_seconds(), auto_.step_seconds(), failures / 3600, nodes, nodes > 1 ? "s" : ""));
-    return std::to_string(interval);
-  });
 }
 
 void Checkpointer::NoteDurable(const Save& save) {
@@ -381,7 +320,7 @@ void Checkpointer::NoteDurable(const Save& save) {
   stats_.stall_seconds = save.stall_seconds;
 }
 
-// Reports a save that is still being copied from a local step, and again when it is in save_dir. LocalSaver
+// Reports a save that is still being copied from a local step, and again when it is in --save. LocalSaver
 // reports its own failures.
 void Checkpointer::Report(const Save& save) {
   const int64_t step = save.info.identity.step;
@@ -405,7 +344,7 @@ void Checkpointer::Report(const Save& save) {
     const bool local = save.drain || !save.durable;
     Print(fmt::format(
         " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, {} after {:.3f} s)\n",
-        step, local ? options_.local.dir : options_.save_dir, save.stall_seconds, local ? "safe" : "durable",
+        step, local ? config_.save_local : config_.save, save.stall_seconds, local ? "safe" : "durable",
         save.durable_seconds));
   }
 }
@@ -416,7 +355,7 @@ Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
   if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
   (void)Finish();  // what failed was reported
   return FromRoot(*control_, "the end of the training", [&]() -> Result<std::string> {
-    if (options_.save_dir.empty()) return std::string("it saves nothing");
+    if (config_.save.empty()) return std::string("it saves nothing");
     CAIRN_RETURN_IF_ERROR(Condemn(state));
     return NextResume();
   });
@@ -426,7 +365,7 @@ Status Checkpointer::Condemn(const TrainState& state) {
   const Health health = HealthAt(state);
   const int64_t step = health.first_bad_iteration - 1;
   if (step < 0 || step < origin_.iteration || (step == origin_.iteration && !origin_.own)) return OkStatus();
-  return WriteCondemnation(fs_, options_.save_dir,
+  return WriteCondemnation(fs_, config_.save,
                            {.run = step == origin_.iteration ? origin_.run : run_,
                             .step = step,
                             .session = health.accused,
@@ -434,11 +373,11 @@ Status Checkpointer::Condemn(const TrainState& state) {
 }
 
 Result<std::string> Checkpointer::NextResume() const {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, options_.save_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, config_.save));
   for (auto step = facts.rbegin(); step != facts.rend(); ++step)
     if (step->unhealthy.empty() && !step->superseded)
-      return fmt::format("the next start resumes from step {} of {}", step->step, options_.save_dir);
-  return fmt::format("{} has no healthy step", options_.save_dir);
+      return fmt::format("the next start resumes from step {} of {}", step->step, config_.save);
+  return fmt::format("{} has no healthy step", config_.save);
 }
 
 Status Checkpointer::Finish() {

@@ -52,7 +52,6 @@ class Checkpointer : public CheckpointHooks {
   std::vector<BesideFile> FindTokenizer();
 
   Status Reserve(const StateBuffers& buffers);
-  Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
   void PrintPlan() const;
   Slot& FreeSlot();
   Health HealthAt(const TrainState& state) const;
@@ -64,10 +63,12 @@ class Checkpointer : public CheckpointHooks {
   void NoteDurable(const Save& save);
   void CollectDone();
   void CollectAll();
+  bool lazy() const { return config_.save_mode == "lazy"; }
+  bool finds_interval() const { return config_.save_interval == "auto"; }
   Status FindInterval();
-  Result<std::string> ChooseInterval();
 
-  CheckpointerOptions options_;
+  const CheckpointerOptions options_;
+  const TrainConfig& config_;
   std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
   std::optional<RunLock> lock_;
@@ -79,7 +80,7 @@ class Checkpointer : public CheckpointHooks {
     int64_t iteration = -1;  // -1: nothing
     std::string run;
     std::string session;
-    bool own = false;  // in save_dir or local
+    bool own = false;  // in --save or --save-local
   } origin_;
   AutoInterval auto_;
   int64_t interval_ = 0;  // steps between saves; below 0: not decided yet
@@ -87,13 +88,13 @@ class Checkpointer : public CheckpointHooks {
   SaveStats stats_;
   int64_t newest_saved_ = -1;            // iteration of the last save begun
   std::optional<BranchedStep> newest_;   // on rank 0: the last step that was committed, or whose save began
-  std::optional<TrainState> undrained_;  // resumed from a local step that is not in save_dir
+  std::optional<TrainState> undrained_;  // resumed from a local step that is not in --save
   int64_t last_collected_ = -1;          // the newest durable save with a known outcome:
   Status last_outcome_;
   std::shared_ptr<const std::vector<TensorEntry>> tensors_;
   std::deque<Slot> slots_;
   Slot* copying_ = nullptr;                   // its snapshot is still being copied behind
-  std::deque<std::shared_ptr<Save>> drains_;  // from local steps to save_dir
+  std::deque<std::shared_ptr<Save>> drains_;  // from local steps to --save
   std::unique_ptr<PeerFiles> peers_;
   std::optional<LocalPlace> place_;  // nullopt: no local steps
   // Last: they end before the snapshots go, and the one that hands on to the other ends first.

@@ -128,19 +128,21 @@ bool IsRankMark(std::string_view name) {
   return IsHex(name.substr(0, kNonceDigits)) && std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
 }
 
-Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
-                                  const std::string& run, const std::string& nonce, ControlPlane& control) {
-  LocalPlace place{.run_dir = JoinPath(Replace(options.dir, "{rank}", std::to_string(control.rank())), run),
-                   .parity = options.redundancy.parity,
-                   .keep_last = options.keep_last,
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, const std::string& run,
+                                  const std::string& nonce, ControlPlane& control) {
+  const Redundancy redundancy = ParseRedundancy(config.redundancy).value();
+  const std::string directory = Replace(config.save_local, "{rank}", std::to_string(control.rank()));
+  LocalPlace place{.run_dir = JoinPath(directory, run),
+                   .parity = redundancy.parity,
+                   .keep_last = config.keep_last_local,
                    .claim = nullptr};
-  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, control));
+  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(config.save, run, control));
   CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, control));
   place.leader = place.sharers[0] == control.rank();
   CAIRN_RETURN_IF_ERROR(
       Agree(control, place.leader ? Claim(fs, owner, place) : OkStatus(), "local directories"));
-  if (options.redundancy.group > 0) {
-    CAIRN_ASSIGN_OR_RETURN(place.group, FindGroup(options.redundancy, control));
+  if (redundancy.group > 0) {
+    CAIRN_ASSIGN_OR_RETURN(place.group, FindGroup(redundancy, control));
   }
   return place;
 }

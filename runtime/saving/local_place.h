@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "ckpt/step/parity_file.h"
+#include "runtime/config/train_config.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/local_owner.h"
 
 namespace cairn {
-
-struct LocalOptions {
-  std::string dir;  // node-local; "{rank}" in it stands for the rank; empty: no local steps
-  Redundancy redundancy;
-  int64_t keep_last = 2;
-};
 
 struct LocalPlace {
   std::string run_dir;       // DIR/RUN_ID of this rank; it exists
@@ -28,11 +23,12 @@ struct LocalPlace {
   std::shared_ptr<const LocalClaim> claim;  // of the leader: no other training uses the directory
 };
 
-// Collective; removes leftovers of killed saves. `run_dir` is the run directory that owns the identity `run`.
-// `nonce` is that of the session, 8 hex digits. Errors: those of any rank's directory, the same on all ranks;
-// IoError if it belongs to another run directory (local_owner.h) or another training uses it.
-Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
-                                  const std::string& run, const std::string& nonce, ControlPlane& control);
+// Collective; removes leftovers of killed saves. `config`: validated, with --save-local; `run`: the identity
+// of
+// --save; `nonce`: that of the session, 8 hex digits. Errors: those of any rank's directory, the same on all
+// ranks; IoError if it belongs to another run directory (local_owner.h) or another training uses it.
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, const std::string& run,
+                                  const std::string& nonce, ControlPlane& control);
 
 // True for the name of a mark that a rank left to find the ranks that share its directory. Pure.
 bool IsRankMark(std::string_view name);

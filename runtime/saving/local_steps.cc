@@ -12,7 +12,6 @@
 #include <set>
 
 #include "ckpt/base/byte_codec.h"
-#include "ckpt/io/read_only_file_system.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
@@ -22,69 +21,9 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReadBytes = 16 << 20;  // of one message
-
 int NumberOf(const std::string& name) {  // of "shard-00003.h5"
   return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
 }
-
-// A file of another rank.
-class PeerFile final : public ReadOnlyFile {
- public:
-  PeerFile(PeerFiles& peers, int rank, std::string name)
-      : peers_(peers), rank_(rank), name_(std::move(name)) {}
-  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const PeerFiles::Read read{rank_, name_, offset,
-                                 bytes.first(std::min<uint64_t>(bytes.size(), kReadBytes))};
-      CAIRN_RETURN_IF_ERROR(peers_.ReadAll({&read, 1}));
-      bytes = bytes.subspan(read.out.size());
-      offset += read.out.size();
-    }
-    return OkStatus();
-  }
-  const std::string& path() const override { return name_; }
-
- private:
-  PeerFiles& peers_;
-  const int rank_;
-  const std::string name_;
-};
-
-// A local step's directory, with the files of other ranks.
-class StepFiles final : public ReadOnlyFileSystem {
- public:
-  struct Place {
-    int rank;
-    uint64_t bytes;
-  };
-  StepFiles(FileSystem& base, std::string directory, std::map<std::string, Place> elsewhere, PeerFiles& peers)
-      : base_(base), prefix_(std::move(directory) + "/"), elsewhere_(std::move(elsewhere)), peers_(peers) {}
-
-  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
-    const Place* place = Elsewhere(path);
-    if (place == nullptr) return base_.OpenForRead(path, direct);
-    return std::unique_ptr<File>(
-        std::make_unique<PeerFile>(peers_, place->rank, path.substr(prefix_.size())));
-  }
-  Result<FileInfo> Stat(const std::string& path) override {
-    const Place* place = Elsewhere(path);
-    return place == nullptr ? base_.Stat(path) : FileInfo{.bytes = place->bytes};
-  }
-  Result<std::vector<std::string>> List(const std::string& path) override { return base_.List(path); }
-
- private:
-  const Place* Elsewhere(const std::string& path) const {
-    if (!path.starts_with(prefix_)) return nullptr;
-    const auto found = elsewhere_.find(path.substr(prefix_.size()));
-    return found == elsewhere_.end() ? nullptr : &found->second;
-  }
-
-  FileSystem& base_;
-  const std::string prefix_;
-  const std::map<std::string, Place> elsewhere_;
-  PeerFiles& peers_;
-};
 
 }  // namespace
 
@@ -214,46 +153,44 @@ Status LocalSteps::Open(int64_t step) {
   return Agree(control_, read, "opening a local step");
 }
 
+// The ranks that have a file of this size, this rank first.
+std::vector<int> LocalSteps::RanksWith(const std::string& name, uint64_t bytes) const {
+  const Holders& files = steps_.at(current_.step).files;
+  const auto found = files.find(name);
+  std::vector<int> ranks;
+  if (found == files.end()) return ranks;
+  for (const Holder& holder : found->second)
+    if (holder.bytes == bytes) ranks.push_back(holder.rank);
+  std::ranges::stable_partition(ranks, [&](int rank) { return rank == control_.rank(); });
+  return ranks;
+}
+
 // Reads a small file that many ranks have: this rank's copy, or else another's that is whole.
 Result<std::string> LocalSteps::ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes) {
-  const auto& files = steps_.at(current_.step).files;
-  const auto found = files.find(name);
-  std::vector<Holder> holders = found == files.end() ? std::vector<Holder>() : found->second;
-  std::stable_partition(holders.begin(), holders.end(),
-                        [&](const Holder& h) { return h.rank == control_.rank(); });
   std::string text(bytes, '\0');
-  for (const Holder& holder : holders) {
-    if (holder.bytes != bytes) continue;
-    PeerFile file(peers_, holder.rank, name);
-    if (file.ReadAt(0, std::as_writable_bytes(std::span(text))).ok() && DigestOf(text) == digest) return text;
+  for (const int rank : RanksWith(name, bytes)) {
+    const auto out = std::as_writable_bytes(std::span(text));
+    if (ReadPeerFile(peers_, rank, name, 0, out).ok() && DigestOf(text) == digest) return text;
   }
   return Corrupt("local step {}: no rank has a good {}", current_.step, name);
 }
 
 bool LocalSteps::AllShardsThere() const {
-  const Holders& files = steps_.at(current_.step).files;
-  return std::ranges::all_of(current_.manifest.files, [&](const ManifestFile& file) {
-    const auto found = files.find(file.name);
-    return found != files.end() && std::ranges::count(found->second, file.bytes, &Holder::bytes) > 0;
+  return std::ranges::none_of(current_.manifest.files, [&](const ManifestFile& file) {
+    return RanksWith(file.name, file.bytes).empty();
   });
 }
 
 Status LocalSteps::LoadOnce(const Loader& load) {
-  const Known& known = steps_.at(current_.step);
-  std::map<std::string, StepFiles::Place> elsewhere;
-  std::vector<std::pair<std::string, uint64_t>> wanted{
-      {std::string(kManifestName), current_.manifest_text.size()}};
-  for (const ManifestFile& file : current_.manifest.files) wanted.emplace_back(file.name, file.bytes);
-  for (const auto& [name, bytes] : wanted) {
-    const auto found = known.files.find(name);
-    if (found == known.files.end()) continue;
-    std::vector<Holder> good = found->second;
-    std::erase_if(good, [size = bytes](const Holder& holder) { return holder.bytes != size; });
-    if (!good.empty() && std::ranges::count(good, control_.rank(), &Holder::rank) == 0)
-      elsewhere[name] = {good[0].rank, bytes};
-  }
+  std::map<std::string, PeerFileSystem::Place> elsewhere;
+  const auto find = [&](const std::string& name, uint64_t bytes) {
+    const std::vector<int> ranks = RanksWith(name, bytes);
+    if (!ranks.empty() && ranks[0] != control_.rank()) elsewhere[name] = {ranks[0], bytes};
+  };
+  find(std::string(kManifestName), current_.manifest_text.size());
+  for (const ManifestFile& file : current_.manifest.files) find(file.name, file.bytes);
   const std::string directory = Directory(current_.step);
-  StepFiles files(fs_, directory, std::move(elsewhere), peers_);
+  PeerFileSystem files(fs_, directory, std::move(elsewhere), peers_);
   return peers_.Session(Offers(current_.step), [&] { return load(files, directory); });
 }
 

@@ -14,7 +14,7 @@
 #include "ckpt/run/committer.h"
 #include "ckpt/run/health.h"
 #include "runtime/saving/local_place.h"
-#include "runtime/saving/peer_files.h"
+#include "runtime/saving/peer_file_system.h"
 
 namespace cairn {
 
@@ -44,10 +44,7 @@ class LocalSteps {
   Status SetAsideNewerThan(int64_t step);
 
  private:
-  struct Holder {
-    int rank;
-    uint64_t bytes;
-  };
+  using Holder = PeerFileSystem::Place;
   using Holders = std::map<std::string, std::vector<Holder>>;  // by file name
   struct Known {
     Digest manifest{};  // of its bytes
@@ -76,6 +73,7 @@ class LocalSteps {
 
   Status Open(int64_t step);
   Result<std::string> ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes);
+  std::vector<int> RanksWith(const std::string& name, uint64_t bytes) const;
   bool AllShardsThere() const;
   Status LoadOnce(const Loader& load);
 

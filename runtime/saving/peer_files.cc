@@ -1,5 +1,6 @@
-// Every message starts with the session's number and its kind. A rank that is still leaving a session may
-// find messages of the next one, and keeps them.
+// The ranks agree before a session's work, so nobody asks for files that are not offered yet, and after it,
+// so nobody leaves while another may still ask. In between each rank's thread sends this rank's requests, and
+// answers those of others.
 #include "runtime/saving/peer_files.h"
 
 #include <chrono>
@@ -10,14 +11,14 @@
 #include "runtime/control/backoff.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/rank_message.h"
-#include "runtime/control/watchdog.h"
 
 namespace cairn {
 namespace {
 
-constexpr char kRequest = 'r', kReply = 'a', kDone = 'd', kOver = 'o';
+constexpr char kRequest = 'r', kReply = 'a';
 constexpr long kPeerSleepNs = 500'000;
-constexpr double kPatience = 10;
+constexpr double kPatience =
+    10;  // the work of others may be silent for longer than an answer, but not forever
 
 using PeerClock = std::chrono::steady_clock;
 
@@ -26,6 +27,7 @@ using PeerClock = std::chrono::steady_clock;
 PeerFiles::PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds)
     : fs_(fs),
       mailbox_(std::move(mailbox)),
+      control_(mailbox_->Duplicate("sessions"), kPatience * timeout_seconds),
       timeout_seconds_(timeout_seconds),
       server_([this] { ServeSessions(); }) {}
 
@@ -42,35 +44,33 @@ int PeerFiles::rank() const { return mailbox_->rank(); }
 int PeerFiles::size() const { return mailbox_->size(); }
 
 Status PeerFiles::Session(std::map<std::string, Offer> offers, const std::function<Status()>& work) {
-  ++session_;
-  offers_ = std::move(offers);
-  working_ = true;
-  told_ = over_ = false;
-  failure_ = OkStatus();
-  ranks_working_ = size();
   {
     const std::lock_guard lock(mutex_);
+    offers_ = std::move(offers);
+    failure_ = OkStatus();
     serving_ = true;
   }
   changed_.notify_all();
-  const Status status = work();
+  Status status = Agree(control_, OkStatus(), "files of other ranks");
+  if (status.ok()) status = work();
+  const Status ended = Agree(control_, OkStatus(), "files of other ranks");
   {
     std::unique_lock lock(mutex_);
-    working_ = false;
-    changed_.wait(lock, [this] { return !serving_; });
+    serving_ = false;
+    changed_.wait(lock, [this] { return idle_; });
   }
   files_.clear();
   offers_.clear();
-  return status.ok() ? failure_ : status;
+  return status.ok() ? ended : status;
 }
 
 Status PeerFiles::ReadAll(std::span<const Read> reads) {
   std::unique_lock lock(mutex_);
-  CAIRN_RETURN_IF_ERROR(failure_);  // no rank serves any more
+  CAIRN_RETURN_IF_ERROR(failure_);  // a rank did not answer
   const uint64_t first = next_id_;
   for (const Read& read : reads) {
     ByteWriter out;
-    out.PutRaw(Start(kRequest));
+    out.Put(kRequest);
     out.Put(next_id_);
     out.PutText(read.name);
     out.Put(read.offset);
@@ -93,10 +93,11 @@ void PeerFiles::ServeSessions() {
   while (true) {
     changed_.wait(lock, [this] { return stop_ || serving_; });
     if (!serving_) return;
+    idle_ = false;
     lock.unlock();
     Serve();
     lock.lock();
-    serving_ = false;
+    idle_ = true;
     changed_.notify_all();
   }
 }
@@ -104,25 +105,29 @@ void PeerFiles::ServeSessions() {
 void PeerFiles::Serve() {
   Backoff backoff(kPeerSleepNs);
   auto heard = PeerClock::now();
-  while (!over_ || !mailbox_->Delivered()) {
+  while (true) {
     if (Turn()) {
       heard = PeerClock::now();
       backoff = Backoff(kPeerSleepNs);
       continue;
     }
-    // The work of this rank may take any time. The work of others may be silent for long, but not forever.
-    const bool asks = [this] {
+    const auto [serving, asks] = [this] {
       const std::lock_guard lock(mutex_);
-      return !waiting_.empty();
+      return std::pair(serving_, !waiting_.empty());
     }();
-    if (!asks && !told_) heard = PeerClock::now();
-    const double patience = asks ? timeout_seconds_ : kPatience * timeout_seconds_;
-    if (std::chrono::duration<double>(PeerClock::now() - heard).count() > patience) break;
+    if (!serving && mailbox_->Delivered()) return;
+    if (serving && !asks) heard = PeerClock::now();
+    if (std::chrono::duration<double>(PeerClock::now() - heard).count() > timeout_seconds_) {
+      GiveUp();
+      if (!serving) return;
+    }
     backoff.Pause();
   }
+}
+
+void PeerFiles::GiveUp() {
   const std::lock_guard lock(mutex_);
-  if (!over_) failure_ = Aborted("files of other ranks: no answer within {} s", timeout_seconds_);
-  over_ = true;
+  failure_ = Aborted("files of other ranks: no answer within {} s", timeout_seconds_);
   for (auto& [id, waiting] : waiting_)
     if (!waiting.outcome) waiting.outcome = failure_;
   changed_.notify_all();
@@ -130,50 +135,33 @@ void PeerFiles::Serve() {
 
 bool PeerFiles::Turn() {
   std::deque<std::pair<int, std::string>> requests;
-  bool ended = false;
   {
     const std::lock_guard lock(mutex_);
     requests.swap(requests_);
-    ended = !working_;
   }
   bool busy = !requests.empty();
   for (auto& [to, message] : requests) Post(to, std::move(message));
-  if (ended && !told_) {
-    told_ = busy = true;
-    Post(0, Start(kDone));
-  }
-  std::deque<std::pair<int, std::string>> messages = std::exchange(early_, {});
   for (int from = 0; from < size(); ++from) {
     if (from == rank()) continue;
-    if (auto message = mailbox_->Poll(from)) messages.emplace_back(from, *std::move(message));
-  }
-  for (const auto& [from, message] : messages) {
-    uint64_t session = 0;
-    if (message.size() > sizeof(session)) std::memcpy(&session, message.data(), sizeof(session));
-    if (session == session_) Take(from, message);
-    if (session == session_) busy = true;
-    if (session > session_) early_.emplace_back(from, message);
+    if (const auto message = mailbox_->Poll(from)) {
+      Take(from, *message);
+      busy = true;
+    }
   }
   return busy;
 }
 
 void PeerFiles::Take(int from, const std::string& message) {
   ByteReader in(message);
-  (void)in.Get<uint64_t>();
   const char kind = in.Get<char>();
+  const auto id = in.Get<uint64_t>();
   if (kind == kRequest) {
-    const auto id = in.Get<uint64_t>();
     const std::string name(in.GetText());
     const auto offset = in.Get<uint64_t>();
     Answer(from, id, name, offset, in.Get<uint64_t>());
   } else if (kind == kReply) {
-    const auto id = in.Get<uint64_t>();
     const Result<std::string> bytes = DecodeOutcome(in.GetRaw(in.left()));
     Resolve(id, bytes.status(), bytes.ok() ? std::string_view(*bytes) : std::string_view());
-  } else if (kind == kDone && --ranks_working_ == 0) {
-    for (int to = 0; to < size(); ++to) Post(to, Start(kOver));
-  } else if (kind == kOver) {
-    over_ = true;
   }
 }
 
@@ -187,7 +175,7 @@ void PeerFiles::Answer(int from, uint64_t id, const std::string& name, uint64_t 
     status = ReadOffer(name, offset, std::as_writable_bytes(std::span(data)));
   }
   ByteWriter out;
-  out.PutRaw(Start(kReply));
+  out.Put(kReply);
   out.Put(id);
   out.PutRaw(EncodeOutcome(status.WithContext(fmt::format("rank {}", rank())), data));
   Post(from, std::move(out).Take());
@@ -218,13 +206,6 @@ Status PeerFiles::ReadOffer(const std::string& name, uint64_t offset, std::span<
     CAIRN_ASSIGN_OR_RETURN(file, fs_.OpenForRead(offer->second.path));
   }
   return file->ReadAt(offset, out);
-}
-
-std::string PeerFiles::Start(char kind) const {
-  ByteWriter out;
-  out.Put(session_);
-  out.Put(kind);
-  return std::move(out).Take();
 }
 
 void PeerFiles::Post(int to, std::string message) {

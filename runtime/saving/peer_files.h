@@ -1,7 +1,8 @@
 // Reads files of other nodes by messages, to load local checkpoints and to rebuild them from parity.
 //
 // A session is collective: each rank offers files and does its work. Meanwhile a thread serves the requests
-// of other ranks; only this thread uses the mailbox. The session ends when the work of all ranks has ended.
+// of other ranks; only this thread uses the mailbox. The session begins when all ranks offer their files, and
+// ends when the work of all ranks has ended.
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +20,7 @@
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/parity_file.h"
+#include "runtime/control/control_plane.h"
 
 namespace cairn {
 
@@ -41,8 +43,8 @@ class PeerFiles {
     std::span<std::byte> out;
   };
 
-  // Nobody else may use `mailbox`. `timeout_seconds`: without an answer. Throws std::system_error if its
-  // thread cannot be started; sessions start no others.
+  // Collective. Nobody else may use `mailbox`. `timeout_seconds`: without an answer. Throws std::system_error
+  // if its thread cannot be started; sessions start no others.
   PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds);
   ~PeerFiles();
 
@@ -62,35 +64,29 @@ class PeerFiles {
 
   void ServeSessions();
   void Serve();
-  bool Turn();  // sends requests, takes messages; false: nothing to do
+  void GiveUp();  // on answers that have not come
+  bool Turn();    // sends requests, takes messages; false: nothing to do
   void Take(int from, const std::string& message);
   void Answer(int from, uint64_t id, const std::string& name, uint64_t offset, uint64_t bytes);
   void Resolve(uint64_t id, const Status& status, std::string_view bytes);
   Status ReadOffer(const std::string& name, uint64_t offset, std::span<std::byte> out);
-  std::string Start(char kind) const;
   void Post(int to, std::string message);
 
   FileSystem& fs_;
   const std::shared_ptr<Mailbox> mailbox_;
+  ControlPlane control_;
   const double timeout_seconds_;
-  uint64_t session_ = 0;
-  std::deque<std::pair<int, std::string>> early_;  // messages of the next session
-
-  // The session's.
-  bool serving_ = false;
-  std::map<std::string, Offer> offers_;
+  std::map<std::string, Offer> offers_;                 // the session's
   std::map<std::string, std::unique_ptr<File>> files_;  // opened offers
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<int, std::string>> requests_;  // to send
   std::map<uint64_t, Waiting> waiting_;               // by id
-  uint64_t next_id_ = 0;
-  bool working_ = false;
-  Status failure_;         // a rank did not answer
-  int ranks_working_ = 0;  // rank 0 counts
-  bool told_ = false;      // rank 0 knows that this rank's work has ended
-  bool over_ = false;
-
+  uint64_t next_id_ = 0;                              // of no other request, in this session or another
+  Status failure_;                                    // a rank did not answer
+  bool serving_ = false;                              // a session is in progress
+  bool idle_ = true;                                  // the thread serves none
   bool stop_ = false;
   std::thread server_;  // last: it uses the others
 };

@@ -28,7 +28,7 @@ Result<CodecSpeed> SampleCodec(Snapshot& snapshot) {
 }
 
 Result<bool> SaveCodec::ShouldCompress(const std::function<Result<CodecSpeed>()>& sample) const {
-  if (mode_ != CodecMode::kAuto) return mode_ == CodecMode::kZstd;
+  if (mode_ != "auto") return mode_ == "zstd";
   if (plain_bytes_per_second_ == 0) return false;
   const bool tried = packed_bytes_per_second_ > 0;
   const bool look = alike_ % kLookAgain == 0 || (!tried && alike_ == 1);

@@ -8,20 +8,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "ckpt/codec/codec_policy.h"
 #include "runtime/snapshot/snapshot.h"
 
 namespace cairn {
 
-enum class CodecMode { kNone, kAuto, kZstd };
-
 class SaveCodec {
  public:
   // After this many saves of one kind the other is tried again: disks and machines change.
   static constexpr int kLookAgain = 64;
 
-  SaveCodec(CodecMode mode, int threads) : mode_(mode), threads_(threads) {}
+  // `mode`: none, zstd or auto.
+  SaveCodec(std::string mode, int threads) : mode_(std::move(mode)), threads_(threads) {}
 
   // `sample` is called only if its result decides: it costs time, and the snapshot must be complete. Errors:
   // those of `sample`.
@@ -29,11 +29,8 @@ class SaveCodec {
   // Reports a flush of `bytes` before compression, including digests and fsync.
   void NoteFlush(bool compressed, uint64_t bytes, double seconds);
 
-  CodecMode mode() const { return mode_; }
-  int threads() const { return threads_; }
-
  private:
-  const CodecMode mode_;
+  const std::string mode_;
   const int threads_;
   double plain_bytes_per_second_ = 0;   // of the last such flush; 0: none yet
   double packed_bytes_per_second_ = 0;  // the same, of bytes before compression

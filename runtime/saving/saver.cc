@@ -43,14 +43,20 @@ void Save::Finish(Status outcome) {
 
 Saver::Saver(const CheckpointerOptions& options, const RunLock* lock, std::vector<BesideFile> beside,
              std::unique_ptr<ControlPlane> control)
-    : options_(options),
+    : config_(options.config),
+      direct_(options.direct),
       lock_(lock),
       beside_(std::move(beside)),
       control_(std::move(control)),
-      codec_(options_.codec, options_.codec_threads) {}
+      retention_{.keep_last = config_.keep_last,
+                 .keep_every = config_.keep_every,
+                 .keep_tokens = config_.keep_tokens,
+                 .keep_epochs = config_.keep_epochs,
+                 .keep_best = config_.keep_best},
+      codec_(config_.save_codec, config_.save_codec_threads) {}
 
 Committer Saver::CommitterOf(const Save& save) const {
-  return Committer(fs_, options_.save_dir, save.info.identity.step, save.nonce, lock_);
+  return Committer(fs_, config_.save, save.info.identity.step, save.nonce, lock_);
 }
 
 // Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
@@ -65,7 +71,7 @@ Status Saver::Flush(Save& save) {
   };
   const Status outcome = FromRoot(*control_, "commit", commit).status();
   if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
-  if (options_.retention.enabled()) Retire(save, outcome.ok() && ReadsBack(save, *receipt));
+  if (retention_.enabled()) Retire(save, outcome.ok() ? ReadBack(save, *receipt) : outcome);
   return outcome;
 }
 
@@ -75,15 +81,15 @@ Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   const std::string& directory = committer.partial();
   if (!save.local_step.empty()) {
     CAIRN_RETURN_IF_ERROR(
-        CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
+        CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, direct_));
     return save.receipt;
   }
   Snapshot& snapshot = *save.snapshot;
   CAIRN_ASSIGN_OR_RETURN(const bool compress, codec_.ShouldCompress([&] { return SampleCodec(snapshot); }));
   const auto start = Save::Clock::now();
-  Result<ShardReceipt> receipt = compress || options_.split_master
+  Result<ShardReceipt> receipt = compress || config_.split_master
                                      ? WritePacked(directory, save, compress)
-                                     : WriteSnapshot(fs_, directory, save, options_.direct);
+                                     : WriteSnapshot(fs_, directory, save, direct_);
   if (receipt.ok()) codec_.NoteFlush(compress, snapshot.plan().file_bytes(), SecondsSince(start));
   return receipt;
 }
@@ -94,8 +100,8 @@ Result<ShardReceipt> Saver::WritePacked(const std::string& directory, const Save
   if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
   return WritePackedImage(
       fs_, directory, snapshot.plan(), snapshot.image(),
-      {.pack = {.direct = options_.direct, .threads = options_.codec_threads, .encode = compress},
-       .split_master = options_.split_master});
+      {.pack = {.direct = direct_, .threads = config_.save_codec_threads, .encode = compress},
+       .split_master = config_.split_master});
 }
 
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
@@ -170,18 +176,17 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
 }
 
 // Before older steps are deleted, each rank reads its shard of the new one back.
-void Saver::Retire(const Save& save, bool read) {
-  const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
-  if (!all_read.ok() || !*all_read || control_->rank() != 0) return;
-  const Status retired = ApplyRetention(fs_, options_.save_dir, options_.retention, save.nonce,
+void Saver::Retire(const Save& save, const Status& read) {
+  if (!Agree(*control_, read, "reading the step back").ok() || control_->rank() != 0) return;
+  const Status retired = ApplyRetention(fs_, config_.save, retention_, save.nonce,
                                         [this](const Status& why) { leftovers_.Add(why); });
   if (!retired.ok()) Say("old steps not removed: " + retired.message());
 }
 
-bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
+Status Saver::ReadBack(const Save& save, const ShardReceipt& receipt) const {
   const Status status = ReadBackShard(fs_, CommitterOf(save).step_dir(), receipt, save.info.identity);
   if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
-  return status.ok();
+  return status;
 }
 
 }  // namespace cairn

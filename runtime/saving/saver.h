@@ -13,10 +13,12 @@
 
 #include "ckpt/base/worker_pool.h"
 #include "ckpt/run/committer.h"
+#include "ckpt/run/run_dir.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/control/said_once.h"
 #include "runtime/saving/checkpointer_options.h"
+#include "runtime/saving/save_codec.h"
 #include "runtime/snapshot/snapshot.h"
 
 namespace cairn {
@@ -78,7 +80,7 @@ class Saver {
     FlushInBackground(queue_, [this, save] { save->Finish(Flush(*save)); });
   }
   // True if local steps can be copied as they are; else saves are compressed from their snapshots.
-  bool copies_local_steps() const { return options_.codec == CodecMode::kNone && !options_.split_master; }
+  bool copies_local_steps() const { return config_.save_codec == "none" && !config_.split_master; }
 
  private:
   Committer CommitterOf(const Save& save) const;
@@ -87,14 +89,16 @@ class Saver {
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);
   Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
-  void Retire(const Save& save, bool read);
-  bool ReadsBack(const Save& save, const ShardReceipt& receipt) const;
+  void Retire(const Save& save, const Status& read);
+  Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
 
-  const CheckpointerOptions& options_;
+  const TrainConfig& config_;
+  const Direct direct_;
   const RunLock* const lock_;
   const std::vector<BesideFile> beside_;
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
+  const RetentionPolicy retention_;
   SaveCodec codec_;
   SaidOnce leftovers_{"old step not removed: "};
   H5Views views_;                    // of rank 0's seals

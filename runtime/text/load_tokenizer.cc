@@ -114,9 +114,8 @@ Result<LoadedTokenizer> LoadSentencePiece(FileSystem& fs, const std::string& pat
 
 Result<LoadedTokenizer> LoadBpe(FileSystem& fs, const HfTokenizerPlace& place) {
   CAIRN_ASSIGN_OR_RETURN(OpenedHfTokenizer opened, OpenHfTokenizer(fs, place));
-  const int lost_bytes = opened.tokenizer->lost_bytes();
   return LoadedTokenizer{
-      .tokenizer = std::move(opened.tokenizer), .files = std::move(opened.files), .lost_bytes = lost_bytes};
+      .tokenizer = std::move(opened.tokenizer), .sentencepiece = {}, .files = std::move(opened.files)};
 }
 
 }  // namespace

@@ -27,7 +27,6 @@ struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string sentencepiece;                 // content of the model file; empty: another kind
   std::map<std::string, std::string> files;  // of a byte-level BPE, as transformers loads it
-  int lost_bytes = 0;                        // of 256, that a byte-level BPE has no token for
 };
 
 // `spec` is "bytes", "sentencepiece:FILE", or the path of a SentencePiece model (*.model), a tokenizer.json

@@ -3,13 +3,6 @@
 #include "runtime/text/document_encoder.h"
 
 namespace cairn {
-namespace {
-
-Status Append(IndexedDatasetBuilder* builder, std::span<const int32_t> tokens) {
-  return builder == nullptr ? OkStatus() : builder->Add(tokens);
-}
-
-}  // namespace
 
 Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, bool append_eod,
                                 IndexedDatasetBuilder* builder, const ImportProgress& progress) {
@@ -34,7 +27,7 @@ Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, 
     const bool ends_document = chunk.ends_document && document_tokens + behind.size() > 0;
     if (ends_document) tokens.insert(tokens.end(), behind.begin(), behind.end());
     if (ends_document && append_eod) tokens.push_back(*tokenizer.eod());
-    CAIRN_RETURN_IF_ERROR(Append(builder, tokens));
+    if (builder != nullptr) CAIRN_RETURN_IF_ERROR(builder->Add(tokens));
     counts.tokens += tokens.size();
     counts.bytes_read = source.bytes_read();
     if (ends_document) {

@@ -65,7 +65,7 @@ struct TextHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-class BpeTokenizer final : public HfTokenizer {
+class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(TokenizerSpec spec, ByteBpe bpe)
       : vocab_size_(spec.vocab_size),
@@ -213,11 +213,11 @@ Result<std::map<std::string, std::string>> ReadFiles(FileSystem& fs, const HfTok
 
 }  // namespace
 
-Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files) {
+Result<std::unique_ptr<Tokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files) {
   CAIRN_ASSIGN_OR_RETURN(TokenizerSpec spec, ParseTokenizerFiles(files));
   CAIRN_ASSIGN_OR_RETURN(ByteBpe bpe, ByteBpe::Create(spec.model));
   spec.model = {};
-  return std::unique_ptr<HfTokenizer>(std::make_unique<BpeTokenizer>(std::move(spec), std::move(bpe)));
+  return std::unique_ptr<Tokenizer>(std::make_unique<BpeTokenizer>(std::move(spec), std::move(bpe)));
 }
 
 Result<OpenedHfTokenizer> OpenHfTokenizer(FileSystem& fs, const HfTokenizerPlace& place) {

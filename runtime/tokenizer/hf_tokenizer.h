@@ -26,17 +26,12 @@ struct HfTokenizerPlace {
 // From files by name: tokenizer.json with tokenizer_config.json, or vocab.json with merges.txt. Not to be
 // used by several threads at once. Errors: Corrupt; NotSupported, naming the part of tokenizer.json that is
 // not known.
-class HfTokenizer : public Tokenizer {
- public:
-  // The number of the 256 bytes that have no token: text loses them, as in `tokenizers`.
-  virtual int lost_bytes() const = 0;
-};
-Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files);
+Result<std::unique_ptr<Tokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files);
 
 // With its files by name, as a directory that transformers' AutoTokenizer loads: files that the place does
 // not have are made up.
 struct OpenedHfTokenizer {
-  std::unique_ptr<HfTokenizer> tokenizer;
+  std::unique_ptr<Tokenizer> tokenizer;
   std::map<std::string, std::string> files;
 };
 // Errors: NotFound and IoError; NotSupported (a directory without any form of BPE); those of MakeHfTokenizer,

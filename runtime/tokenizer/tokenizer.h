@@ -24,6 +24,8 @@ class Tokenizer {
   // The tokens before and behind those of each document, such as the beginning of a text.
   virtual std::vector<int32_t> before() const { return {}; }
   virtual std::vector<int32_t> behind() const { return {}; }
+  // The number of the 256 bytes that have no token: text loses them, as in `tokenizers`.
+  virtual int lost_bytes() const { return 0; }
   // True if a text that is cut anywhere has the tokens of its parts.
   virtual bool cuts_anywhere() const { return false; }
   // Replaces `tokens` by those of `text`. Errors: Corrupt, from the model.

@@ -15,18 +15,6 @@
 namespace cairn {
 namespace {
 
-// In code that uses libtorch a failure is an exception; main turns it back into one line.
-void CheckOk(const Status& status) { TORCH_CHECK(status.ok(), status.message()); }
-
-Sampler MakeSampler(const TrainConfig& config, const ParallelDims& dims, uint64_t total_samples) {
-  auto sampler = Sampler::Create({.total_samples = total_samples,
-                                  .micro_batch_size = static_cast<uint64_t>(config.micro_batch_size),
-                                  .dp_rank = static_cast<uint64_t>(dims.at.dp),
-                                  .dp_size = static_cast<uint64_t>(dims.topology.dp)});
-  CheckOk(sampler.status());
-  return *sampler;
-}
-
 DataLoader::SampleFunction MockSource(const TrainConfig& config, const char* split) {
   const uint64_t seed = HashNumbers({static_cast<uint64_t>(config.seed), HashName(split)});
   return [seed, vocab = config.vocab_size](uint64_t i, std::span<int64_t> out) {
@@ -68,7 +56,10 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
       device_(device),
       needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1 || config.resets_by_document()),
       source_(std::move(source)),
-      sampler_(MakeSampler(config, dims, total_samples)) {}
+      sampler_{.total_samples = total_samples,
+               .micro_batch_size = static_cast<uint64_t>(config.micro_batch_size),
+               .dp_rank = static_cast<uint64_t>(dims.at.dp),
+               .dp_size = static_cast<uint64_t>(dims.topology.dp)} {}
 
 Status DataLoader::Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const {
   CAIRN_ASSIGN_OR_RETURN(const auto range, sampler_.MicroBatch(consumed_samples, micro_batch));

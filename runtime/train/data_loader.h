@@ -52,7 +52,7 @@ class DataLoader {
   at::Device device_;
   bool needs_data_;
   SampleFunction source_;
-  Sampler sampler_;
+  const Sampler sampler_;
   Status status_;
 };
 

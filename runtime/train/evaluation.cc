@@ -38,13 +38,14 @@ Status Evaluation::Load(ControlPlane& control) {
                            .data = static_cast<std::byte*>(weights.mutable_data_ptr()),
                            .covers = {0, static_cast<uint64_t>(weights.numel())},
                            .on_gpu = weights.is_cuda()});
-  const CheckpointerOptions options{.load = config_.load,
-                                    .finetune = true,
-                                    .weights_as_stored = true,
-                                    .load_unhealthy = config_.load_unhealthy,
-                                    .topology = dims_.topology,
-                                    .model = ModelFacts(config_),
-                                    .device_copy = CopyBetweenSides};
+  CheckpointerOptions options{.config = config_,
+                              .topology = dims_.topology,
+                              .model = ModelFacts(config_),
+                              .optimizer_facts = {},
+                              .device_copy = CopyBetweenSides,
+                              .device_snapshot = {}};
+  options.config.finetune = true;
+  options.config.save.clear();
   Resumer resumer(options, "", nullptr, control);
   return resumer.Run(buffers).status();
 }

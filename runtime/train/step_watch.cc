@@ -89,30 +89,17 @@ void StepWatch::LogTimes(int64_t iteration) {
 }
 
 void StepWatch::NoteMetrics(const StepReport& report) {
-  ++interval_.steps;
+  interval_.Add(report, StepFlops(config_, dims_.topology, report.global_batch));
   if (!prometheus_) return;
-  interval_.samples += report.global_batch;
-  interval_.seconds += report.seconds;
-  interval_.model_flops += StepFlops(config_, dims_.topology, report.global_batch).model;
-  metrics_.iteration = report.state.iteration;
-  metrics_.consumed_samples = report.state.consumed_samples;
-  metrics_.consumed_tokens = report.state.consumed_tokens;
-  metrics_.loss = report.loss;
-  metrics_.learning_rate = report.lr;
-  metrics_.skipped_iterations = report.state.skipped_iterations;
-  metrics_.nan_iterations = report.state.nan_iterations;
+  metrics_.report = report;
   metrics_.tokens_per_second =
       static_cast<double>(interval_.samples * config_.seq_length) / interval_.seconds;
-  metrics_.model_flops_per_second = interval_.model_flops / interval_.seconds;
+  metrics_.model_flops_per_second = interval_.flops.model / interval_.seconds;
 }
 
 void StepWatch::WriteMetrics(const SaveStats& saves) {
   if (!prometheus_) return;
-  metrics_.failed_saves = saves.failed;
-  metrics_.durable_iteration = saves.durable_iteration;
-  metrics_.durable_unix_seconds = saves.durable_unix_seconds;
-  metrics_.save_seconds = saves.seconds;
-  metrics_.save_stall_seconds = saves.stall_seconds;
+  metrics_.saves = saves;
   prometheus_->Write(metrics_);
 }
 
@@ -122,7 +109,7 @@ void StepWatch::Evaluation(const EvaluationReport& report, bool leads) {
 }
 
 void StepWatch::End(const SaveStats& saves) {
-  if (metrics_.iteration > 0) WriteMetrics(saves);
+  if (metrics_.report.state.iteration > 0) WriteMetrics(saves);
 }
 
 }  // namespace cairn

@@ -10,7 +10,6 @@
 #include "runtime/log/prometheus_file.h"
 #include "runtime/log/timers.h"
 #include "runtime/log/train_log.h"
-#include "runtime/saving/checkpoint_hooks.h"
 
 namespace cairn {
 
@@ -42,13 +41,7 @@ class StepWatch {
   std::unique_ptr<TrainLog> log_;
   std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, if it is asked for
   TrainMetrics metrics_;
-  // Since the last log line.
-  struct Interval {
-    int64_t steps = 0;
-    int64_t samples = 0;
-    double seconds = 0;
-    double model_flops = 0;
-  } interval_;
+  IntervalSums interval_;
   bool memory_logged_ = false;
 };
 

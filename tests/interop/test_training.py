@@ -418,7 +418,7 @@ class NothingButAStepEndsATraining(Case):
                 break
         os.rename(prefix + ".bin", prefix + ".whole")
         shutil.copy(prefix + ".whole", prefix + ".bin")
-        os.truncate(prefix + ".whole", 10)  # the file that is mapped
+        os.truncate(prefix + ".whole", 10)  # the file that is open
         _, said = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 2, said)
         [saved] = self.steps()

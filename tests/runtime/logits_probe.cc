@@ -28,8 +28,7 @@ Status Probe(int argc, char** argv) {
   const ParallelDims dims = MakeParallelDims(topology, *transport);
   Engine engine(parsed.config, dims, at::kCPU);
   CheckpointerOptions options;
-  options.load = parsed.config.load;
-  options.finetune = parsed.config.finetune;
+  options.config = parsed.config;
   options.topology = topology;
   CAIRN_ASSIGN_OR_RETURN(const auto checkpoints,
                          Checkpointer::Create(options, transport->NewControlPlane("checkpoints")));

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "runtime/control/rank_message.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {
@@ -31,8 +32,9 @@ void Save(ControlPlane& plane, int round) {
   TORCH_CHECK(
       Take(plane.BroadcastFromRoot(plane.rank() == 0 ? Blob(0, round) : "", "verdict")) == Blob(0, round),
       "another blob was broadcast");
-  TORCH_CHECK(Take(plane.AllTrue(true, "vote")), "a vote of all was lost");
-  TORCH_CHECK(!Take(plane.AllTrue(plane.rank() != round % plane.size(), "vote")),
+  TORCH_CHECK(Agree(plane, OkStatus(), "vote").ok(), "a vote of all was lost");
+  const bool against = plane.rank() == round % plane.size();
+  TORCH_CHECK(Agree(plane, against ? NoSpace("full") : OkStatus(), "vote").kind() == StatusKind::kNoSpace,
               "one vote against was lost");
 }
 
@@ -60,7 +62,7 @@ void SaveWhileTraining(Transport& transport, ControlPlane& plane) {
 // Rank 1 sleeps through the deadline of one vote.
 void SurviveALateRank(ControlPlane& plane) {
   if (plane.rank() == 1) usleep(1'500'000);
-  const Status late = plane.AllTrue(true, "commit of step 7").status();
+  const Status late = Agree(plane, OkStatus(), "commit of step 7");
   TORCH_CHECK(late.kind() == StatusKind::kAborted, "a vote without rank 1 passed");
   const std::string& message = late.message();
   TORCH_CHECK(message.find("commit of step 7") != std::string::npos &&

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "runtime/comm/parallel_dims.h"
+#include "runtime/control/rank_message.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {
@@ -45,7 +46,7 @@ void GoWrongInAVote(const std::string& mode, Transport& transport) {
   std::fflush(stdout);
   const auto plane = transport.NewControlPlane("votes");
   const auto vote = [&] {
-    const Status status = plane->AllTrue(true, "vote").status();
+    const Status status = Agree(*plane, OkStatus(), "vote");
     TORCH_CHECK(status.ok(), status.message());
   };
   vote();

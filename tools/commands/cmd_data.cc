@@ -48,14 +48,11 @@ struct DataOptions {
 // The files that were, or would be, written.
 struct DataFacts {
   ImportCounts counts;
-  uint32_t vocab_size = 0;
-  std::optional<int32_t> eod;
+  std::unique_ptr<Tokenizer> tokenizer;
   TokenType type = TokenType::kU16;
   uint64_t model_bytes = 0;                      // 0: no model was trained
   std::map<std::string, std::string> published;  // the tokenizer as transformers loads it, by file
   std::string unpublished;                       // why there is none
-  int lost_bytes = 0;                            // of 256, that the tokenizer has no token for
-  std::vector<int32_t> before, behind;           // each document
   double seconds = 0;
 
   uint64_t bin_bytes() const { return counts.tokens * SizeOf(type); }
@@ -116,7 +113,6 @@ Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOp
                            options.vocab_file.empty()
                                ? LoadTokenizer(fs, options.tokenizer)
                                : LoadGpt2Tokenizer(fs, options.vocab_file, options.merge_file));
-    facts.lost_bytes = loaded.lost_bytes;
     if (!loaded.sentencepiece.empty())
       publish(loaded.sentencepiece);
     else
@@ -152,13 +148,8 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
   DataFacts facts;
   std::string model;
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                         PrepareTokenizer(fs, options, model, facts));
-  facts.vocab_size = tokenizer->vocab_size();
-  facts.eod = tokenizer->eod();
-  facts.before = tokenizer->before();
-  facts.behind = tokenizer->behind();
-  facts.type = TokenTypeFor(facts.vocab_size);
+  CAIRN_ASSIGN_OR_RETURN(facts.tokenizer, PrepareTokenizer(fs, options, model, facts));
+  facts.type = TokenTypeFor(facts.tokenizer->vocab_size());
   std::optional<IndexedDatasetBuilder> builder;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(auto created,
@@ -166,9 +157,9 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
     builder.emplace(std::move(created));
   }
   Progress progress("tokenizing", source.total_bytes(), !options.json);
-  CAIRN_ASSIGN_OR_RETURN(facts.counts,
-                         ImportText(source, *tokenizer, options.append_eod, builder ? &*builder : nullptr,
-                                    [&](const ImportCounts& counts) { progress.Update(counts.bytes_read); }));
+  CAIRN_ASSIGN_OR_RETURN(
+      facts.counts, ImportText(source, *facts.tokenizer, options.append_eod, builder ? &*builder : nullptr,
+                               [&](const ImportCounts& counts) { progress.Update(counts.bytes_read); }));
   if (facts.counts.documents == 0)
     return InvalidArgument("{}{}: no text in it, so there is no dataset to write", options.inputs.front(),
                            options.inputs.size() > 1 ? " and the other inputs" : "");
@@ -178,12 +169,13 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
 }
 
 nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts) {
+  const std::optional<int32_t> eod = facts.tokenizer->eod();
   return {
       {"output_prefix", options.output_prefix},
       {"documents", facts.counts.documents},
       {"tokens", facts.counts.tokens},
-      {"vocab_size", facts.vocab_size},
-      {"eod", facts.eod ? nlohmann::ordered_json(*facts.eod) : nlohmann::ordered_json(nullptr)},
+      {"vocab_size", facts.tokenizer->vocab_size()},
+      {"eod", eod ? nlohmann::ordered_json(*eod) : nlohmann::ordered_json(nullptr)},
       {"dtype", Name(facts.type)},
       {"bytes", facts.bytes()},
       {"bin_bytes", facts.bin_bytes()},
@@ -194,16 +186,16 @@ nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts
       {"seconds", facts.seconds},
       {"peak_memory_bytes", PeakMemoryBytes()},
       {"dry_run", options.dry_run},
-      {"bytes_without_token", facts.lost_bytes},
-      {"before_each_document", facts.before},
-      {"behind_each_document", facts.behind},
+      {"bytes_without_token", facts.tokenizer->lost_bytes()},
+      {"before_each_document", facts.tokenizer->before()},
+      {"behind_each_document", facts.tokenizer->behind()},
   };
 }
 
 void PrintDataText(const DataOptions& options, const DataFacts& facts) {
   const std::string& prefix = options.output_prefix;
   fmt::print("documents {}, tokens {} ({}), vocabulary {}\n", facts.counts.documents, facts.counts.tokens,
-             Name(facts.type), facts.vocab_size);
+             Name(facts.type), facts.tokenizer->vocab_size());
   const char* verb = options.dry_run ? "would write" : "wrote";
   const auto human = [](uint64_t bytes) { return HumanBytes(bytes); };
   fmt::print("{} {}.bin ({}), {}.idx ({})", verb, prefix, human(facts.bin_bytes()), prefix,
@@ -215,13 +207,14 @@ void PrintDataText(const DataOptions& options, const DataFacts& facts) {
     fmt::print("\nno tokenizer for transformers: its tokenizer.json has no place for {}", facts.unpublished);
   fmt::print("\n{}, {:.1f} MB/s, peak memory {}\n", HumanSeconds(facts.seconds),
              static_cast<double>(facts.counts.bytes_read) / 1e6 / facts.seconds, human(PeakMemoryBytes()));
-  if (!facts.before.empty() || !facts.behind.empty())
+  const std::vector<int32_t> before = facts.tokenizer->before(), behind = facts.tokenizer->behind();
+  if (!before.empty() || !behind.empty())
     fmt::print("each document has the tokens [{}] before it and [{}] behind it, as the post_processor says\n",
-               fmt::join(facts.before, ", "), fmt::join(facts.behind, ", "));
-  if (facts.lost_bytes > 0)
+               fmt::join(before, ", "), fmt::join(behind, ", "));
+  if (const int lost = facts.tokenizer->lost_bytes(); lost > 0)
     fmt::print(
         "this tokenizer has no token for {} of the 256 bytes: text with them loses them, as in tokenizers\n",
-        facts.lost_bytes);
+        lost);
 }
 
 Result<int> RunData(const DataOptions& options) {

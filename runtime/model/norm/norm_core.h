@@ -64,35 +64,23 @@ struct TwoSums {
   float first, second;
 };
 
-// In lambdas that a vectorised loop calls.
-#define CAIRN_INLINE __attribute__((always_inline))
-
 template <typename Team, typename T>
-CAIRN_ALWAYS_INLINE void AddResidualRow(const Team& team, const NormForward<T>& a, int64_t row) {
+CAIRN_HOST_DEVICE void NormRow(const Team& team, const NormForward<T>& a, int64_t row) {
   const int64_t begin = row * a.width;
-  const T* x = a.x + begin;
-  const T* residual = a.residual + begin;
-  T* y = a.y + begin;
-  if (a.keep == nullptr) {
-    team.Visit(a.width, [=](int64_t i) CAIRN_INLINE { Round(Wide(residual[i]) + Wide(x[i]), y[i]); });
-    return;
+  const T* y = a.x + begin;
+  if (a.residual != nullptr) {
+    T* const sum = a.y + begin;
+    team.Visit(a.width, [&](int64_t i) {
+      float x = Wide(a.x[begin + i]);
+      if (a.keep != nullptr) x *= static_cast<float>(a.keep[begin + i]) * a.keep_scale;
+      Round(Wide(a.residual[begin + i]) + x, sum[i]);
+    });
+    y = sum;
   }
-  const uint8_t* keep = a.keep + begin;
-  const float scale = a.keep_scale;
-  team.Visit(a.width, [=](int64_t i) CAIRN_INLINE {
-    Round(Wide(residual[i]) + static_cast<float>(keep[i]) * scale * Wide(x[i]), y[i]);
-  });
-}
-
-template <typename Team, typename T>
-CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T>& a, int64_t row) {
-  if (a.residual != nullptr) AddResidualRow(team, a, row);
-  const T* y = (a.residual != nullptr ? a.y : a.x) + row * a.width;
-  T* n = a.n + row * a.width;
   const auto width = static_cast<float>(a.width);
   float mean = 0;
-  if (a.mean != nullptr) mean = team.Sum(a.width, [=](int64_t i) CAIRN_INLINE { return Wide(y[i]); }) / width;
-  const float squares = team.Sum(a.width, [=](int64_t i) CAIRN_INLINE {
+  if (a.mean != nullptr) mean = team.Sum(a.width, [&](int64_t i) { return Wide(y[i]); }) / width;
+  const float squares = team.Sum(a.width, [&](int64_t i) {
     const float centred = Wide(y[i]) - mean;
     return centred * centred;
   });
@@ -101,78 +89,41 @@ CAIRN_ALWAYS_INLINE void NormRow(const Team& team, const NormForward<T>& a, int6
     if (a.mean != nullptr) a.mean[row] = mean;
     a.rstd[row] = rstd;
   }
-  const T* weight = a.weight;
-  const T* bias = a.bias;
-  if (bias != nullptr)
-    team.Visit(a.width, [=](int64_t i) CAIRN_INLINE {
-      Round((Wide(y[i]) - mean) * rstd * Wide(weight[i]) + Wide(bias[i]), n[i]);
-    });
-  else if (weight != nullptr)
-    team.Visit(a.width,
-               [=](int64_t i) CAIRN_INLINE { Round((Wide(y[i]) - mean) * rstd * Wide(weight[i]), n[i]); });
-  else
-    team.Visit(a.width, [=](int64_t i) CAIRN_INLINE { Round((Wide(y[i]) - mean) * rstd, n[i]); });
-}
-
-// Gives the sums of g and of g * z, and adds to the gradients of the weights.
-template <typename Team, typename T>
-CAIRN_ALWAYS_INLINE TwoSums ReduceGradRow(const Team& team, const NormBackward<T>& a, int64_t row, float mean,
-                                          float rstd, NormWeightGrads grads) {
-  const T* y = a.y + row * a.width;
-  const T* dn = a.dn + row * a.width;
-  const T* weight = a.weight;
-  float* dweight = grads.weight;
-  float* dbias = grads.bias;
-  if (dbias != nullptr)
-    return team.SumTwo(a.width, [=](int64_t i) CAIRN_INLINE {
-      const float z = (Wide(y[i]) - mean) * rstd, down = Wide(dn[i]), g = down * Wide(weight[i]);
-      dweight[i] += down * z;
-      dbias[i] += down;
-      return TwoSums{g, g * z};
-    });
-  if (weight != nullptr)
-    return team.SumTwo(a.width, [=](int64_t i) CAIRN_INLINE {
-      const float z = (Wide(y[i]) - mean) * rstd, down = Wide(dn[i]), g = down * Wide(weight[i]);
-      dweight[i] += down * z;
-      return TwoSums{g, g * z};
-    });
-  return team.SumTwo(a.width, [=](int64_t i) CAIRN_INLINE {
-    const float z = (Wide(y[i]) - mean) * rstd, g = Wide(dn[i]);
-    return TwoSums{g, g * z};
+  team.Visit(a.width, [&](int64_t i) {
+    float n = (Wide(y[i]) - mean) * rstd;
+    if (a.weight != nullptr) n *= Wide(a.weight[i]);
+    if (a.bias != nullptr) n += Wide(a.bias[i]);
+    Round(n, a.n[begin + i]);
   });
 }
 
+// Adds to the gradients of the weights.
 template <typename Team, typename T>
-CAIRN_ALWAYS_INLINE void NormGradRow(const Team& team, const NormBackward<T>& a, int64_t row,
-                                     NormWeightGrads grads) {
+CAIRN_HOST_DEVICE void NormGradRow(const Team& team, const NormBackward<T>& a, int64_t row,
+                                   NormWeightGrads grads) {
   const int64_t begin = row * a.width;
   const float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row];
-  const TwoSums sums = ReduceGradRow(team, a, row, mean, rstd, grads);
+  const auto z_of = [&](int64_t i) { return (Wide(a.y[begin + i]) - mean) * rstd; };
+  const auto g_of = [&](int64_t i) {
+    const float dn = Wide(a.dn[begin + i]);
+    return a.weight != nullptr ? dn * Wide(a.weight[i]) : dn;
+  };
+  const TwoSums sums = team.SumTwo(a.width, [&](int64_t i) {
+    const float z = z_of(i), g = g_of(i), dn = Wide(a.dn[begin + i]);
+    if (grads.weight != nullptr) grads.weight[i] += dn * z;
+    if (grads.bias != nullptr) grads.bias[i] += dn;
+    return TwoSums{g, g * z};
+  });
   const auto width = static_cast<float>(a.width);
   const float mean_g = a.mean != nullptr ? sums.first / width : 0, mean_gz = sums.second / width;
-  const T* y = a.y + begin;
-  const T* dn = a.dn + begin;
-  const T* weight = a.weight;
-  T* dy = a.dy + begin;
-  const auto of_norm = [=](int64_t i, float g) CAIRN_INLINE {
-    return rstd * (g - mean_g - (Wide(y[i]) - mean) * rstd * mean_gz);
-  };
-  const auto store = [&](auto g) CAIRN_INLINE {
-    if (a.dy_of_others == nullptr)
-      return team.Visit(a.width, [=](int64_t i) CAIRN_INLINE { Round(of_norm(i, g(i)), dy[i]); });
-    const T* others = a.dy_of_others + begin;
-    team.Visit(a.width, [=](int64_t i) CAIRN_INLINE { Round(of_norm(i, g(i)) + Wide(others[i]), dy[i]); });
-  };
-  if (weight != nullptr)
-    store([=](int64_t i) CAIRN_INLINE { return Wide(dn[i]) * Wide(weight[i]); });
-  else
-    store([=](int64_t i) CAIRN_INLINE { return Wide(dn[i]); });
-  if (a.keep == nullptr) return;
-  const uint8_t* keep = a.keep + begin;
-  T* dx = a.dx + begin;
-  const float scale = a.keep_scale;
-  team.Visit(a.width, [=](int64_t i)
-                          CAIRN_INLINE { Round(static_cast<float>(keep[i]) * scale * Wide(dy[i]), dx[i]); });
+  team.Visit(a.width, [&](int64_t i) {
+    float dy = rstd * (g_of(i) - mean_g - z_of(i) * mean_gz);
+    if (a.dy_of_others != nullptr) dy += Wide(a.dy_of_others[begin + i]);
+    Round(dy, a.dy[begin + i]);
+    if (a.keep == nullptr) return;
+    const float kept = static_cast<float>(a.keep[begin + i]) * a.keep_scale;
+    Round(kept * Wide(a.dy[begin + i]), a.dx[begin + i]);
+  });
 }
 
 }  // namespace cairn

@@ -61,7 +61,7 @@ TEST(OlderFlagsTest, WhatChoseAnImplementationIsSaidOnce) {
       "--DDP-impl local --profile-ranks 0 1 --num-layers 3");
   EXPECT_EQ(config.num_layers, 3);
   ASSERT_EQ(config.notes.size(), 5u);
-  EXPECT_EQ(config.notes[0], "--data-impl has no effect here: a dataset is always mapped into memory");
+  EXPECT_EQ(config.notes[0], "--data-impl has no effect here: a dataset is always read in place");
 }
 
 // Each by itself, as it stands on a command line that people ran.

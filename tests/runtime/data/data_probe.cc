@@ -17,11 +17,11 @@ namespace cairn {
 namespace {
 
 Status WriteEvents(const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(EventWriter writer, EventWriter::Open(FileSystem::Posix(), directory));
+  CAIRN_ASSIGN_OR_RETURN(EventWriter writer, EventWriter::Open(directory));
   for (int step = 1; step <= 100; ++step) {
     writer.AddScalar("lm loss", step, 10.0f / static_cast<float>(step));
     writer.AddScalar("learning rate", step, std::ldexp(1.0f, -step % 10));
-    CAIRN_RETURN_IF_ERROR(writer.Flush());
+    writer.Flush();
   }
   return OkStatus();
 }

@@ -59,8 +59,8 @@ inline std::vector<std::vector<int32_t>> CountingDocuments(const std::vector<int
 }
 
 inline std::vector<int64_t> Tokens(const IndexedDataset& dataset, uint64_t sequence) {
-  std::vector<int64_t> tokens(dataset.SequenceLength(sequence));
-  dataset.CopyTokens(sequence, 0, tokens);
+  std::vector<int64_t> tokens(dataset.SequenceLengths({sequence, sequence + 1}).value()[0]);
+  EXPECT_EQ(dataset.CopyTokens(sequence, 0, tokens).value(), tokens.size());
   return tokens;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/data/gpt_dataset.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -85,6 +86,21 @@ TEST(GptDatasetTest, OrderDependsOnSeedAndNumberOfSamplesOnly) {
   const auto c = GptDataset::Create(indexed, {0, 50}, 100, 8, 2);
   EXPECT_TRUE(std::ranges::equal(a->shuffle_index(), b->shuffle_index()));
   EXPECT_FALSE(std::ranges::equal(a->shuffle_index(), c->shuffle_index()));
+}
+
+TEST(GptDatasetTest, ADatasetThatIsTruncatedBetweenSamplesIsAnError) {
+  TempDir dir;
+  for (const std::string file : {".bin", ".idx"}) {
+    const std::string prefix = dir / ("data" + file);
+    WriteDataset(prefix, TokenType::kU16, CountingDocuments(std::vector<int32_t>(4000, 8)));
+    const GptDataset dataset = GptDataset::Create(Open(prefix), {0, 4000}, 100, 16).value();
+    std::vector<int64_t> tokens(17);
+    ASSERT_TRUE(dataset.Sample(0, tokens).ok());
+    std::filesystem::resize_file(prefix + file, 100);
+    const Status status = dataset.Sample(0, tokens);
+    EXPECT_EQ(status.kind(), StatusKind::kIoError);
+    EXPECT_NE(status.message().find(prefix + file + " was truncated"), std::string::npos) << status.message();
+  }
 }
 
 TEST(GptDatasetTest, BadRequestsNameTheDataset) {

@@ -107,7 +107,7 @@ TEST(IndexedDatasetBuilderTest, ManyDocumentsRoundTrip) {
   const auto dataset = IndexedDataset::Open(dir / "p");
   ASSERT_TRUE(dataset.ok()) << dataset.status().message();
   ASSERT_EQ(dataset->document_count(), kDocuments);
-  EXPECT_EQ(dataset->SequenceLengths({0, kDocuments}), lengths);
+  EXPECT_EQ(dataset->SequenceLengths({0, kDocuments}).value(), lengths);
   for (uint64_t k = 0; k < kDocuments; k += 997) {
     EXPECT_EQ(Tokens(*dataset, k), std::vector<int64_t>(lengths[k], static_cast<int64_t>(k % 60'000)));
   }

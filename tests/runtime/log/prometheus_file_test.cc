@@ -49,16 +49,16 @@ std::map<std::string, Metric> Parse(const std::string& text) {
 
 TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
   TrainMetrics metrics{.run = "/a \"b\"\\c",
-                       .iteration = 12,
-                       .consumed_samples = 96,
-                       .consumed_tokens = 98304,
-                       .loss = 2.5,
-                       .learning_rate = 6e-5,
+                       .report = {.state = {.iteration = 12,
+                                            .consumed_samples = 96,
+                                            .consumed_tokens = 98304,
+                                            .skipped_iterations = 3,
+                                            .nan_iterations = 1},
+                                  .lr = 6e-5,
+                                  .loss = 2.5},
+                       .saves = {.failed = 2},
                        .tokens_per_second = 1234.5,
-                       .model_flops_per_second = 1.5e15,
-                       .skipped_iterations = 3,
-                       .nan_iterations = 1,
-                       .failed_saves = 2};
+                       .model_flops_per_second = 1.5e15};
   auto parsed = Parse(PrometheusText(metrics));
   EXPECT_EQ(parsed["cairn_train_iteration"].value, 12);
   EXPECT_EQ(parsed["cairn_train_loss"].value, 2.5);
@@ -73,10 +73,10 @@ TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
                               "save_lag_iterations", "validation_loss"})
     EXPECT_FALSE(parsed.contains(std::string("cairn_train_") + unknown)) << unknown;
 
-  metrics.loss = std::nan("");
-  metrics.durable_iteration = 8;
-  metrics.durable_unix_seconds = 1.7e9;
-  metrics.save_stall_seconds = 0.25;
+  metrics.report.loss = std::nan("");
+  metrics.saves.durable_iteration = 8;
+  metrics.saves.durable_unix_seconds = 1.7e9;
+  metrics.saves.stall_seconds = 0.25;
   metrics.run = "";
   parsed = Parse(PrometheusText(metrics));
   EXPECT_TRUE(std::isnan(parsed["cairn_train_loss"].value));
@@ -91,7 +91,7 @@ TEST(PrometheusFileTest, TheFileIsReplacedAndAFailureIsSaidOnce) {
   std::filesystem::create_directory(dir / "d");
   PrometheusFile file(dir / "d/train.prom");
   for (const int64_t iteration : {1, 2}) {
-    file.Write({.iteration = iteration});
+    file.Write({.report = {.state = {.iteration = iteration}}});
     std::ostringstream text;
     text << std::ifstream(dir / "d/train.prom").rdbuf();
     EXPECT_EQ(Parse(text.str())["cairn_train_iteration"].value, static_cast<double>(iteration));

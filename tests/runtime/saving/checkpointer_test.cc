@@ -7,6 +7,7 @@
 
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
+#include "runtime/control/rank_message.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
@@ -104,10 +105,10 @@ class CheckpointerTest : public testing::Test {
  protected:
   // Trains on `topology` from the newest step (which is to be `from`; 0: none) to `to`.
   void Train(const Topology& topology, int64_t from, int64_t to, CheckpointerOptions options = {}) {
-    options.save_dir = run_;
+    options.config.save = run_;
     options.topology = topology;
     options.model = ModelJson({});
-    if (options.save_interval == 0) options.save_interval = 2;
+    if (options.config.save_interval == "0") options.config.save_interval = "2";
     ThreadWorld world(topology.world());
     world.Run([&](const std::shared_ptr<Mailbox>& mailbox) {
       ControlPlane votes(mailbox->Duplicate("votes"), kTimeout);
@@ -124,11 +125,10 @@ class CheckpointerTest : public testing::Test {
       EXPECT_TRUE(state.Is(from)) << "rank " << mailbox->rank();
       ASSERT_TRUE(checkpointer.Prepare(state.buffers()).ok());
       while (train.iteration < to) {
-        const auto idle = votes.AllTrue(!checkpointer.Busy(), "busy");
+        const auto idle = Agree(votes, checkpointer.Busy() ? Aborted("busy") : OkStatus(), "busy");
         ASSERT_TRUE(checkpointer.BeforeOptimizerStep().ok());
         state.Fill(++train.iteration + other_);
-        ASSERT_TRUE(
-            checkpointer.AfterStep(train, state.buffers(), train.iteration == to, idle.ok() && !*idle).ok());
+        ASSERT_TRUE(checkpointer.AfterStep(train, state.buffers(), train.iteration == to, !idle.ok()).ok());
       }
       const Status finished = checkpointer.Finish();
       EXPECT_TRUE(finished.ok()) << finished.message();
@@ -164,8 +164,8 @@ TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
   Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 5);
   ExpectStep(4);
   ExpectStep(5);
-  Train({.tp = 1, .pp = 2, .dp = 1}, 5, 9, {.overlap = SaveOverlap::kDouble});
-  Train({.tp = 1, .pp = 1, .dp = 3, .zero = 1}, 9, 11, {.lazy = false});
+  Train({.tp = 1, .pp = 2, .dp = 1}, 5, 9, {.config = {.save_overlap = "double"}});
+  Train({.tp = 1, .pp = 1, .dp = 3, .zero = 1}, 9, 11, {.config = {.save_mode = "copy"}});
   ExpectStep(11);
 }
 
@@ -186,7 +186,7 @@ TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
 }
 
 TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
-  Train({.tp = 2, .pp = 2, .dp = 1}, 0, 30, {.save_interval = 1, .overlap = SaveOverlap::kSkip});
+  Train({.tp = 2, .pp = 2, .dp = 1}, 0, 30, {.config = {.save_interval = "1", .save_overlap = "skip"}});
   ExpectStep(30);
 }
 
@@ -195,9 +195,9 @@ TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
 TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
-  Train(topology, 0, 33, {.save_interval = -1, .node_failure_seconds = 1e-4});
+  Train(topology, 0, 33, {.config = {.save_interval = "auto", .mtbf = 1e-4 / 3600}});
   EXPECT_EQ(steps(), (std::vector<int64_t>{10, 20, 30, 31, 32, 33}));
-  Train({.tp = 2}, 33, 35, {.save_interval = -1, .node_failure_seconds = 1e12});
+  Train({.tp = 2}, 33, 35, {.config = {.save_interval = "auto", .mtbf = 1e12 / 3600}});
   EXPECT_EQ(steps().back(), 35);
   EXPECT_EQ(steps().size(), 8u);
   const auto step = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(35)));
@@ -207,22 +207,22 @@ TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
 
 TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
-  Train(topology, 0, 6, {.codec = CodecMode::kZstd, .split_master = true});
+  Train(topology, 0, 6, {.config = {.save_codec = "zstd", .split_master = true}});
   ExpectStep(6);
-  Train(topology, 6, 12, {.codec = CodecMode::kAuto});
+  Train(topology, 6, 12, {.config = {.save_codec = "auto"}});
   ExpectStep(12);
 }
 
 TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
   weights_ = Dtype::kF16;
-  Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.split_master = true});
+  Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.config = {.split_master = true}});
   ExpectStep(4);
-  Train({.tp = 1, .pp = 1, .dp = 1}, 4, 6, {.split_master = true});
+  Train({.tp = 1, .pp = 1, .dp = 1}, 4, 6, {.config = {.split_master = true}});
   ExpectStep(6);
 }
 
 TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
-  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 10, {.retention = {.keep_last = 2}});
+  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 10, {.config = {.keep_last = 2}});
   const auto steps = ListSteps(FileSystem::Posix(), run_);
   ASSERT_TRUE(steps.ok());
   EXPECT_EQ(*steps, (std::vector<int64_t>{8, 10}));
@@ -243,8 +243,10 @@ TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
 // A rank loses its local directory, and the run directory its newest steps.
 TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
-  const CheckpointerOptions options{
-      .save_interval = 4, .local = {dir_ / "local-{rank}", {4, 1}}, .local_interval = 1};
+  const CheckpointerOptions options{.config = {.save_interval = "4",
+                                               .save_local = dir_ / "local-{rank}",
+                                               .save_local_interval = 1,
+                                               .redundancy = "xor:4"}};
   Train(topology, 0, 6, options);
   for (const char* step : {"step-00000004", "step-00000006"})
     std::filesystem::remove_all(JoinPath(run_, step));
@@ -258,8 +260,10 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
 // later. Neither its shard nor its parity is of the step that the others have.
 TEST_F(CheckpointerTest, ParityOfAStepThatWasWrittenAgainIsNotOfTheNewOne) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
-  const CheckpointerOptions options{
-      .save_interval = 4, .local = {dir_ / "local-{rank}", {4, 2}}, .local_interval = 2};
+  const CheckpointerOptions options{.config = {.save_interval = "4",
+                                               .save_local = dir_ / "local-{rank}",
+                                               .save_local_interval = 2,
+                                               .redundancy = "rs:4,2"}};
   Train(topology, 0, 4, options);
   other_ = 10;
   Train(topology, 4, 6, options);

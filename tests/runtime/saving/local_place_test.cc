@@ -70,7 +70,7 @@ Result<LocalPlace> Open(const std::string& run_dir, const std::string& local, co
   Result<LocalPlace> place = Aborted("not opened");
   ThreadWorld(1).Run([&](std::shared_ptr<Mailbox> mailbox) {
     ControlPlane control(std::move(mailbox), 60);
-    place = OpenLocalPlace(files, {.dir = local, .redundancy = {}}, run_dir, run, kNonce, control);
+    place = OpenLocalPlace(files, {.save = run_dir, .save_local = local}, run, kNonce, control);
   });
   return place;
 }

@@ -93,16 +93,8 @@ TEST(PeerFiles, ARankThatDoesNotAnswerEndsTheSession) {
   ThreadWorld world(2);
   RunPeers(world, 0.2, [&](PeerFiles& peers) {
     if (peers.rank() == 1) return;  // never comes
-    std::string got(10, '\0');
-    const PeerFiles::Read one{1, "file", 0, std::as_writable_bytes(std::span(got))};
-    Status later;
-    const Status status = peers.Session({}, [&] {
-      Status first = peers.ReadAll({&one, 1});
-      later = peers.ReadAll({&one, 1});
-      return first;
-    });
+    const Status status = peers.Session({}, [] { return OkStatus(); });
     EXPECT_EQ(status.kind(), StatusKind::kAborted) << status.message();
-    EXPECT_EQ(later.kind(), StatusKind::kAborted) << later.message();
   });
 }
 

@@ -4,7 +4,6 @@
 
 #include "runtime/tokenizer/hf_tokenizer.h"
 #include "runtime/tokenizer/mapped_text.h"
-#include "runtime/tokenizer/training_tokenizer.h"
 #include "runtime/tokenizer/word_splitter.h"
 #include "tests/support/temp_dir.h"
 
@@ -72,7 +71,7 @@ Files Small(const std::string& more = "") {
       {"tokenizer_config.json", R"({"eos_token": {"content": "<end>"}})"}};
 }
 
-std::vector<int32_t> Ids(const HfTokenizer& tokenizer, std::string_view text) {
+std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<Token> tokens;
   EXPECT_TRUE(tokenizer.Encode(text, &tokens).ok());
   std::vector<int32_t> ids;
@@ -118,56 +117,6 @@ TEST(HfTokenizerTest, UnsupportedPartsAreNamed) {
   EXPECT_NE(refused(R"("abc": 6)", R"("abc": -6)").find("abc"), std::string::npos);
   EXPECT_FALSE(MakeHfTokenizer({{"tokenizer.json", "[1"}}).ok());
   EXPECT_FALSE(MakeHfTokenizer({}).ok());
-}
-
-TEST(TrainingTokenizerTest, FlagsNameItsSizeAndFiles) {
-  FileSystem& fs = FileSystem::Posix();
-  TempDir dir;
-  ASSERT_TRUE(
-      WriteSmallFile(fs, dir / "gpt2-vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})").ok());
-  ASSERT_TRUE(WriteSmallFile(fs, dir / "gpt2-merges.txt", "#version: 0.2\na b\n").ok());
-  const auto gpt2 = OpenTrainingTokenizer(fs, {.type = "",
-                                               .vocab_file = dir / "gpt2-vocab.json",
-                                               .merge_file = dir / "gpt2-merges.txt",
-                                               .model = "",
-                                               .name_or_path = ""});
-  ASSERT_TRUE(gpt2.ok()) << gpt2.status().message();
-  EXPECT_EQ(gpt2->vocab_size, 4u);
-  EXPECT_TRUE(gpt2->files.contains("vocab.json") && gpt2->files.contains("merges.txt"));
-  const auto refused = [&](TokenizerFlags flags) {
-    return OpenTrainingTokenizer(fs, flags).status().message();
-  };
-  EXPECT_NE(refused({"BertWordPieceCase", "", "", "", ""}).find("BertWordPieceCase"), std::string::npos);
-  EXPECT_NE(refused({"", dir / "gpt2-vocab.json", "", "", ""}).find("--merge-file"), std::string::npos);
-  EXPECT_NE(refused({"PretrainedFromHF", "", "", "", ""}).find("--tokenizer-name-or-path"),
-            std::string::npos);
-  EXPECT_NE(refused({"PretrainedFromHF", "", "", "", dir / "none"}).find("none"), std::string::npos);
-  EXPECT_EQ(OpenTrainingTokenizer(fs, {})->vocab_size, 0u);
-}
-
-// Three pieces of a ModelProto, and a trainer_spec with eos_id.
-TEST(TrainingTokenizerTest, ASentencePieceModelSaysItsSizeAndItsEnd) {
-  FileSystem& fs = FileSystem::Posix();
-  TempDir dir;
-  const std::string piece =
-      "\x0a\x03\x0a\x01"
-      "a";
-  const std::string pieces = piece + piece + piece;
-  const auto open = [&](const std::string& model) {
-    std::ofstream(dir / "a.model", std::ios::binary) << model;
-    TokenizerFlags flags;
-    flags.model = dir / "a.model";
-    return OpenTrainingTokenizer(fs, flags);
-  };
-  const auto by_default = open(pieces);
-  ASSERT_TRUE(by_default.ok()) << by_default.status().message();
-  EXPECT_EQ(by_default->vocab_size, 3u);
-  EXPECT_EQ(by_default->eod, 2);
-  EXPECT_EQ(open(pieces + "\x12\x05\x08\x07\xd0\x02\x01")->eod, 1);
-  EXPECT_EQ(open(pieces + "\x12\x0c\xd0\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")->eod, std::nullopt);
-  for (const std::string& broken : {std::string("{}"), piece.substr(1), piece + "\x0a\x7f", std::string()})
-    EXPECT_NE(open(broken).status().message().find("a.model: this is not a SentencePiece model"),
-              std::string::npos);
 }
 
 }  // namespace
