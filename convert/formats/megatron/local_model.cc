@@ -33,41 +33,34 @@ std::string LanguageName(const MegatronTensor& tensor) {
   return fmt::format("language_model.encoder.layers.{}.{}", tensor.layer, rest);
 }
 
-LocalTensor PipelineTensor(const MegatronTensor& tensor, const MegatronShape& shape, LocalTensor local) {
+void PlaceInPipeline(const MegatronShape& shape, LocalTensor& local) {
   const PipelineIndices at = IndicesOf(shape.gate_last || shape.bigscience, static_cast<int>(shape.layers));
-  local.file_name = tensor.module + "." + tensor.Kind();
-  if (tensor.layer == kBeforeLayers) {
+  local.file_name = local.module + "." + local.Kind();
+  if (local.layer == kBeforeLayers) {
     local.pipeline_layer = 1;
-  } else if (tensor.layer != kAfterLayers) {
-    local.pipeline_layer = at.first_layer + tensor.layer;
-  } else if (tensor.module == "output_layer") {
+  } else if (local.layer != kAfterLayers) {
+    local.pipeline_layer = at.first_layer + local.layer;
+  } else if (local.module == "output_layer") {
     local.pipeline_layer = at.final_norm + 1;
     local.file_name = "lm_head.weight";
   } else {
     local.pipeline_layer = at.final_norm;
-    local.file_name = tensor.Kind();
+    local.file_name = local.Kind();
   }
-  local.name = PipelineName(local, shape.tied && tensor.layer == kBeforeLayers);
-  return local;
+  local.name = PipelineName(local, shape.tied && local.layer == kBeforeLayers);
 }
 
 std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors, const LocalModel& model,
                                      int pp, int stages) {
   std::vector<LocalTensor> held;
   for (const MegatronTensor& tensor : tensors) {
-    LocalTensor local{.name = LanguageName(tensor),
-                      .shape = tensor.shape,
-                      .parts = tensor.parts,
-                      .file_name = {},
-                      .tp_dim = tensor.tp_dim,
-                      .vocabulary = tensor.vocabulary,
-                      .gated = tensor.gated};
+    LocalTensor local{tensor, LanguageName(tensor)};
     if (model.names == LocalNames::kPipeline) {
       const bool last = pp + 1 == stages;
       const bool here = cairn::StageOf(tensor.layer, model.layers_per_stage) == pp;
       local.copy = !here && last && model.shape.tied && tensor.layer == kBeforeLayers;
       if (!here && !local.copy) continue;
-      local = PipelineTensor(tensor, model.shape, std::move(local));
+      PlaceInPipeline(model.shape, local);
     }
     held.push_back(std::move(local));
   }
@@ -80,7 +73,7 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const ParameterSpec& spec = tensors.parameters[i].spec;
     const Box whole = Box::Whole(spec.shape);
-    held.push_back({.name = spec.name, .shape = spec.shape, .parts = {{{whole, whole}, i}}, .file_name = {}});
+    held.push_back({{.module = {}, .shape = spec.shape, .parts = {{{whole, whole}, i}}}, spec.name});
   }
   return model;
 }

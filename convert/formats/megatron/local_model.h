@@ -10,16 +10,11 @@
 
 namespace cairn {
 
-struct LocalTensor {
-  std::string name;
-  Dims shape;
-  std::vector<MegatronPart> parts;
-  int pipeline_layer = -1;  // of a pipeline: the index of its layer file
-  std::string file_name;    // its name there
-  bool copy = false;        // a tied one's second occurrence: an optimizer has it, no layer file
-  int tp_dim = kReplicated;
-  bool vocabulary = false;
-  bool gated = false;
+struct LocalTensor : MegatronTensor {
+  std::string name = {};
+  int pipeline_layer = -1;     // of a pipeline: the index of its layer file
+  std::string file_name = {};  // its name there
+  bool copy = false;           // a tied one's second occurrence: an optimizer has it, no layer file
 };
 
 // How a program names its tensors.

@@ -11,26 +11,11 @@
 
 #include "ckpt/model/placement.h"
 #include "convert/formats/megatron/megatron_cells.h"
+#include "convert/formats/megatron/megatron_core.h"
 #include "convert/stream/step_plan.h"
 
 namespace cairn {
 namespace {
-
-// As a layer of Transformer Engine's registers them, and what is around the layers.
-constexpr std::string_view kOrder[] = {
-    "word_embeddings.",
-    "position_embeddings.",
-    "self_attention.linear_proj.",
-    "self_attention.linear_qkv.layer_norm_",
-    "self_attention.linear_qkv.",
-    "self_attention.q_layernorm.",
-    "self_attention.k_layernorm.",
-    "mlp.linear_fc1.layer_norm_",
-    "mlp.linear_fc1.",
-    "mlp.linear_fc2.",
-    "final_layernorm.",
-    "output_layer.",
-};
 
 // Takes `text` off the front of `name`.
 bool Take(std::string_view& name, std::string_view text) {
@@ -108,13 +93,10 @@ Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronArgs& model
 }  // namespace
 
 Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const MegatronArgs& model,
-                                              const DcpIndex& index) {
-  const auto size = [&](const char* name) {
-    return static_cast<int>(std::clamp<int64_t>(AsInt(Find(args, name)).value_or(1), 1, kMaxWorld));
-  };
+                                              const Topology& topology, const DcpIndex& index) {
   MegatronBuckets buckets;
-  buckets.tp_ = size("tensor_model_parallel_size");
-  buckets.pp_ = size("pipeline_model_parallel_size");
+  buckets.tp_ = topology.tp;
+  buckets.pp_ = topology.pp;
   buckets.gated_ = model.shape.has.gate;
   buckets.tied_ = model.facts.value("tied_embeddings", true);
   buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
@@ -129,21 +111,19 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
   return buckets;
 }
 
-MegatronBuckets::Ordinal MegatronBuckets::OrdinalOf(const MegatronName& name) const {
-  const auto row =
-      std::ranges::find_if(kOrder, [&](std::string_view prefix) { return name.name.starts_with(prefix); });
-  int place = static_cast<int>(row - std::begin(kOrder));
-  if (local_spec_ && name.name.starts_with("self_attention.linear_qkv.layer_norm_")) place = -1;
-  return {name.layer, 2 * place + (name.name.ends_with("bias") ? 1 : 0)};
+std::optional<MegatronBuckets::Ordinal> MegatronBuckets::OrdinalOf(const MegatronName& name) const {
+  const MegatronParameter parameter = FindMegatronParameter(name.name);
+  const auto place = CoreOrderOf(parameter.module->name, local_spec_);
+  if (!place) return std::nullopt;
+  return Ordinal{name.layer, 2 * *place + (parameter.bias ? 1 : 0)};
 }
 
 Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, const Box& box,
                                   const StoredArray& chunk) {
-  if (name.layer > kBeforeLayers && name.layer != kAfterLayers &&
-      static_cast<uint64_t>(name.layer) >= layer_count_)
+  if (IsInLayers(name.layer) && static_cast<uint64_t>(name.layer) >= layer_count_)
     return Corrupt("{} is in layer {} of {}", chunk.name, name.layer, layer_count_);
-  if (OrdinalOf(name).second >= 2 * static_cast<int>(std::size(kOrder)))
-    return NotSupported("{} has no known place in a bucket", chunk.name);
+  const auto ordinal = OrdinalOf(name);
+  if (!ordinal) return NotSupported("{} has no known place in a bucket", chunk.name);
   uint64_t at = 0, parts = 1;
   for (int d = 0; d < box.rank(); ++d) {
     if (box.extent[d] == shape[d]) continue;
@@ -154,12 +134,12 @@ Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, c
     at = box.offset[d] / box.extent[d];
   }
   const auto tp = static_cast<uint64_t>(tp_);
-  const bool halves = gated_ && (name.name == "mlp.linear_fc1.weight" || name.name == "mlp.linear_fc1.bias");
+  const bool halves = gated_ && FindMegatronParameter(name.name).module->is_gate_up();
   if (parts != 1 && parts != (halves ? 2 * tp : tp))
     return NotSupported("{} is cut in {} for TP={}", chunk.name, parts, tp_);
   for (uint64_t rank = 0; rank < tp; ++rank) {
     if (parts > 1 && rank != at % tp) continue;
-    Held& held = held_[rank][OrdinalOf(name)];
+    Held& held = held_[rank][*ordinal];
     held.name = name;
     held.shape = shape;
     held.pieces[halves ? at / tp : 0] = {box, chunk};
@@ -191,7 +171,7 @@ std::vector<MegatronWeight*> MegatronBuckets::WeightsOf(int tp, int chunk) {
     if (StageOf(held.name.layer, layers_) == chunk) weights.push_back(&held.weight);
   const int chunks = static_cast<int>(layers_.size());
   if (!tied_ || chunks == 1 || chunk + 1 < chunks) return weights;
-  const auto embedding = held_[tp].find(OrdinalOf({kBeforeLayers, "word_embeddings.weight"}));
+  const auto embedding = held_[tp].find(*OrdinalOf({kBeforeLayers, "word_embeddings.weight"}));
   if (embedding == held_[tp].end()) return weights;
   weights.push_back(&heads_.emplace_back(MegatronWeight{embedding->second.weight.weight, {}}));
   return weights;
@@ -203,11 +183,7 @@ Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, Stor
       StoredArray& whole = held.weight.weight;
       whole = held.pieces.begin()->second.second;
       for (auto piece = std::next(held.pieces.begin()); piece != held.pieces.end(); ++piece) {
-        const uint64_t volume = whole.shape.Volume();
-        for (StoredExtent extent : piece->second.second.extents) {
-          extent.range = {extent.range.begin + volume, extent.range.end + volume};
-          whole.extents.push_back(extent);
-        }
+        AppendExtents(piece->second.second, whole.shape.Volume(), whole);
         whole.shape[0] += piece->second.second.shape[0];
       }
     }

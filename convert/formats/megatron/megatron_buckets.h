@@ -21,9 +21,10 @@ class MegatronBuckets {
   // True if a tensor is part of a bucket.
   static bool IsOne(std::string_view name) { return name.starts_with("optimizer.distributed."); }
 
-  // `args` are the training's arguments; `index` must outlive it. Errors: NotSupported if they cut its
-  // pipeline in an unknown way, or the buckets are not those of such a training.
-  static Result<MegatronBuckets> Make(const PyValue& args, const MegatronArgs& model, const DcpIndex& index);
+  // `args` are the arguments of a training of `topology`; `index` must outlive it. Errors: NotSupported if
+  // they cut its pipeline in an unknown way, or the buckets are not those of such a training.
+  static Result<MegatronBuckets> Make(const PyValue& args, const MegatronArgs& model,
+                                      const Topology& topology, const DcpIndex& index);
 
   // A chunk of a weight: `box` of a tensor of `shape`, without the dimension of the layers.
   // Errors: NotSupported if it is not a box that one tensor parallel rank holds.
@@ -47,7 +48,7 @@ class MegatronBuckets {
   using Bucket = std::vector<std::pair<Role, const DcpTensor*>>;
   using Buffers = std::map<std::pair<int, int>, std::map<int, Bucket>>;  // of a rank and chunk, by number
 
-  Ordinal OrdinalOf(const MegatronName& name) const;
+  std::optional<Ordinal> OrdinalOf(const MegatronName& name) const;
   static Result<Buffers> BuffersOf(const DcpIndex& index);
   std::vector<MegatronWeight*> WeightsOf(int tp, int chunk);
 
@@ -55,7 +56,7 @@ class MegatronBuckets {
   int pp_ = 1;
   bool gated_ = false;
   bool tied_ = true;
-  bool local_spec_ = false;  // a layer registers its norm first
+  bool local_spec_ = false;  // Megatron-Core's own layers
   uint64_t layer_count_ = 0;
   std::vector<int> layers_;  // of each pipeline chunk
   Buffers buffers_;

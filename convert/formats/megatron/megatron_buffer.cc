@@ -7,8 +7,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kBufferAlignment = 64;  // elements
-
 struct BufferLayout {
   std::vector<uint64_t> begins;  // of each tensor of the chunk
   uint64_t elements = 0;
@@ -20,7 +18,7 @@ BufferLayout LayoutOf(const BufferChunk& chunk) {
            end = 0;  // the begin of the bucket in the file, and its end so far within itself
   const auto close = [&](uint64_t at) { bucket += at, end = 0; };
   for (size_t i = chunk.size(); i-- > 0;) {
-    uint64_t begin = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    uint64_t begin = AlignedInBucket(end);
     if (chunk[i].shared && end > 0) close(std::exchange(begin, 0));
     layout.begins[i] = bucket + begin;
     end = begin + chunk[i].tensor->shape.Volume();
@@ -76,7 +74,7 @@ void AddDistribOptim(const TrainingTensors& tensors, const std::vector<BufferChu
 bool FitsAllBuckets(const std::vector<BufferChunk>& chunks) {
   return std::ranges::all_of(chunks, [](const BufferChunk& chunk) {
     return std::ranges::all_of(chunk, [](const BufferTensor& held) {
-      return held.shared || held.tensor->shape.Volume() % kBufferAlignment == 0;
+      return held.shared || held.tensor->shape.Volume() % kBucketAlignment == 0;
     });
   });
 }

@@ -25,6 +25,13 @@ Result<Dims> CellShape(const DcpTensor& state, const Dims& weight) {
 
 }  // namespace
 
+void AppendExtents(const StoredArray& part, uint64_t begin, StoredArray& whole) {
+  for (StoredExtent extent : part.extents) {
+    extent.range = {extent.range.begin + begin, extent.range.end + begin};
+    whole.extents.push_back(extent);
+  }
+}
+
 Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChunk*> chunks,
                                const Dims& shape, DcpItems& items, StoredBuilder& builder) {
   const int last = tensor.shape.rank() - 1;
@@ -40,10 +47,7 @@ Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChu
     if (part.transposed || (end > 0 && part.dtype != joined.dtype))
       return NotSupported("a chunk of {} is stored transposed or in a type of its own", tensor.name);
     joined.dtype = part.dtype;
-    for (StoredExtent extent : part.extents) {
-      extent.range = {extent.range.begin + end, extent.range.end + end};
-      joined.extents.push_back(extent);
-    }
+    AppendExtents(part, end, joined);
     end += chunk->box.extent[last];
   }
   if (end != tensor.shape[last]) return Corrupt("{} ends at element {}", tensor.name, end);

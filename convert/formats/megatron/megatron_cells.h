@@ -28,4 +28,7 @@ Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& we
 Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChunk*> chunks,
                                const Dims& shape, DcpItems& items, StoredBuilder& builder);
 
+// The elements of `part` become those of `whole` from `begin` on.
+void AppendExtents(const StoredArray& part, uint64_t begin, StoredArray& whole);
+
 }  // namespace cairn

@@ -78,8 +78,17 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
 std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
 
 const CoreModule& CoreModuleOf(const MegatronTensor& tensor) {
-  const std::span<const CoreModule> table = InLayer(tensor) ? std::span<const CoreModule>(kInLayer) : kBeside;
+  const std::span<const CoreModule> table =
+      IsInLayers(tensor.layer) ? std::span<const CoreModule>(kInLayer) : kBeside;
   return *std::ranges::find(table, tensor.module, &CoreModule::module);
+}
+
+std::optional<int> CoreOrderOf(std::string_view module, bool local_spec) {
+  if (local_spec && module == "input_layernorm") return -1;
+  for (const auto table : {std::span<const CoreModule>(kInLayer), std::span<const CoreModule>(kBeside)})
+    if (const auto row = std::ranges::find(table, module, &CoreModule::module); row != table.end())
+      return static_cast<int>(row - table.begin());
+  return std::nullopt;
 }
 
 Status CorePlan::Choose(bool may_be_fp32) {

@@ -25,9 +25,10 @@ std::span<const CoreModule> CoreLayerModules();
 // Requires a tensor of a model that CheckMegatronModel accepts for MegatronProgram::kCore.
 const CoreModule& CoreModuleOf(const MegatronTensor& tensor);
 
-inline bool InLayer(const MegatronTensor& tensor) {
-  return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
-}
+// The place in which a module of megatron_modules.h is registered, inside a layer or beside the layers;
+// nothing for one that Megatron-Core does not have. `local_spec`: with Megatron-Core's own layers, where the
+// norm before attention is a module of its own and the first of its layer.
+std::optional<int> CoreOrderOf(std::string_view module, bool local_spec);
 
 // The optimizer of Megatron that the state is for.
 enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };

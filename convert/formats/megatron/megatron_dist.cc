@@ -193,21 +193,10 @@ class MegatronDistOpener {
   }
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
-    const PyValue* args = Find(root, "args");
-    if (!args) return NotSupported("it has no args, which describe the model");
-    const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
-    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied, options_));
-    if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
-    if (bucketed_) buckets_ = MegatronBuckets::Make(*args, args_, index);
-    manifest_.model = args_.facts;
-    manifest_.state = MegatronState(root);
-    manifest_.step = IntField(manifest_.state, "iteration");
-    const auto size = [&](const char* name) {
-      return static_cast<int>(std::clamp<int64_t>(AsInt(Find(*args, name)).value_or(1), 1, kMaxWorld));
-    };
-    const bool distributed = AsInt(Find(*args, "use_distributed_optimizer")).value_or(0) != 0;
-    manifest_.topology = {size("tensor_model_parallel_size"), size("pipeline_model_parallel_size"),
-                          size("data_parallel_size"), distributed ? 1 : 0};
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
+    const PyValue& args = *Find(root, "args");
+    if (bucketed_) buckets_ = MegatronBuckets::Make(args, args_, manifest_.topology, index);
+    manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
     return OkStatus();
   }
 

@@ -1,8 +1,7 @@
 // The builder goes through the table of modules in the order in which the programs register them: before the
-// layers, in each layer, behind them. It fuses what the table fuses, and notes for each rank's tensor which
-// box of which parameter fills which rows. A parameter that no module took is an error at the end, so
-// nothing is lost silently. The rest of the file derives the model's sizes, and the arguments of a training,
-// from the manifest.
+// layers, in each layer, behind them. It notes for each rank's tensor which box of which parameter fills
+// which rows. A parameter that no module took is an error at the end, so nothing is lost silently. The rest
+// of the file derives the model's sizes, and the arguments of a training, from the manifest.
 
 #include "convert/formats/megatron/megatron_layout.h"
 
@@ -19,30 +18,22 @@
 namespace cairn {
 namespace {
 
-Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
-  Box box = Box::Whole(shape);
-  box.offset[0] = begin;
-  box.extent[0] = count;
-  return box;
-}
-
 class Builder {
  public:
   Builder(const TrainingTensors& tensors, const MegatronShape& shape, int tp, int rank)
       : tensors_(tensors),
         shape_(shape),
-        groups_(static_cast<uint64_t>(shape.KvHeads())),
-        ffn_(static_cast<uint64_t>(shape.Ffn())),
-        tp_(static_cast<uint64_t>(tp)),
+        cut_{shape, static_cast<uint64_t>(tp), shape.gate_last},
         rank_(static_cast<uint64_t>(rank)) {
     for (size_t i = 0; i < tensors.parameters.size(); ++i) index_[tensors.parameters[i].spec.name] = i;
   }
 
   Result<std::vector<MegatronTensor>> Build() {
-    if (groups_ % tp_ != 0 || ffn_ % tp_ != 0)
+    const auto groups = static_cast<uint64_t>(shape_.KvHeads()), ffn = static_cast<uint64_t>(shape_.Ffn());
+    if (groups % cut_.tp != 0 || ffn % cut_.tp != 0)
       return InvalidArgument(
-          "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp_,
-          groups_, ffn_);
+          "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", cut_.tp,
+          groups, ffn);
     CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kBeforeLayers, kBeforeLayers));
     for (int layer = 0; layer < shape_.layers; ++layer)
       CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kInLayer, layer));
@@ -61,95 +52,61 @@ class Builder {
     return OkStatus();
   }
 
-  // The parameters of a module, those that there are.
-  std::vector<size_t> Find(const MegatronModule& module, bool bias, int layer) const {
-    std::vector<size_t> found;
-    const bool inside = layer != kBeforeLayers && layer != kAfterLayers;
-    for (const std::string_view name : module.canonical) {
-      const std::string full = fmt::format("{}{}.{}", inside ? fmt::format("layers.{}.", layer) : "", name,
-                                           bias ? "bias" : "weight");
-      if (const auto at = index_.find(full); at != index_.end()) found.push_back(at->second);
-    }
-    return found;
-  }
-
   const Dims& ShapeOf(size_t parameter) const { return tensors_.parameters[parameter].spec.shape; }
 
   Status Add(const MegatronModule& module, bool bias, int layer) {
-    const std::vector<size_t> found = Find(module, bias, layer);
+    std::map<size_t, size_t> found;  // the parameter of each canonical module that has one
+    for (size_t i = 0; i < module.canonical.size(); ++i)
+      if (const auto at = index_.find(CanonicalName(module.canonical[i], bias, layer)); at != index_.end())
+        found.emplace(i, at->second);
     if (found.empty()) return OkStatus();
-    used_.insert(found.begin(), found.end());
-    MegatronTensor tensor{
-        .module = std::string(module.name), .bias = bias, .layer = layer, .shape = {}, .parts = {}};
-    const bool fits = module.is_qkv()       ? AddQkv(found, tensor)
-                      : module.is_gate_up() ? AddGateUp(found, tensor)
-                                            : AddOne(module, found[0], tensor);
-    if (!fits)
+    for (const auto& [canonical, parameter] : found) used_.insert(parameter);
+    const size_t first = found.begin()->second;
+    MegatronTensor tensor{.module = std::string(module.name),
+                          .bias = bias,
+                          .layer = layer,
+                          .shape = ShapeOf(first),
+                          .tp_dim = CutDim(module.cut_as(), bias),
+                          .vocabulary = module.is_vocabulary(),
+                          .gated = module.is_gate_up() && shape_.has.gate,
+                          .parts = {}};
+    if (!Cut(module, found, tensor))
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
-                     tensors_.parameters[found[0]].spec.name, ToString(ShapeOf(found[0])));
+                     tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
     return OkStatus();
   }
 
-  bool AddQkv(const std::vector<size_t>& found, MegatronTensor& tensor) const {
-    const auto d = static_cast<uint64_t>(shape_.HeadDim()), heads = static_cast<uint64_t>(shape_.heads);
-    const uint64_t share = heads / groups_, local = groups_ / tp_;
-    if (found.size() != 3) return false;
-    const uint64_t rows[] = {share * d, d, d};  // of a group
-    for (size_t i = 0; i < 3; ++i)
-      if (ShapeOf(found[i])[0] != rows[i] * groups_) return false;
-    tensor.tp_dim = 0;
-    tensor.shape = ShapeOf(found[0]);
-    tensor.shape[0] = local * (share + 2) * d;
-    for (uint64_t group = 0, at = 0; group < local; ++group)
-      for (size_t i = 0; i < 3; at += rows[i++])
-        tensor.parts.push_back({{Rows(ShapeOf(found[i]), (rank_ * local + group) * rows[i], rows[i]),
-                                 Rows(tensor.shape, at, rows[i])},
-                                found[i]});
-    return true;
-  }
-
-  bool AddGateUp(std::vector<size_t> found, MegatronTensor& tensor) const {
-    if (shape_.has.gate != (found.size() == 2)) return false;
-    if (shape_.gate_last) std::ranges::reverse(found);
-    const uint64_t units = ffn_ / tp_;
-    tensor.tp_dim = 0;
-    tensor.gated = shape_.has.gate;
-    tensor.shape = ShapeOf(found[0]);
-    tensor.shape[0] = units * found.size();
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (ShapeOf(found[i])[0] != ffn_) return false;
-      tensor.parts.push_back(
-          {{Rows(ShapeOf(found[i]), rank_ * units, units), Rows(tensor.shape, i * units, units)}, found[i]});
-    }
-    return true;
-  }
-
-  bool AddOne(const MegatronModule& module, size_t parameter, MegatronTensor& tensor) const {
-    const Dims& whole = ShapeOf(parameter);
-    tensor.shape = whole;
-    tensor.vocabulary = module.is_vocabulary();
-    Box source = Box::Whole(whole);
-    tensor.tp_dim = CutDim(module.cut_as(), tensor.bias);
+  // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes.
+  bool Cut(const MegatronModule& module, const std::map<size_t, size_t>& found,
+           MegatronTensor& tensor) const {
     if (tensor.tp_dim != kReplicated) {
-      const int d = tensor.tp_dim;
-      if (d >= whole.rank()) return false;
-      const uint64_t size =
-          tensor.vocabulary ? static_cast<uint64_t>(shape_.PaddedVocab(static_cast<int64_t>(tp_))) : whole[d];
-      if (size % tp_ != 0) return false;
-      tensor.shape[d] = size / tp_;
-      source.offset[d] = std::min(whole[d], rank_ * tensor.shape[d]);
-      source.extent[d] = std::min(whole[d] - source.offset[d], tensor.shape[d]);
+      if (tensor.tp_dim >= tensor.shape.rank()) return false;
+      uint64_t& size = tensor.shape[tensor.tp_dim];
+      if (module.is_qkv())
+        size = static_cast<uint64_t>(shape_.QueryWidth() + 2 * shape_.KeyValueWidth());
+      else if (module.is_gate_up())
+        size = static_cast<uint64_t>(shape_.Ffn()) * (tensor.gated ? 2 : 1);
+      else if (tensor.vocabulary)
+        size = static_cast<uint64_t>(shape_.PaddedVocab(static_cast<int64_t>(cut_.tp)));
+      if (size % cut_.tp != 0) return false;
+      size /= cut_.tp;
     }
-    tensor.parts.push_back({{source, Box::Whole(source.extent)}, parameter});
-    return true;
+    const auto parts = PartsOfSlice(module.name, {&module, tensor.bias}, tensor.shape, cut_, rank_);
+    if (!parts.ok()) return false;
+    std::set<size_t> filled;
+    for (const SlicePart& part : *parts) {
+      const auto parameter = found.find(part.canonical);
+      if (parameter == found.end() || !(ShapeOf(parameter->second) == part.whole)) return false;
+      filled.insert(part.canonical);
+      tensor.parts.push_back({part, parameter->second});
+    }
+    return filled.size() == found.size();
   }
 
   const TrainingTensors& tensors_;
   const MegatronShape& shape_;
-  const uint64_t groups_;
-  const uint64_t ffn_;
-  const uint64_t tp_;
+  const MegatronCut cut_;
   const uint64_t rank_;
   std::map<std::string, size_t> index_;
   std::set<size_t> used_;

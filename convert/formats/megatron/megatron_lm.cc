@@ -84,7 +84,12 @@ class MegatronOpener {
     const auto first = std::ranges::find_if(found, [](const Rank& r) { return r.tp == 0 && r.pp == 0; });
     if (first == found.end()) return NotFound("{}: the directory of rank 0 is missing", directory_);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, directory_, first->file));
-    CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(file.path()));
+    const double version = AsNumber(Find(file.root(), "checkpoint_version")).value_or(0);
+    auto args = ReadMegatronTraining(file.root(), version, options_, manifest_);
+    if (!args.ok()) return args.status().WithContext(file.path());
+    args_ = *std::move(args);
+    tp_ = manifest_.topology.tp;
+    pp_ = manifest_.topology.pp;
     for (int pp = 0; pp < pp_; ++pp)
       for (int tp = 0; tp < tp_; ++tp) {
         const auto rank =
@@ -98,29 +103,6 @@ class MegatronOpener {
     for (const Rank& rank : found)
       if (rank.tp >= tp_ || rank.pp >= pp_)
         manifest_.history.push_back("left over from a larger world, not read: " + rank.file);
-    return OkStatus();
-  }
-
-  Status ReadArgs(const PyValue& root) {
-    const PyValue* args = Find(root, "args");
-    if (!args) return NotSupported("it has no args, which describe the model");
-    const auto size = [&](const char* name, const char* old) {
-      const int64_t value = AsInt(Find(*args, name)).value_or(AsInt(Find(*args, old)).value_or(1));
-      return static_cast<int>(std::clamp<int64_t>(value, 1, kMaxWorld));
-    };
-    tp_ = size("tensor_model_parallel_size", "model_parallel_size");
-    pp_ = size("pipeline_model_parallel_size", "");
-    if (AsInt(Find(*args, "expert_model_parallel_size")).value_or(1) > 1)
-      return NotSupported("a mixture of experts, which cannot be read yet");
-    const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
-    const double version = AsNumber(Find(root, "checkpoint_version")).value_or(0);
-    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, version, tied, options_));
-    if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
-    tied_ = tied;
-    manifest_.model = args_.facts;
-    manifest_.state = MegatronState(root);
-    manifest_.step = IntField(manifest_.state, "iteration");
-    manifest_.topology = {tp_, pp_, size("data_parallel_size", ""), 0};
     return OkStatus();
   }
 
@@ -201,10 +183,9 @@ class MegatronOpener {
           }
           auto name = ParseMegatronName(key);
           if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
-          if (tied_ && name->name == "output_layer.weight")
+          if (args_.facts["tied_embeddings"] == true && name->name == "output_layer.weight")
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
-          if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
-            chunk.layers = std::max(chunk.layers, name->layer + 1);
+          if (IsInLayers(name->layer)) chunk.layers = std::max(chunk.layers, name->layer + 1);
           CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
           chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
@@ -222,9 +203,8 @@ class MegatronOpener {
     int first_layer = 0;
     for (const ModelChunk& chunk : chunks_) {
       for (const auto& [name, stored] : chunk.tensors) {
-        const bool inside = name.layer != kBeforeLayers && name.layer != kAfterLayers;
         MegatronSlice slice{name.name,
-                            inside ? name.layer + first_layer : name.layer,
+                            IsInLayers(name.layer) ? name.layer + first_layer : name.layer,
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
@@ -262,7 +242,6 @@ class MegatronOpener {
   ReaderOptions& options_;
   int tp_ = 1;
   int pp_ = 1;
-  bool tied_ = true;
   bool left_out_ = false;       // the optimizer's state
   std::optional<double> step_;  // updates of each parameter
   GroupMembers members_;

@@ -6,13 +6,12 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "ckpt/model/shape.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_builder.h"
+#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 
@@ -23,6 +22,8 @@ struct MegatronArgs {
   bool gate_last = false;  // BigScience's GLU: up * act(gate)
   double qkv_version = 3;  // checkpoint_version
   nlohmann::json facts;    // the manifest's model
+
+  MegatronCut CutInto(int tp) const;
 };
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
@@ -32,6 +33,11 @@ struct MegatronArgs {
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
                                       ReaderOptions& options,
                                       const std::map<std::string, uint64_t>& shown = {});
+
+// The model, state, step and topology of the training that a checkpoint's top level describes, without ZeRO,
+// go to `manifest`. Errors: those of ReadMegatronArgs; NotSupported if there are no args, or experts.
+Result<MegatronArgs> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
+                                          ReaderOptions& options, Manifest& manifest);
 
 // One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {
@@ -51,24 +57,18 @@ Status NumberHasNoPlace(const std::string& name, Role role);
 class MegatronAssembler {
  public:
   MegatronAssembler(const MegatronArgs& args, int tp_size, StoredBuilder& builder)
-      : args_(args), tp_size_(tp_size), builder_(builder) {}
-
-  // True if a name is one of Megatron's.
-  static bool Knows(std::string_view name);
+      : args_(args), cut_(args.CutInto(tp_size)), builder_(builder) {}
 
   // Errors: NotSupported naming a tensor that Megatron's GPT does not have; Corrupt if its shape contradicts
   // the arguments.
   Status Add(const MegatronSlice& slice);
 
  private:
-  struct Target;
-  Status AddQkv(const MegatronSlice& slice, const Target& target);
-  Status AddStacked(const MegatronSlice& slice, const Target& target);
-  Status AddBox(const MegatronSlice& slice, const Target& target, std::string_view canonical,
-                const Dims& shape, const Box& box, const Box& in_slice, uint32_t array, bool first);
+  Status AddBox(const MegatronSlice& slice, const MegatronParameter& parameter, const SlicePart& part,
+                uint32_t array, bool first);
 
   const MegatronArgs& args_;
-  const int tp_size_;
+  const MegatronCut cut_;
   StoredBuilder& builder_;
 };
 

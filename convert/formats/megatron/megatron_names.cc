@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 namespace {
@@ -46,7 +46,7 @@ std::optional<MegatronName> ParseMegatronName(std::string_view name) {
     found.layer = kAfterLayers;
   }
   found.name = name;
-  if (!MegatronAssembler::Knows(found.name)) return std::nullopt;
+  if (!FindMegatronParameter(found.name).module) return std::nullopt;
   return found;
 }
 

@@ -16,7 +16,6 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
-constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start in its bucket
 
 Result<StoredArray> StateArray(const TorchFile& file, const PyValue* value, const std::string& name,
                                StoredBuilder& builder) {
@@ -170,8 +169,7 @@ Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const MegatronChunk
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   uint64_t bucket = 0, end = 0;
   while (!left.empty()) {
-    const uint64_t aligned =
-        bucket + (end - bucket + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
+    const uint64_t aligned = bucket + AlignedInBucket(end - bucket);
     CAIRN_ASSIGN_OR_RETURN(std::optional<uint64_t> next, TakeAt(buffer, aligned, left));
     if (next) {
       LeaveAlignment(buffer, end, aligned);
@@ -195,14 +193,13 @@ Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets
     for (const auto& [role, vector] : buckets[b].vectors)
       if (vector.shape.Volume() != size)
         return Corrupt("{} has {} elements", vector.name, ToString(vector.shape));
-    for (uint64_t at = 0; at < size; at = (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment) {
+    for (uint64_t at = 0; at < size; at = AlignedInBucket(at)) {
       CAIRN_ASSIGN_OR_RETURN(const auto next, TakeAt(buckets[b], at, left));
       if (!next)
         return Corrupt("no weight is the master at element {} of bucket {} rounded; {} weights are left", at,
                        b, left.size());
       at = *next;
-      LeaveAlignment(buckets[b], at,
-                     std::min(size, (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment));
+      LeaveAlignment(buckets[b], at, std::min(size, AlignedInBucket(at)));
     }
   }
   if (!left.empty()) return Corrupt("{} weights are in no bucket", left.size());

@@ -20,6 +20,12 @@ struct MegatronWeight {
 
 using MegatronChunkWeights = std::vector<MegatronWeight*>;  // trainable, in the order of the state dict
 
+// A parameter begins at a multiple of this in its bucket.
+inline constexpr uint64_t kBucketAlignment = 64;  // elements
+inline uint64_t AlignedInBucket(uint64_t element) {
+  return (element + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
+}
+
 // The keys of the distributed optimizer's vectors.
 inline constexpr std::pair<Role, const char*> kBufferStates[] = {
     {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};

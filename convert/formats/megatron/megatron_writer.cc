@@ -17,7 +17,6 @@ constexpr const char* kHead = "output_layer.weight";
 
 // One tensor of a chunk of a stage.
 struct Held {
-  std::string name;
   LocalTensor tensor;
   std::string extra_state;  // of its module, behind its last tensor; empty: none
 };
@@ -47,17 +46,9 @@ class MegatronPlanner {
   std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
     const CoreModule& module = CoreModuleOf(tensor);
     const std::string prefix =
-        InLayer(tensor) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
+        IsInLayers(tensor.layer) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
     return fmt::format("{}{}{}", prefix, plan_.options.local_spec ? module.local : module.fused,
                        tensor.Kind());
-  }
-
-  // The place of a tensor in its layer. The norm before attention is the first of all if it is a module of
-  // its own.
-  int OrderOf(const MegatronTensor& tensor) const {
-    if (plan_.options.local_spec && tensor.module == "input_layernorm") return -1;
-    const auto modules = CoreLayerModules();
-    return static_cast<int>(std::ranges::find(modules, tensor.module, &CoreModule::module) - modules.begin());
   }
 
   Chunk ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
@@ -65,7 +56,7 @@ class MegatronPlanner {
     int first_layer = 0;
     for (int c = 0; c < index; ++c) first_layer += plan_.layers[c];
     std::ranges::stable_sort(tensors, {}, [this](const MegatronTensor& t) {
-      return std::pair(t.layer, InLayer(t) ? OrderOf(t) : 0);
+      return std::pair(t.layer, CoreOrderOf(t.module, plan_.options.local_spec));
     });
     Chunk chunk;
     for (const MegatronTensor& tensor : tensors) {
@@ -75,12 +66,13 @@ class MegatronPlanner {
           plan_.shape.tied && tensor.module == "word_embeddings" && chunks > 1 && index + 1 == chunks;
       if (!here && !head) continue;
       const std::string name = head ? kHead : NameOf(tensor, first_layer);
-      Held held{name, {.name = name, .shape = tensor.shape, .parts = tensor.parts, .file_name = {}}, ""};
+      Held held{{tensor, name}, ""};
       if (head || CoreModuleOf(tensor).linear)
         held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
       chunk.push_back(std::move(held));
     }
-    const auto tied_head = std::ranges::find(chunk, kHead, &Held::name);
+    const auto tied_head =
+        std::ranges::find_if(chunk, [](const Held& held) { return held.tensor.name == kHead; });
     if (tied_head != chunk.end()) std::rotate(tied_head, tied_head + 1, chunk.end());
     return chunk;
   }
@@ -114,7 +106,7 @@ class MegatronPlanner {
     PickleEmitter& p = plan_.builder.pickle(zip);
     p.BeginOrderedDict();
     for (size_t i = 0; i < chunk.size(); ++i) {
-      p.Text(chunk[i].name);
+      p.Text(chunk[i].tensor.name);
       EmitArray(zip, chunk[i].tensor, Role::kWeight);
       const bool last = i + 1 == chunk.size() || chunk[i + 1].extra_state != chunk[i].extra_state;
       if (last && !chunk[i].extra_state.empty()) p.Entry(chunk[i].extra_state, nullptr);
@@ -214,8 +206,8 @@ class MegatronPlanner {
     for (const Chunk& chunk : chunks) {
       BufferChunk& buffer = buffers.emplace_back();
       for (const Held& held : chunk) {
-        const bool embedding = held.name == "embedding.word_embeddings.weight" || held.name == kHead;
-        buffer.push_back({&held.tensor, embedding && plan_.shape.tied && plan_.topology.pp > 1});
+        const bool shared = held.tensor.module == "word_embeddings" && plan_.shape.tied;
+        buffer.push_back({&held.tensor, shared && plan_.topology.pp > 1});
       }
     }
     const Dtype weights = plan_.tensors.weight_type();

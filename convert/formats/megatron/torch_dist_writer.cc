@@ -104,9 +104,9 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const std::string key =
-        fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", CoreModuleOf(tensor).fused, tensor.Kind());
-    if (InLayer(tensor)) stacked_.insert(key);
+    const std::string key = fmt::format("{}{}{}", IsInLayers(tensor.layer) ? kLayers : "",
+                                        CoreModuleOf(tensor).fused, tensor.Kind());
+    if (IsInLayers(tensor.layer)) stacked_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone) return OkStatus();
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
@@ -142,13 +142,13 @@ class TorchDistPlanner {
     if (!added) return entries_[at->second];
     Dims shape = tensor.shape;
     if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(plan_.topology.tp);
-    if (InLayer(tensor)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
+    if (IsInLayers(tensor.layer)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
   void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int tp, DcpEntry& entry) {
     Box box = slice.box;
-    if (InLayer(tensor))
+    if (IsInLayers(tensor.layer))
       box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
     const uint64_t volume = box.Volume();
     const uint32_t zip = plan_.builder.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");

@@ -19,14 +19,26 @@ TEST(MegatronModulesTest, AFusedMatrixIsMadeOfCanonicalModulesThatAreCutAlike) {
 }
 
 TEST(MegatronModulesTest, NamesOfOtherProgramsAreFound) {
-  EXPECT_EQ(FindMegatronModule("self_attention.linear_qkv"), FindMegatronModule("attention.query_key_value"));
-  EXPECT_TRUE(FindMegatronModule("self_attention.linear_qkv")->is_qkv());
-  EXPECT_TRUE(FindMegatronModule("mlp.linear_fc1")->is_gate_up());
-  EXPECT_TRUE(FindMegatronModule("lm_head")->is_vocabulary());
-  EXPECT_FALSE(FindMegatronModule("position_embeddings")->is_vocabulary());
-  EXPECT_EQ(FindMegatronModule("self_attention.linear_qkv.layer_norm")->canonical[0], "input_norm");
-  EXPECT_EQ(FindMegatronModule("mlp.router"), nullptr);
-  EXPECT_EQ(FindMegatronModule(""), nullptr);
+  EXPECT_EQ(FindMegatronParameter("self_attention.linear_qkv.weight").module,
+            FindMegatronParameter("attention.query_key_value.weight").module);
+  EXPECT_TRUE(FindMegatronParameter("self_attention.linear_qkv.weight").module->is_qkv());
+  EXPECT_TRUE(FindMegatronParameter("mlp.linear_fc1.weight").module->is_gate_up());
+  EXPECT_TRUE(FindMegatronParameter("lm_head.weight").module->is_vocabulary());
+  EXPECT_FALSE(FindMegatronParameter("position_embeddings.weight").module->is_vocabulary());
+  EXPECT_EQ(FindMegatronParameter("self_attention.linear_qkv.layer_norm.weight").module->canonical[0],
+            "input_norm");
+  EXPECT_EQ(FindMegatronParameter("mlp.router.weight").module, nullptr);
+  EXPECT_EQ(FindMegatronParameter("").module, nullptr);
+}
+
+TEST(MegatronModulesTest, NamesOfAllVersionsAreKnown) {
+  for (const char* name : {"word_embeddings.weight", "attention.dense.bias",
+                           "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
+                           "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})
+    EXPECT_TRUE(FindMegatronParameter(name).module) << name;
+  for (const char* name : {"", "weight", "bias", "mlp.router.weight", "mlp.experts.linear_fc1.weight",
+                           "self_attention.linear_q_proj.weight", "word_embeddings.scale"})
+    EXPECT_FALSE(FindMegatronParameter(name).module) << name;
 }
 
 }  // namespace

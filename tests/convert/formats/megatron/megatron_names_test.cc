@@ -4,7 +4,7 @@
 
 #include <climits>
 
-#include "convert/formats/megatron/megatron_model.h"
+#include "ckpt/model/tensor.h"
 
 namespace cairn {
 namespace {
