@@ -44,6 +44,18 @@ const std::map<std::string, json>& Changing() {
   return kChanging;
 }
 
+// Arguments that are read below, or are sizes, or that tensors show; and those that change no function.
+bool IsUnderstood(const std::string& name) {
+  static const std::set<std::string, std::less<>> kNames = [] {
+    std::set<std::string, std::less<>> names;
+    for (std::string_view left : {MappedMegatronArguments(), HarmlessMegatronArguments()})
+      for (size_t at; (at = left.find(' ')) != left.npos; left.remove_prefix(at + 1))
+        names.emplace(left.substr(0, at));
+    return names;
+  }();
+  return kNames.contains(name);
+}
+
 bool IsUnset(const json& value) {
   return value.is_null() || value == false || value == 0 || (!value.is_primitive() && value.empty()) ||
          value == "";
@@ -174,7 +186,7 @@ void ReadNorms(const json& args, json& facts) {
 void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
                         json& facts) {
   for (const auto& [name, value] : args.items()) {
-    if (IsKnownMegatronArgument(name) || IsUnset(value)) continue;
+    if (IsUnderstood(name) || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
     const bool supported = changing != Changing().end() &&
                            (value == changing->second || value == json::array({changing->second}));

@@ -1,11 +1,11 @@
 // The function of a model (ckpt/model/model_function.h) in the arguments of Megatron's programs, in both
 // directions.
 //
-// The list is closed: an argument is mapped to a field here, or it or its group is harmless
-// (megatron_arguments.cc). Any other, of a fork or of a later version, counts as changing the function if its
-// value is not None, False, 0 or empty: it goes into the model's `other`, which every writer and the trainer
-// refuse by name, and `--allow args.NAME` takes out again. So a real checkpoint can always be inspected and
-// kept, and nothing is released as a model that it is not.
+// The list is closed: an argument is mapped to a field here or is harmless (megatron_arguments.cc). Any
+// other, of a fork or of a later version, counts as changing the function if its value is not None, False, 0
+// or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and
+// `--allow args.NAME` takes out again. So a real checkpoint can always be inspected and kept, and nothing is
+// released as a model that it is not.
 #pragma once
 
 #include <functional>
@@ -47,7 +47,8 @@ GptTensors TensorsOfArguments(const nlohmann::json& args, const nlohmann::json& 
 Result<GptTensors> CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
                                           const nlohmann::json& args);
 
-// True if an argument is read here, or is a size, or is shown by the tensors; and if it changes no function.
-bool IsKnownMegatronArgument(std::string_view name);
+// Names, each followed by a blank.
+std::string_view MappedMegatronArguments();
+std::string_view HarmlessMegatronArguments();
 
 }  // namespace cairn
