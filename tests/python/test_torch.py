@@ -8,6 +8,7 @@ import gc
 import itertools
 import json
 import math
+import mmap
 import os
 import pathlib
 import random
@@ -243,14 +244,65 @@ class WindowsTest(unittest.TestCase):
                 part.deliver(memoryview(bytearray(values.numpy().tobytes())), part.offset, part.extent)
             self.assertTrue(torch.equal(target, whole), shape)
 
+    def test_a_tensor_is_cut_where_the_file_has_chunks(self):
+        for columns, rows in [(5120, 2048), (4096, 4096), (11008, 1524)]:
+            parts = _windows.split(_windows.Box(0, [0, 0], [9000, columns], 2, None), 32 << 20)
+            self.assertEqual(next(parts).extent, [rows, columns])
+
     def test_batches_fill_a_window(self):
-        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 64, 65, 190, 256, 1])]
-        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 256)]
-        self.assertEqual(filled, [[(0, 0), (1, 64), (2, 128)], [(3, 0)], [(4, 0)], [(5, 0)]])
+        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 4096, 4097, 12000, 16384, 1])]
+        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 16384)]
+        self.assertEqual(filled, [[(0, 0), (1, 4096), (2, 8192)], [(3, 0)], [(4, 0)], [(5, 0)]])
 
     def test_a_request_has_so_many_boxes(self):
         boxes = [_windows.Box(0, [number], [1], 1, None) for number in range(10_000)]
         self.assertEqual([len(batch) for batch in _windows.batches(boxes, 1 << 30)], [4096, 4096, 1808])
+
+
+class KeptWindowsTest(unittest.TestCase):
+    """The helper of this test answers a read with the number of its tensor in each byte of a box."""
+
+    class Helper:
+        def __init__(self):
+            self.windows, self.memory, self.log = [], {}, []
+
+        def next_number(self):
+            return len(self.memory)
+
+        def request(self, do, **fields):
+            future = _helper.Future()
+            self.log.append(do)
+            if do == "window":
+                self.memory[fields["window"]] = mmap.mmap(fields["fds"][0], 0)
+            for box in fields.get("boxes", ()):
+                self.memory[fields["window"]][box["at"] : box["at"] + box["extent"][0]] = bytes([box["tensor"]]) * box["extent"][0]
+            if fields.get("boxes", [{"tensor": 0}])[0]["tensor"] == 99:
+                future.set_exception(OSError("the disk"))
+            else:
+                future.set_result(None)
+            return future
+
+        alive = True
+
+    def read(self, helper, tensors, window=1 << 13):
+        got = []
+        boxes = [_windows.Box(number, [0], [5000], 1, lambda data, *_: got.append(bytes(data))) for number in tensors]
+        _windows.read_boxes(helper, 1, boxes, window)
+        return got
+
+    def test_windows_are_kept_for_the_next_load(self):
+        helper = self.Helper()
+        for _ in range(2):
+            self.assertEqual(self.read(helper, range(9)), [bytes([number]) * 5000 for number in range(9)])
+        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [3, 18, 0])
+        self.read(helper, range(2), 1 << 14)
+        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [4, 19, 1])
+
+    def test_a_window_that_the_helper_may_still_fill_is_not_kept(self):
+        helper = self.Helper()
+        with self.assertRaisesRegex(OSError, "the disk"):
+            self.read(helper, [1, 2, 99])
+        self.assertEqual((len(helper.windows), helper.log.count("close")), (2, 1))
 
 
 class FakeCuda:
