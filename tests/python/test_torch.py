@@ -35,7 +35,7 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _steps, _windows  # noqa: E402
-from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving  # noqa: E402
+from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving, _staging  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
@@ -372,6 +372,30 @@ class DeviceTest(unittest.TestCase):
             copying.follow(heard.append)  # who comes late hears it, too
             self.assertEqual(heard, [3, 6, 7, 7])
         self.assertTrue(all(torch.equal(source, target) for source, target in pairs))
+
+    def test_new_memory_gets_its_pages_or_the_copy_fails(self):
+        def copy(later):
+            fd = os.memfd_create("test")
+            os.ftruncate(fd, 1 << 20)
+            memory, source, populated = _staging.map_bytes(fd, 1 << 20), torch.full((1 << 20,), 7, dtype=torch.uint8), threading.Event()
+            os.close(fd)
+            copying = _device.Copying(pieces_of((source, memory), later=later), populated=populated)
+            copying.start()
+            return copying.future.exception(10), memory.eq(7).all(), populated.is_set()
+
+        for later in (False, True):
+            self.assertEqual(copy(later), (None, True, True))
+            with mock.patch.object(_device, "populate", side_effect=[True, OSError(errno.ENOSPC, "no shared memory")]):
+                failure, _, populated = copy(later)
+                self.assertEqual((failure.errno, populated), (errno.ENOSPC, False))
+        with mock.patch.object(_device, "populate", return_value=False):  # as with a kernel before 5.14
+            self.assertEqual(copy(False), (None, True, True))
+
+    def test_a_copy_at_the_end_of_python(self):
+        script = "import atexit, torch; from cairn.torch import _device; t = torch.zeros(9); a = [_device.Piece('a', torch.ones(9), t)]\n"
+        script += "atexit.register(lambda: (_device.Copying(a).start(), print(t.sum().item())))"
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.assertEqual((run.returncode, run.stdout.strip()), (0, "9.0"), run.stderr)
 
     def test_what_is_not_contiguous_is_copied_later_too(self):
         source, target = torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3)
