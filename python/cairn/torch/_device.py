@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -160,9 +161,11 @@ def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int], fresh: bool)
 
 
 def populate(memory: torch.Tensor) -> bool:
-    """Gives shared memory its pages, and this process's mapping of them, at a fraction of the cost of a fault for each page. memory: begins with a
-    page. Returns False if the kernel cannot. Raises OSError if there are not enough pages: to write there would be a SIGBUS."""
-    if not memory.nbytes or _libc.madvise(ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.nbytes), _POPULATE_WRITE) == 0:
+    """Gives shared memory its pages, and this process's mapping of them, at a fraction of the cost of a fault for each page. Returns
+    False if the kernel cannot. Raises OSError if there are not enough pages: to write there would be a SIGBUS."""
+    skipped = memory.data_ptr() % mmap.PAGESIZE
+    begin, size = ctypes.c_void_p(memory.data_ptr() - skipped), ctypes.c_size_t(memory.nbytes + skipped)
+    if not memory.nbytes or _libc.madvise(begin, size, _POPULATE_WRITE) == 0:
         return True
     if ctypes.get_errno() == errno.EINVAL:
         return False
