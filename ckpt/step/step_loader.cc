@@ -70,7 +70,9 @@ void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> 
 class StepLoader::Worker {
  public:
   Worker(StepLoader& loader, int depth)
-      : loader_(loader), reader_(loader.files_, {.depth = depth, .direct = loader.options_.direct}) {}
+      : loader_(loader),
+        reader_(loader.files_,
+                {.depth = depth, .direct = loader.options_.direct, .map = loader.options_.map}) {}
 
   Status Run() {
     StartReads();

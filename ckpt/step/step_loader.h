@@ -33,6 +33,9 @@ struct LoadOptions {
   // kAuto: reads past the page cache what is not in it, if the file system allows. Several processes of a
   // node that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
+  // False: what is in the page cache is copied from there, not mapped; faster if `out` is small enough to
+  // stay in the processor's cache.
+  bool map = true;
 };
 
 class StepLoader {

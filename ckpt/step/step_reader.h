@@ -8,6 +8,7 @@
 // directory may be read by any number of threads meanwhile.
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <optional>
@@ -99,9 +100,9 @@ class StepReader final : public CheckpointSource {
   uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
   uint64_t kept_bytes_ = 0;
   std::unique_ptr<ChunkAhead> ahead_;
-  bool each_once_ = false;         // bytes that were copied out of a chunk are not needed again
-  std::vector<std::byte> stored_;  // an encoded chunk, as it was read
-  uint64_t bytes_read_ = 0;
+  bool each_once_ = false;                // bytes that were copied out of a chunk are not needed again
+  std::vector<std::byte> stored_;         // an encoded chunk, as it was read
+  std::atomic<uint64_t> bytes_read_ = 0;  // loads may run at once
 };
 
 }  // namespace cairn

@@ -51,6 +51,7 @@ class Helper:
         self._dropped: collections.deque[int] = collections.deque()
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over and not ended
+        self.windows: list = []  # free ones, of _windows.py
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
         self._receiver.start()
 

@@ -1,4 +1,7 @@
-"""Reads boxes of tensors through shared memory: while one window is copied from, the helper fills the other."""
+"""Reads boxes of tensors through shared memory: while one window is copied from, the helper fills the others.
+
+Windows are kept for the next load: their pages are new only once.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from typing import Callable
 
 from cairn._helper import Helper
 
-WINDOW = 64 << 20  # larger ones overlap less, and their pages are new at each load
-_IN_FLIGHT = 2
-_ALIGNMENT = 64
+WINDOW = 32 << 20
+_CHUNK = 4 << 20  # a file's unit of verification: a chunk that ends in the next window is read twice
+_IN_FLIGHT = 3  # windows, each a read of the helper's at once
+_ALIGNMENT = 4096  # the disk's own transfers go to such places
 _MAX_BOXES = 4096  # of one request
 
 # (elements in row-major order, where they begin in the tensor, how many there are along each dimension)
@@ -44,7 +48,9 @@ def split(box: Box, limit: int) -> Iterator[Box]:
         return
     dimension = next(at for at, extent in enumerate(box.extent) if extent > 1)
     extent = box.extent[dimension]
-    rows = max(1, limit // (box.nbytes // extent))
+    row = box.nbytes // extent
+    rows, whole = max(1, limit // row), _CHUNK // math.gcd(row, _CHUNK)  # so many rows are whole chunks
+    rows -= rows % whole if whole <= rows else 0
     for begin in range(0, extent, rows):
         offset, part = list(box.offset), list(box.extent)
         offset[dimension] += begin
@@ -68,13 +74,14 @@ def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
 
 class _Window:
     def __init__(self, helper: Helper, size: int):
+        self.size = size
         self._helper = helper
         self._number = helper.next_number()
         fd = os.memfd_create("cairn-window", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
             self._bytes = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED))
-            self._added = helper.request("window", fds=(fd,), window=self._number)  # answered after the reads before it
+            self._added = helper.request("window", fds=(fd,), window=self._number)
         finally:
             os.close(fd)
 
@@ -101,30 +108,39 @@ def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = 
     parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
     if not parts:
         return
-    size = min(window, sum(math.ceil(part.nbytes / _ALIGNMENT) * _ALIGNMENT for part in parts))
-    free: list = []
     under_way: collections.deque = collections.deque()
-    windows: list = []
     try:
-        for batch in batches(parts, size):
-            if len(windows) < _IN_FLIGHT:
-                windows.append(_Window(helper, size))
-                free.append(windows[-1])
-            elif not free:
-                free.append(_take_over(under_way))
-            current = free.pop()
+        for batch in batches(parts, window):
+            if len(under_way) == _IN_FLIGHT:
+                _take_over(helper, under_way)
+            current = _free_window(helper, window)
             under_way.append((current, batch, current.read(handle, batch)))
         while under_way:
-            _take_over(under_way)
+            _take_over(helper, under_way)
     finally:
-        for current in windows:
+        for current, _, _ in under_way:  # the helper may still fill them
             current.close()
 
 
-def _take_over(under_way: collections.deque) -> _Window:
-    """Waits for the oldest read, copies from its window, and returns that window."""
-    current, batch, read = under_way.popleft()
+def _free_window(helper: Helper, size: int) -> _Window:
+    try:
+        kept = helper.windows.pop()
+    except IndexError:
+        return _Window(helper, size)
+    if kept.size == size:
+        return kept
+    kept.close()
+    return _Window(helper, size)
+
+
+def _take_over(helper: Helper, under_way: collections.deque) -> None:
+    """Waits for the oldest read, copies from its window, and keeps that window."""
+    current, batch, read = under_way[0]
     current.check()
     read.result()
     current.copy_out(batch)
-    return current
+    under_way.popleft()
+    if len(helper.windows) < _IN_FLIGHT:
+        helper.windows.append(current)
+    else:
+        current.close()

@@ -8,6 +8,7 @@ import gc
 import itertools
 import json
 import math
+import mmap
 import os
 import pathlib
 import random
@@ -34,7 +35,7 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _steps, _windows  # noqa: E402
-from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving  # noqa: E402
+from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving, _staging  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
@@ -243,14 +244,65 @@ class WindowsTest(unittest.TestCase):
                 part.deliver(memoryview(bytearray(values.numpy().tobytes())), part.offset, part.extent)
             self.assertTrue(torch.equal(target, whole), shape)
 
+    def test_a_tensor_is_cut_where_the_file_has_chunks(self):
+        for columns, rows in [(5120, 2048), (4096, 4096), (11008, 1524)]:
+            parts = _windows.split(_windows.Box(0, [0, 0], [9000, columns], 2, None), 32 << 20)
+            self.assertEqual(next(parts).extent, [rows, columns])
+
     def test_batches_fill_a_window(self):
-        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 64, 65, 190, 256, 1])]
-        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 256)]
-        self.assertEqual(filled, [[(0, 0), (1, 64), (2, 128)], [(3, 0)], [(4, 0)], [(5, 0)]])
+        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 4096, 4097, 12000, 16384, 1])]
+        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 16384)]
+        self.assertEqual(filled, [[(0, 0), (1, 4096), (2, 8192)], [(3, 0)], [(4, 0)], [(5, 0)]])
 
     def test_a_request_has_so_many_boxes(self):
         boxes = [_windows.Box(0, [number], [1], 1, None) for number in range(10_000)]
         self.assertEqual([len(batch) for batch in _windows.batches(boxes, 1 << 30)], [4096, 4096, 1808])
+
+
+class KeptWindowsTest(unittest.TestCase):
+    """The helper of this test answers a read with the number of its tensor in each byte of a box."""
+
+    class Helper:
+        def __init__(self):
+            self.windows, self.memory, self.log = [], {}, []
+
+        def next_number(self):
+            return len(self.memory)
+
+        def request(self, do, **fields):
+            future = _helper.Future()
+            self.log.append(do)
+            if do == "window":
+                self.memory[fields["window"]] = mmap.mmap(fields["fds"][0], 0)
+            for box in fields.get("boxes", ()):
+                self.memory[fields["window"]][box["at"] : box["at"] + box["extent"][0]] = bytes([box["tensor"]]) * box["extent"][0]
+            if fields.get("boxes", [{"tensor": 0}])[0]["tensor"] == 99:
+                future.set_exception(OSError("the disk"))
+            else:
+                future.set_result(None)
+            return future
+
+        alive = True
+
+    def read(self, helper, tensors, window=1 << 13):
+        got = []
+        boxes = [_windows.Box(number, [0], [5000], 1, lambda data, *_: got.append(bytes(data))) for number in tensors]
+        _windows.read_boxes(helper, 1, boxes, window)
+        return got
+
+    def test_windows_are_kept_for_the_next_load(self):
+        helper = self.Helper()
+        for _ in range(2):
+            self.assertEqual(self.read(helper, range(9)), [bytes([number]) * 5000 for number in range(9)])
+        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [3, 18, 0])
+        self.read(helper, range(2), 1 << 14)
+        self.assertEqual([helper.log.count(do) for do in ("window", "read", "close")], [4, 19, 1])
+
+    def test_a_window_that_the_helper_may_still_fill_is_not_kept(self):
+        helper = self.Helper()
+        with self.assertRaisesRegex(OSError, "the disk"):
+            self.read(helper, [1, 2, 99])
+        self.assertEqual((len(helper.windows), helper.log.count("close")), (2, 1))
 
 
 class FakeCuda:
@@ -320,6 +372,30 @@ class DeviceTest(unittest.TestCase):
             copying.follow(heard.append)  # who comes late hears it, too
             self.assertEqual(heard, [3, 6, 7, 7])
         self.assertTrue(all(torch.equal(source, target) for source, target in pairs))
+
+    def test_new_memory_gets_its_pages_or_the_copy_fails(self):
+        def copy(later):
+            fd = os.memfd_create("test")
+            os.ftruncate(fd, 1 << 20)
+            memory, source, populated = _staging.map_bytes(fd, 1 << 20), torch.full((1 << 20,), 7, dtype=torch.uint8), threading.Event()
+            os.close(fd)
+            copying = _device.Copying(pieces_of((source, memory), later=later), populated=populated)
+            copying.start()
+            return copying.future.exception(10), memory.eq(7).all(), populated.is_set()
+
+        for later in (False, True):
+            self.assertEqual(copy(later), (None, True, True))
+            with mock.patch.object(_device, "populate", side_effect=[True, OSError(errno.ENOSPC, "no shared memory")]):
+                failure, _, populated = copy(later)
+                self.assertEqual((failure.errno, populated), (errno.ENOSPC, False))
+        with mock.patch.object(_device, "populate", return_value=False):  # as with a kernel before 5.14
+            self.assertEqual(copy(False), (None, True, True))
+
+    def test_a_copy_at_the_end_of_python(self):
+        script = "import atexit, torch; from cairn.torch import _device; t = torch.zeros(9); a = [_device.Piece('a', torch.ones(9), t)]\n"
+        script += "atexit.register(lambda: (_device.Copying(a).start(), print(t.sum().item())))"
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.assertEqual((run.returncode, run.stdout.strip()), (0, "9.0"), run.stderr)
 
     def test_what_is_not_contiguous_is_copied_later_too(self):
         source, target = torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3)

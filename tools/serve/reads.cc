@@ -1,8 +1,5 @@
 #include "tools/serve/reads.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "convert/stream/block_stream.h"
 #include "tools/check/source_check.h"
 #include "tools/serve/save_plan.h"
@@ -11,9 +8,6 @@
 
 namespace cairn {
 namespace {
-
-// Several ranks of a node load at once.
-int LoadThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8); }
 
 nlohmann::json DescribeTensors(const TensorTable& table, const StateNames& names) {
   nlohmann::json rows = nlohmann::json::array();
@@ -36,7 +30,18 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
   return paths;
 }
 
+// Only a step is read by several threads at once, and only if no tensor of it is joined with another one.
+bool IsParallel(const OpenedSource& source) {
+  if (!source.step.reader) return false;
+  const StepCatalog& catalog = source.step.reader->catalog();
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    if (IsJoined(catalog.pieces[i].codec)) return false;
+  return true;
+}
+
 }  // namespace
+
+Reads::Opened::Opened(OpenedSource from) : source(std::move(from)), parallel(IsParallel(source)) {}
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenOptions options,
@@ -57,8 +62,7 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
     objects[fqn]["pickle"] = {reply.tail.size(), bytes.size()};
     reply.tail += bytes;
   }
-  reply.head = {{"handle", next_handle_},
-                {"dir", source.name()},
+  reply.head = {{"dir", source.name()},
                 {"step", manifest.step},
                 {"format", opened.foreign ? "foreign" : "cairn"},
                 {"tensors", DescribeTensors(source.catalog(), names)},
@@ -66,26 +70,42 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
                 {"paths", PathsOf(read)},
                 {"state", manifest.state},
                 {"model", manifest.model}};
-  opened_.emplace(next_handle_++, std::move(opened));
+  auto kept = std::make_shared<Opened>(std::move(opened));
+  const std::lock_guard lock(mutex_);
+  reply.head["handle"] = next_handle_;
+  opened_.emplace(next_handle_++, std::move(kept));
   return reply;
 }
 
 Status Reads::AddWindow(const nlohmann::json& request, UniqueFd descriptor) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(std::move(descriptor)));
   CAIRN_ASSIGN_OR_RETURN(const auto window, IntegerAt<int64_t>(request, "window"));
-  windows_.insert_or_assign(window, std::move(memory));
+  const std::lock_guard lock(mutex_);
+  windows_.insert_or_assign(window, std::make_shared<SharedMemory>(std::move(memory)));
   return OkStatus();
 }
 
-Status Reads::Read(const nlohmann::json& request) {
+Result<std::shared_ptr<Reads::Opened>> Reads::At(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(const auto handle, IntegerAt<int64_t>(request, "handle"));
-  CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request, "window"));
+  const std::lock_guard lock(mutex_);
   const auto opened = opened_.find(handle);
+  if (opened == opened_.end()) return Corrupt("a handle that is not there");
+  return opened->second;
+}
+
+Result<std::shared_ptr<SharedMemory>> Reads::WindowAt(const nlohmann::json& request) {
+  CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request, "window"));
+  const std::lock_guard lock(mutex_);
   const auto window = windows_.find(number);
-  if (opened == opened_.end() || window == windows_.end())
-    return Corrupt("a handle or a window that is not there");
-  CheckpointSource& source = opened->second.source();
-  const std::span<std::byte> memory = window->second.bytes();
+  if (window == windows_.end()) return Corrupt("a window that is not there");
+  return window->second;
+}
+
+Status Reads::Read(const nlohmann::json& request) {
+  CAIRN_ASSIGN_OR_RETURN(const auto opened, At(request));
+  CAIRN_ASSIGN_OR_RETURN(const auto window, WindowAt(request));
+  CheckpointSource& source = opened->source.source();
+  const std::span<std::byte> memory = window->bytes();
   std::vector<ReadRequest> boxes;
   for (const nlohmann::json& said : request.at("boxes")) {
     CAIRN_ASSIGN_OR_RETURN(const auto tensor, IntegerAt<uint64_t>(said, "tensor"));
@@ -97,19 +117,21 @@ Status Reads::Read(const nlohmann::json& request) {
     if (at > memory.size() || bytes > memory.size() - at) return Corrupt("a place outside of the window");
     boxes.push_back({static_cast<uint32_t>(tensor), box, memory.subspan(at, bytes)});
   }
-  if (opened->second.step.reader) return opened->second.step.reader->Load(boxes, {.threads = LoadThreads()});
+  std::unique_lock lock(opened->mutex, std::defer_lock);
+  if (!opened->parallel) lock.lock();
+  if (const auto& step = opened->source.step.reader) return step->Load(boxes, {.threads = 1, .map = false});
   for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
   return OkStatus();
 }
 
 Status Reads::Check(const nlohmann::json& request) {
-  CAIRN_ASSIGN_OR_RETURN(const auto handle, IntegerAt<int64_t>(request, "handle"));
-  const auto opened = opened_.find(handle);
-  if (opened == opened_.end()) return Corrupt("a handle that is not there");
-  return opened->second.source().CheckRead();
+  CAIRN_ASSIGN_OR_RETURN(const auto opened, At(request));
+  const std::lock_guard lock(opened->mutex);
+  return opened->source.source().CheckRead();
 }
 
 void Reads::Close(const nlohmann::json& request) {
+  const std::lock_guard lock(mutex_);
   windows_.erase(request.value("window", int64_t{-1}));
   opened_.erase(request.value("handle", int64_t{-1}));
 }

@@ -1,8 +1,12 @@
 // Checkpoints that a trainer reads: lists their contents, and reads boxes of their tensors into its memory.
+//
+// A trainer asks for one window after the other. Several of these reads run at once, each in one thread: the
+// disk always has work.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "tools/serve/packet.h"
@@ -11,6 +15,7 @@
 
 namespace cairn {
 
+// Safe from several threads.
 class Reads {
  public:
   // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;
@@ -29,8 +34,19 @@ class Reads {
   void Close(const nlohmann::json& request);
 
  private:
-  std::map<int64_t, OpenedSource> opened_;  // by handle
-  std::map<int64_t, SharedMemory> windows_;
+  struct Opened {
+    explicit Opened(OpenedSource from);
+
+    OpenedSource source;
+    const bool parallel;  // several threads may read it at once
+    std::mutex mutex;     // of a read, if they may not, and of a check
+  };
+  Result<std::shared_ptr<Opened>> At(const nlohmann::json& request);
+  Result<std::shared_ptr<SharedMemory>> WindowAt(const nlohmann::json& request);
+
+  std::mutex mutex_;                                   // of all below
+  std::map<int64_t, std::shared_ptr<Opened>> opened_;  // by handle; a read that runs holds what it uses
+  std::map<int64_t, std::shared_ptr<SharedMemory>> windows_;
   int64_t next_handle_ = 1;
 };
 

@@ -1,5 +1,5 @@
-// One thread receives the trainer's requests. One thread does the saves and another the reads, each in the
-// order of the requests: a save never waits for a load. Every request gets one reply. A save also sends
+// One thread receives the trainer's requests. One thread does the saves, in the order of the requests, and a
+// few others read: a save never waits for a load. Every request gets one reply. A save also sends
 // "written" before: from then on its memory may be filled again. A save is written while the trainer still
 // fills its memory.
 
@@ -21,6 +21,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr int kReads = 3;  // at once: as many as the trainer has windows
 
 // The Python side has an exception for each kind but the first.
 std::string_view KindName(StatusKind kind) {
@@ -143,7 +145,8 @@ class Server {
     if (what == "copied") return Copied(id, head);
     if (what == "abort") return Abort(id, head);
     if (what == "window") return AddWindow(id, message);
-    if (what == "open" || what == "read" || what == "check" || what == "close") return Read(id, what, head);
+    if (what == "open" || what == "read" || what == "check") return Read(id, what, head);
+    if (what == "close") return Close(id, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
 
@@ -247,10 +250,8 @@ class Server {
   }
 
   Status AddWindow(int64_t id, Message& message) {
-    const auto descriptor = std::make_shared<UniqueFd>(std::move(message.descriptor));
-    Push(reads_, [this, id, head = message.packet.head, descriptor] {
-      Answer(id, Caught([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
-    });
+    CAIRN_RETURN_IF_ERROR(served_.AddWindow(message.packet.head, std::move(message.descriptor)));
+    Reply(id);
     return OkStatus();
   }
 
@@ -259,10 +260,6 @@ class Server {
       const Status status = Caught([&]() -> Status {
         if (what == "read") return served_.Read(head);
         if (what == "check") return served_.Check(head);
-        if (what == "close") {
-          served_.Close(head);
-          return OkStatus();
-        }
         CAIRN_ASSIGN_OR_RETURN(Packet opened, served_.Open(head));
         Reply(id, std::move(opened));
         return OkStatus();
@@ -272,15 +269,22 @@ class Server {
     return OkStatus();
   }
 
+  // Reads that run meanwhile are answered.
+  Status Close(int64_t id, const nlohmann::json& head) {
+    served_.Close(head);
+    Reply(id);
+    return OkStatus();
+  }
+
   FileSystem& fs_ = FileSystem::Posix();
   MessageSocket socket_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
   HeldRuns runs_;                                                // used by the thread that saves
-  Reads served_;                                                 // used by the thread that reads
+  Reads served_;
   WorkerPool saves_{1};
-  WorkerPool reads_{1};  // last: threads end before what they use
+  WorkerPool reads_{kReads};  // last: threads end before what they use
 };
 
 }  // namespace

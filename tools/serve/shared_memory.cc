@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -18,13 +19,8 @@ Status NoMemory(uint64_t bytes, int error) {
 
 }  // namespace
 
-// Populates by allocating the file, not by MAP_POPULATE: allocation fails if memory is short, instead of a
-// SIGBUS later.
-Status SharedMemory::MapAll(uint64_t bytes, bool populate) {
+Status SharedMemory::MapAll(uint64_t bytes) {
   if (bytes == 0) return OkStatus();
-  if (populate)
-    if (const int error = ::posix_fallocate(descriptor_.get(), 0, static_cast<off_t>(bytes)); error != 0)
-      return NoMemory(bytes, error);
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
   if (data == MAP_FAILED) return NoMemory(bytes, errno);
   mapping_ = {data, bytes};
@@ -35,7 +31,8 @@ Result<SharedMemory> SharedMemory::Make(uint64_t bytes) {
   SharedMemory memory;
   memory.descriptor_ = UniqueFd(::memfd_create("cairn-save", MFD_CLOEXEC));
   if (!memory.descriptor_.ok()) return NoMemory(bytes, errno);
-  CAIRN_RETURN_IF_ERROR(memory.MapAll(bytes, true));
+  if (::ftruncate(memory.descriptor_.get(), static_cast<off_t>(bytes)) != 0) return NoMemory(bytes, errno);
+  CAIRN_RETURN_IF_ERROR(memory.MapAll(bytes));
   return memory;
 }
 
@@ -45,7 +42,7 @@ Result<SharedMemory> SharedMemory::Map(UniqueFd descriptor) {
   struct stat info {};
   if (!memory.descriptor_.ok() || ::fstat(memory.descriptor_.get(), &info) != 0 || !S_ISREG(info.st_mode))
     return InvalidArgument("a window without memory behind it");
-  CAIRN_RETURN_IF_ERROR(memory.MapAll(static_cast<uint64_t>(info.st_size), false));
+  CAIRN_RETURN_IF_ERROR(memory.MapAll(static_cast<uint64_t>(info.st_size)));
   return memory;
 }
 

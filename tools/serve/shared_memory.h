@@ -13,8 +13,8 @@ namespace cairn {
 
 class SharedMemory {
  public:
-  // New memory of zeros, with all pages present: the trainer's first copy does not wait for them. Errors:
-  // NoSpace if there is not enough memory.
+  // New memory of zeros. It has no pages yet: the trainer makes them, with several threads and while it
+  // copies, and learns that memory is short. Errors: NoSpace.
   static Result<SharedMemory> Make(uint64_t bytes);
   // Maps memory that another process made, for writing. Errors: InvalidArgument if it is not such memory.
   static Result<SharedMemory> Map(UniqueFd descriptor);
@@ -24,7 +24,7 @@ class SharedMemory {
 
  private:
   SharedMemory() = default;
-  Status MapAll(uint64_t bytes, bool populate);
+  Status MapAll(uint64_t bytes);
 
   UniqueFd descriptor_;
   Mapping mapping_;

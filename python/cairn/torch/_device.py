@@ -1,12 +1,14 @@
-"""Copies of tensors into shared memory: by this thread, by one that runs in parallel with the training, or by a GPU."""
+"""Copies of tensors into shared memory: by two threads while this one waits, by one that runs in parallel with the training, or by a GPU."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -14,6 +16,9 @@ import torch
 from cairn.torch import _private
 
 _BATCH = 32 << 20  # bytes between two reports
+_THREADS = 2  # one alone does not use all of the memory's bandwidth
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
+_libc = ctypes.CDLL(None, use_errno=True)  # its calls release the GIL
 
 
 class Piece(NamedTuple):
@@ -26,13 +31,16 @@ class Piece(NamedTuple):
 
 
 class Copying:
-    """Pieces on their way, in their order. ``future``: done when all sources may change."""
+    """Pieces on their way, in their order. ``future``: done when all sources may change.
 
-    def __init__(self, pieces: Sequence[Piece], gpu: Optional["Gpu"] = None):
+    populated: set once every page of the targets' memory is there; None: they are all there."""
+
+    def __init__(self, pieces: Sequence[Piece], gpu: Optional["Gpu"] = None, populated: Optional[threading.Event] = None):
         self.future: Future = Future()
         self._process = os.getpid()
         self._pieces = pieces
         self._gpu = gpu
+        self._populated = populated
         self._event: Any = None
         self._lock = threading.Lock()  # of the two below
         self._copied = 0
@@ -47,15 +55,16 @@ class Copying:
 
     def start(self) -> None:
         """Returns when every piece is copied that is not for later; on a GPU, at once. Errors are the future's."""
+        fresh = self._populated is not None and not self._populated.is_set()
         try:
             if self._gpu is not None and self._pieces:
                 events = self._gpu.copy(self._pieces)
                 self._event = events[-1][1]
                 self._finish(self._gpu.reached(events))
             elif any(piece.later for piece in self._pieces):
-                self._finish(_copy_later(self._pieces))
+                self._finish(_copy_later(self._pieces, fresh))
             else:
-                self._go(_copy_now(self._pieces))
+                self._go(_copy_now(self._pieces, fresh))
         except BaseException as error:  # an interrupt, too: an optimizer's step and a save wait for the future
             if not self.future.done():
                 self.future.set_exception(error)
@@ -83,6 +92,8 @@ class Copying:
                 if heard is not None:
                     heard(count)
             self._pieces = ()
+            if self._populated is not None:
+                self._populated.set()
             self.future.set_result(None)
         except BaseException as error:
             if not self.future.done():
@@ -101,36 +112,64 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
             size = 0
 
 
-def _copy_now(pieces: Sequence[Piece]) -> Iterator[int]:
-    begin = 0
-    for end in _batches(pieces):
-        _copy(pieces[begin:end])
-        yield end
-        begin = end
+def _copy_now(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
+    ends = list(_batches(pieces))
+    pool = ThreadPoolExecutor(_THREADS, "cairn-copy")
+    try:
+        copies = [_submit(pool, pieces[begin:end], fresh) for begin, end in zip([0, *ends], ends)]
+        for end, copied in zip(ends, copies):
+            copied.result()
+            yield end
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _copy(pieces: Sequence[Piece]) -> None:
+def _submit(pool: ThreadPoolExecutor, pieces: Sequence[Piece], fresh: bool) -> Future:
+    try:
+        return pool.submit(_copy, pieces, fresh)
+    except RuntimeError:  # at the end of Python, when no thread begins any more
+        _copy(pieces, fresh)
+    done: Future = Future()
+    done.set_result(None)
+    return done
+
+
+def _copy(pieces: Sequence[Piece], fresh: bool) -> None:
     for piece in pieces:
+        if fresh:
+            populate(piece.target)
         copy_on_one_thread(piece.source, piece.target)
 
 
-def _copy_later(pieces: Sequence[Piece]) -> Iterator[int]:
+def _copy_later(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
     """Copies now the sources that are not for later. Torch's version counters show sources that change meanwhile all the same."""
-    _copy([piece for piece in pieces if not piece.later])
+    _copy([piece for piece in pieces if not piece.later], fresh)
     versions = [piece.source._version for piece in pieces]
-    return _copy_quietly(pieces, versions)
+    return _copy_quietly(pieces, versions, fresh)
 
 
-def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int]) -> Iterator[int]:
+def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int], fresh: bool) -> Iterator[int]:
     begin = 0
     for end in _batches(pieces):
         for piece, version in zip(pieces[begin:end], versions[begin:end]):
             if piece.later:
-                copy_on_one_thread(piece.source, piece.target)
+                _copy([piece], fresh)
                 if piece.source._version != version:
                     raise RuntimeError(f"{piece.name} was changed while it was copied: by something else than the optimizers that were given")
         yield end
         begin = end
+
+
+def populate(memory: torch.Tensor) -> bool:
+    """Gives shared memory its pages, and this process's mapping of them, at a fraction of the cost of a fault for each page. Returns
+    False if the kernel cannot. Raises OSError if there are not enough pages: to write there would be a SIGBUS."""
+    skipped = memory.data_ptr() % mmap.PAGESIZE
+    begin, size = ctypes.c_void_p(memory.data_ptr() - skipped), ctypes.c_size_t(memory.nbytes + skipped)
+    if not memory.nbytes or _libc.madvise(begin, size, _POPULATE_WRITE) == 0:
+        return True
+    if ctypes.get_errno() == errno.EINVAL:
+        return False
+    raise OSError(errno.ENOSPC, "no shared memory for a save")
 
 
 def with_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,13 @@ logger = logging.getLogger("cairn.torch")
 
 
 def map_bytes(fd: int, size: int) -> torch.Tensor:
-    """Shared memory as a tensor of bytes, which keeps the mapping alive."""
-    return torch.frombuffer(mmap.mmap(fd, size, mmap.MAP_SHARED), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    """New shared memory as a tensor of bytes, which keeps the mapping alive. Its pages come with the first copy, which populates them."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = torch.frombuffer(mmap.mmap(fd, size, mmap.MAP_SHARED), dtype=torch.uint8)
+    if not _device.populate(memory[: mmap.PAGESIZE]):
+        os.posix_fallocate(fd, 0, size)
+    return memory
 
 
 class Segment:
@@ -47,6 +52,7 @@ class Segment:
         self._order = sorted(range(len(begins)), key=begins.__getitem__)  # as they lie in the memory: pieces may come unsorted
         self._begins = sorted(begins)
         self._gpu: Optional[_device.Gpu] = None
+        self._populated = threading.Event()
 
     def _views(self, tensors: list, offsets: list):
         for tensor, places in zip(tensors, offsets):
@@ -64,7 +70,7 @@ class Segment:
         for number in self._order:
             name, source = sources[number]
             pieces.append(_device.Piece(name, source, self._targets[number], bool(later) and storage(source) in later))
-        return _device.Copying(pieces, self._gpu)
+        return _device.Copying(pieces, self._gpu, self._populated)
 
     def filled(self, pieces: int) -> int:
         """How many bytes of the memory, from its begin, are there when so many pieces are."""

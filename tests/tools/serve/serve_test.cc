@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -58,6 +59,11 @@ class Trainer {
   }
   // The helper ends by itself.
   bool Ended() { return Await(-1).packet.head.empty(); }
+  // The next reply or event.
+  json Next() {
+    auto message = socket_->Receive();
+    return message.ok() && *message ? (*message)->packet.head : json();
+  }
   // So are the replies to others.
   Message Await(int64_t id) {
     while (true) {
@@ -160,6 +166,36 @@ TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
   std::vector<float> values(6);
   std::memcpy(values.data(), window.bytes().data() + 64, 24);
   EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 2, 2, 2}));
+}
+
+TEST(ServeTest, ReadsIntoSeveralWindowsRunAtOnce) {
+  const TempDir dir;
+  ASSERT_TRUE(SaveOfTwo(dir / "run", 2, 2).first.contains("ok"));
+  Trainer reader;
+  const json ok = reader.Ask({{"do", "open"}, {"path", dir / "run"}}).packet.head["ok"];
+  std::vector<SharedMemory> windows;
+  std::vector<int64_t> reads;
+  for (int i = 0; i < 8; ++i) {
+    windows.push_back(SharedMemory::Make(kRows * kColumns * sizeof(float)).value());
+    reader.Send({{"do", "window"}, {"window", i}}, {}, windows.back().descriptor());
+    const json box = {{"tensor", 0}, {"offset", {0, 0}}, {"extent", {kRows, kColumns}}, {"at", 0}};
+    reads.push_back(reader.Send({{"do", "read"}, {"handle", ok["handle"]}, {"window", i}, {"boxes", {box}}}));
+  }
+  std::set<int64_t> answered;
+  while (answered.size() < reads.size()) {
+    const json reply = reader.Next();
+    if (std::ranges::find(reads, reply["id"].get<int64_t>()) == reads.end()) continue;
+    EXPECT_TRUE(reply.contains("ok")) << reply;
+    answered.insert(reply["id"].get<int64_t>());
+  }
+  for (const SharedMemory& window : windows) {
+    std::vector<float> values(kRows * kColumns);
+    std::memcpy(values.data(), window.bytes().data(), values.size() * sizeof(float));
+    EXPECT_EQ(std::ranges::count(values, 1), 2 * kColumns);
+    EXPECT_EQ(std::ranges::count(values, 2), (kRows - 2) * kColumns);
+  }
+  EXPECT_TRUE(reader.Ask({{"do", "close"}, {"handle", ok["handle"]}}).packet.head.contains("ok"));
+  EXPECT_EQ(reader.Ask({{"do", "check"}, {"handle", ok["handle"]}}).packet.head["kind"], "corrupt");
 }
 
 TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
