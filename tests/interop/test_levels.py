@@ -49,8 +49,12 @@ class Levels(Case):
         return losses(log)
 
     def newest_everywhere(self):
-        """The newest local step that was published on all ranks."""
-        return max(set.intersection(*(set(self.local_numbers(rank)) for rank in range(RANKS))))
+        """The newest local step that was published on all ranks. A newer one, which parity may rebuild, is removed."""
+        newest = max(set.intersection(*(set(self.local_numbers(rank)) for rank in range(RANKS))))
+        for directory in (step for rank in range(RANKS) for step in self.local(rank)):
+            if int(directory[-8:]) > newest:
+                shutil.rmtree(directory)
+        return newest
 
     def resume(self, first, *flags, more=4):
         """Goes on to `first` + more iterations; returns the losses."""
