@@ -65,7 +65,7 @@ struct FileInfo {
   uint64_t bytes = 0;
   int64_t modified_unix_seconds = 0;
   int64_t accessed_unix_seconds = 0;
-  // Of real files; zeros for others.
+  // Real files have these two; zeros for others.
   int64_t modified_unix_nanoseconds = 0;
   int64_t changed_unix_nanoseconds = 0;  // of the inode: moves with every write, rename and chmod
   uint64_t inode = 0;

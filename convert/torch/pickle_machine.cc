@@ -1,9 +1,9 @@
 // A stack machine: Step() carries out one opcode on a stack, its marks and a memo, until STOP. No opcode
 // takes values from below the innermost mark. Values live in the Pickle and texts are views of its bytes, so
 // that nothing is copied that the memo could ask for again. Two things could still multiply and are
-// bounded by the pickle's length: the memo's slots, and the items that calls may copy. A read beyond the end sets
-// `ran_out_` and gives nothing, so that opcodes need no check of their own and a caller can tell a pickle
-// that continues from a damaged one.
+// bounded by the pickle's length: the memo's slots, and the items that calls may copy. A read beyond the end
+// sets `ran_out_` and gives nothing, so that opcodes need no check of their own and a caller can tell a
+// pickle that continues from a damaged one.
 
 #include "convert/torch/pickle_machine.h"
 

@@ -39,7 +39,7 @@ struct TrainingStart {
   double longest_checkpoint_seconds = 0;
 
   std::optional<Failure> failure;
-  std::string why_empty;    // without an iteration: "no iteration", or why this is no log
+  std::string why_empty;    // without an iteration: "no iteration", or why this is not a log
   bool done = false;        // the program reported its own end
   int64_t began_unix = -1;  // by the first and last date on the lines; seconds
   int64_t ended_unix = -1;

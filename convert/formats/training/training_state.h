@@ -1,5 +1,5 @@
-// How far a training was, in the words that other systems ask for, and its optimizer's groups of parameters as
-// a target is to write them.
+// How far a training was, in the words that other systems ask for, and its optimizer's groups of parameters
+// as a target is to write them.
 //
 // A source says its groups in its manifest's state (FORMAT.md, `param_groups`). A target either writes them
 // as they are, or parts the parameters by a rule of its own; then the hyper-parameters go with the

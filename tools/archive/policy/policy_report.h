@@ -12,7 +12,7 @@ namespace cairn {
 // What all processes of the run did, and what it found then.
 struct RunReport : ShareResult {
   int64_t last_success_unix_seconds = 0;  // of this run, or of one before it
-  // Of this run, proof included; of the last one that stored, if this one did not.
+  // This run's, proof included; the last one's that stored, if this one did not.
   double bytes_per_second = 0;
   double nearest_purge_days = 0;  // of what waits; infinite if nothing does
   uint64_t waiting = 0;           // steps that are asked for and not stored yet

@@ -111,8 +111,7 @@ TEST(OptimizerGroupsTest, DeepSpeedsOrderIsTheSourcesOrThatOfRoundRobin) {
   TrainingState state = TrainingStateOf(source);
   state.groups = GroupsOfSource(state.param_groups, tensors).value();
   std::vector<LocalTensor> held;
-  for (size_t i = 0; i < 4; ++i)
-    held.push_back({{.module = {}, .shape = {}, .parts = {{{}, i}}}});
+  for (size_t i = 0; i < 4; ++i) held.push_back({{.module = {}, .shape = {}, .parts = {{{}, i}}}});
   ZeroJob job{.tensors = tensors, .state = state, .topology = {}, .directory = "", .source_order = true};
   EXPECT_THAT(GroupsOf(job, held), ElementsAre(ElementsAre(3, 1), ElementsAre(0, 2)));
   EXPECT_THAT(RoundRobin({0, 1, 2, 3, 4}, 2), ElementsAre(0, 2, 4, 1, 3));
