@@ -83,11 +83,7 @@ int ReportParse(const CLI::App& app, const CLI::ParseError& error, bool json) {
     return kExitDone;
   }
   std::string message = UnknownWord(app);
-  if (message.empty()) {
-    const auto chosen = app.get_subcommands();
-    message = fmt::format("{}; see cairn {}--help", error.what(),
-                          chosen.empty() ? "" : chosen.front()->get_name() + " ");
-  }
+  if (message.empty()) message = fmt::format("{}; {}", error.what(), SeeHelp(app));
   PrintFailure(message, json);
   return kExitTrouble;
 }

@@ -28,6 +28,7 @@ class ProgramTest(CliTest):
                            (["ls", "--purge-day=3", "x"], "did you mean --purge-days?"),
                            (["verify", "x", "--frobnicate"], "unknown flag '--frobnicate'; see cairn verify --help"),
                            (["archive", "rnu", "x"], "unknown verb 'archive rnu'; did you mean archive run?"),
+                           (["archive", "restore"], "STORE is required; see cairn archive restore --help"),
                            (["archive", "frobnicate"], "see cairn archive --help"), (["manual", "verfiy"], "did you mean verify?"),
                            (["frob", "--help"], "unknown verb 'frob'"), (["ls", "a", "b", "--store", "c", "d", "-Q"], "unknown flag '-Q'"),
                            (["convert", "x", "y", "--to", "huggingface"], "did you mean hf?"),

@@ -30,12 +30,14 @@ std::vector<std::string> FlagsOf(const CLI::App& verb) {
 
 }  // namespace
 
+std::string SeeHelp(const CLI::App& app) { return fmt::format("see cairn {}--help", GivenVerb(app).words); }
+
 std::string UnknownWord(const CLI::App& app) {
   const auto [verb, words] = GivenVerb(app);
   std::vector<std::string> left = app.remaining();
   if (verb != &app) std::ranges::copy(verb->remaining(), std::back_inserter(left));
   if (left.empty()) return "";
-  const std::string help = fmt::format("see cairn {}--help", words);
+  const std::string help = SeeHelp(app);
   std::vector<std::string> below;
   for (const CLI::App* each : verb->get_subcommands({})) below.push_back(each->get_name());
   if (!below.empty() && !left.front().starts_with('-'))

@@ -20,6 +20,8 @@ inline std::string Hint(const std::vector<std::string>& words, std::string_view 
   return otherwise.empty() ? "" : fmt::format("; {}", otherwise);
 }
 
+// "see cairn VERB --help", for the verb that was given.
+std::string SeeHelp(const CLI::App& app);
 // The error for words that the parser did not take; empty if it took all.
 std::string UnknownWord(const CLI::App& app);
 
