@@ -1,7 +1,7 @@
 // Bytes from a page boundary on gather in the cursor's buffer and go out as whole pages. A part of a page is
-// put into that page in memory. When too many pages wait, the full ones go out, neighbours in one write; if
-// most of them are not full, all go out as they are. One of those that gets more bytes is read again, and
-// then waits for Finish(), because how much of it was filled is no longer known. The file has whole pages
+// put into that page in memory. Once enough pages have gathered, the full ones go out, neighbours in one
+// write. If too many are left, all go out as they are. One of those that gets more bytes is read again and
+// then waits for Finish(), because nobody knows any more how much of it was filled. The file has whole pages
 // until Finish() cuts it to its length.
 
 #include "ckpt/io/paged_file.h"
@@ -11,6 +11,21 @@
 #include <utility>
 
 namespace cairn {
+namespace {
+
+// New ones after which the full pages are written: 16 MiB, in which the columns of most fused matrices meet.
+constexpr size_t kGatheredPages = 4 << 10;
+
+}  // namespace
+
+PagedFile::PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes,
+                     size_t max_waiting)
+    : fs_(fs),
+      ring_(ring),
+      file_(std::move(file)),
+      bytes_(bytes),
+      max_waiting_(max_waiting),
+      make_room_at_(std::min(max_waiting, kGatheredPages)) {}
 
 Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, const std::string& path,
                                                      uint64_t bytes, Direct direct, size_t max_waiting) {
@@ -70,7 +85,7 @@ Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (fresh && evicted_.erase(number) > 0) CAIRN_RETURN_IF_ERROR(ReadAgain(number, page));
   std::memcpy(page.bytes.data() + offset % kPageBytes, bytes.data(), bytes.size());
   page.filled += bytes.size();
-  return pages_.size() > max_waiting_ ? MakeRoom() : OkStatus();
+  return pages_.size() > make_room_at_ ? MakeRoom() : OkStatus();
 }
 
 Status PagedFile::MakeRoom() {
@@ -83,7 +98,9 @@ Status PagedFile::MakeRoom() {
     pages_.erase(first, last);
     first = std::find_if(last, pages_.end(), is_full);
   }
-  return pages_.size() > max_waiting_ / 2 ? Evict() : ring_.error();
+  if (pages_.size() > max_waiting_ / 4 * 3) CAIRN_RETURN_IF_ERROR(Evict());
+  make_room_at_ = std::min(max_waiting_, pages_.size() + kGatheredPages);
+  return ring_.error();
 }
 
 // How much of it was filled is not known any more: it waits for Finish().

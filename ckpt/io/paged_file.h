@@ -49,8 +49,7 @@ class PagedFile {
     uint64_t filled = 0;
   };
 
-  PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes, size_t max_waiting)
-      : fs_(fs), ring_(ring), file_(std::move(file)), bytes_(bytes), max_waiting_(max_waiting) {}
+  PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes, size_t max_waiting);
   Status Patch(uint64_t offset, std::span<const std::byte> bytes);
   Status ReadAgain(uint64_t page, Page& into);
   void WritePages(std::map<uint64_t, Page>::iterator first, std::map<uint64_t, Page>::iterator last);
@@ -63,6 +62,7 @@ class PagedFile {
   std::unique_ptr<File> reader_;  // opened when first needed
   const uint64_t bytes_;
   const size_t max_waiting_;
+  size_t make_room_at_;             // pages
   std::map<uint64_t, Page> pages_;  // that wait, by their number
   std::set<uint64_t> evicted_;      // incomplete ones that lie in the file
 };
