@@ -42,7 +42,7 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer if
-  // there are no more. Ends the life of the last window.
+  // there are no more. Invalidates the previous window.
   virtual std::string_view More(std::string_view rest, uint64_t need) = 0;
 };
 

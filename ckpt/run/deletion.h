@@ -12,7 +12,7 @@
 //   newest    it is the newest healthy step of its run
 //   held      a virtual step elsewhere uses its shards
 //   alive     a training writes into it or below it
-//   proof     the copy or step that the proof names is no longer there
+//   proof     the copy or step that the proof names has gone
 //
 // The directory is renamed aside first, durably, so that a half-removed step is never taken for a whole one.
 // Then exactly the files that were checked are unlinked, never other files that have appeared since.

@@ -23,7 +23,7 @@ class StateLoader {
   // has them and --skip-train does not ask for the weights as they are stored. Errors: InvalidArgument naming
   // a tensor that is missing or does not fit; those of the reader.
   Status LoadParts(bool weights_alone);
-  // The random state that this rank saved; empty if there is none.
+  // Reads the random state that this rank saved; leaves it empty if the step has none.
   void LoadRng(int rank);
 
  private:

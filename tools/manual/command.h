@@ -64,7 +64,7 @@ std::string PageName(const Command& command);
 // "run" of "cairn archive run".
 std::string LastWord(const Command& command);
 
-// The command below this one whose last word it is; null if there is none.
+// The subcommand with this last word; null if the command has no such one.
 const Command* FindSubcommand(const Command& command, std::string_view word);
 
 // The words after the command's name: "[OPTIONS] --store DIR SRC...".

@@ -1,5 +1,5 @@
 // In Megatron's pipelines the keys of a layer file show which layer it is. In other pipelines the optimizer's
-// names tell it: "3.weight", or "tied_modules.embed.weight" for a layer that stands in several places.
+// names do: "3.weight", or "tied_modules.embed.weight" for a layer that is used in several places.
 
 #include "convert/formats/deepspeed/pipeline_layers.h"
 

@@ -34,8 +34,8 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
                                       ReaderOptions& options,
                                       const std::map<std::string, uint64_t>& shown = {});
 
-// The model, state, step and topology of the training that a checkpoint's top level describes, without ZeRO,
-// go to `manifest`. Errors: those of ReadMegatronArgs; NotSupported if there are no args, or experts.
+// Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without
+// ZeRO. Errors: those of ReadMegatronArgs; NotSupported for a checkpoint without args, or with experts.
 Result<MegatronArgs> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
                                           ReaderOptions& options, Manifest& manifest);
 

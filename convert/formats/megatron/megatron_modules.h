@@ -45,7 +45,7 @@ struct MegatronParameter {
 };
 
 // The module of a stored weight or bias, whichever program and version it is of:
-// "self_attention.linear_qkv.weight". Its module is null if there is none.
+// "self_attention.linear_qkv.weight". Its module is null if the name has none.
 MegatronParameter FindMegatronParameter(std::string_view stored);
 
 // How a rank's slices are made.
