@@ -49,6 +49,9 @@ class StepReader final : public CheckpointSource {
 
   // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
+  // True if a tensor is stored as a part that must be joined with another tensor. Then one thread at a time
+  // may call Load().
+  bool JoinsTensors() const;
 
   // The memory for chunks that one ReadBox() used in part and the next one may need; kChunkBytes at least.
   // A block of rows meets as many pieces side by side as TP has ranks: with memory for fewer chunks than TP +
@@ -76,7 +79,6 @@ class StepReader final : public CheckpointSource {
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
   Status ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out);
   bool IsJoinedTensor(uint32_t tensor) const;
-  bool JoinsTensors() const;
   ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Reads chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);

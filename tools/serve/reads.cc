@@ -30,18 +30,10 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
   return paths;
 }
 
-// Only a step is read by several threads at once, and only if no tensor of it is joined with another one.
-bool IsParallel(const OpenedSource& source) {
-  if (!source.step.reader) return false;
-  const StepCatalog& catalog = source.step.reader->catalog();
-  for (size_t i = 0; i < catalog.pieces.size(); ++i)
-    if (IsJoined(catalog.pieces[i].codec)) return false;
-  return true;
-}
-
 }  // namespace
 
-Reads::Opened::Opened(OpenedSource from) : source(std::move(from)), parallel(IsParallel(source)) {}
+Reads::Opened::Opened(OpenedSource from)
+    : source(std::move(from)), parallel(source.step.reader && !source.step.reader->JoinsTensors()) {}
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenOptions options,
