@@ -135,11 +135,12 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   uint64_t found = 0;
   for (size_t i = first; i < last; ++i) {
-    const Piece piece = catalog_.pieces[i];
+    if (!Intersect(catalog_.pieces.RegionOf(i).box, box)) continue;
+    const NumberedPiece piece{catalog_.pieces[i], i};
     Status status;
     ForEachMeeting(piece.box, piece.range, box, [&](const Segment& segment, const Box& common) {
       found += common.Volume();
-      if (status.ok()) status = ReadPiecePart(i, segment, common, box, out);
+      if (status.ok()) status = ReadPiecePart(piece, segment, common, box, out);
     });
     CAIRN_RETURN_IF_ERROR(status);
   }
@@ -149,9 +150,9 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
   return OkStatus();
 }
 
-Status StepReader::ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
-                                 std::span<std::byte> out) {
-  const uint64_t size = SizeOf(catalog_.tensors[catalog_.pieces[piece].tensor].dtype);
+Status StepReader::ReadPiecePart(const NumberedPiece& piece, const Segment& segment, const Box& common,
+                                 const Box& box, std::span<std::byte> out) {
+  const uint64_t size = ElementBytes(piece);
   Status status;
   ForEachRun(common, segment.box, box, [&](uint64_t source, uint64_t target, uint64_t count) {
     if (!status.ok()) return;
@@ -160,7 +161,7 @@ Status StepReader::ReadPiecePart(size_t piece, const Segment& segment, const Box
   return status;
 }
 
-Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out) {
+Status StepReader::CopyRun(const NumberedPiece& piece, uint64_t piece_offset, std::span<std::byte> out) {
   while (!out.empty()) {
     const uint64_t index = piece_offset / kChunkBytes;
     const uint64_t in_chunk = piece_offset % kChunkBytes;
@@ -180,18 +181,20 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   return OkStatus();
 }
 
-ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
-  const Piece& p = catalog_.pieces[piece];
-  return PlaceOfChunk(p, chunk, SizeOf(catalog_.tensors[p.tensor].dtype));
+uint64_t StepReader::ElementBytes(const Piece& piece) const {
+  return SizeOf(catalog_.tensors[piece.tensor].dtype);
 }
 
-Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
-  const Piece piece = catalog_.pieces[index_of_piece];
-  const ChunkPlace place = PlaceOf(index_of_piece, index);
+ChunkPlace StepReader::PlaceOf(const Piece& piece, uint64_t chunk) const {
+  return PlaceOfChunk(piece, chunk, ElementBytes(piece));
+}
+
+Status StepReader::ReadChunk(const NumberedPiece& piece, uint64_t index, std::span<std::byte> out) {
+  const ChunkPlace place = PlaceOf(piece, index);
   if (piece.codec == Codec::kDerived) return DecodeStored(piece, index, {}, out);
   bytes_read_ += place.stored_bytes;
   if (ahead_) {
-    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(index_of_piece, index));
+    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(piece.number, index));
     if (stored) {
       const Status status = DecodeStored(piece, index, stored->bytes, out);
       if (ahead_) ahead_->Recycle(std::move(stored->memory));
@@ -214,8 +217,7 @@ Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<co
   const ChunkDecoder decoder(files_->directory(), manifest_.run, manifest_.step, catalog_);
   if (stored.data() == out.data()) return decoder.Decode(piece, index, stored, {});
   if (IsJoined(piece.codec)) {
-    const FlatRange elements =
-        PlaceOfChunk(piece, index, SizeOf(catalog_.tensors[piece.tensor].dtype)).elements;
+    const FlatRange elements = PlaceOf(piece, index).elements;
     std::vector<std::byte> other(elements.size() * SizeOf(OtherDtype(piece.codec)));
     CAIRN_RETURN_IF_ERROR(ReadOther(piece, elements, other));
     return decoder.Join(piece, index, stored, other, out);
@@ -226,21 +228,21 @@ Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<co
 }
 
 // A chunk that is not encoded stays where it was read to.
-Status StepReader::FillChunk(Chunk& chunk) {
-  const ChunkPlace place = PlaceOf(chunk.piece, chunk.index);
+Status StepReader::FillChunk(const NumberedPiece& piece, Chunk& chunk) {
+  const ChunkPlace place = PlaceOf(piece, chunk.index);
   if (ahead_ && !place.encoded) {
-    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(chunk.piece, chunk.index));
+    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(piece.number, chunk.index));
     if (stored) {
       bytes_read_ += place.stored_bytes;
       chunk.memory = std::move(stored->memory);
       chunk.read_ahead = true;
       chunk.bytes = stored->bytes;
-      return DecodeStored(catalog_.pieces[chunk.piece], chunk.index, chunk.bytes, chunk.bytes);
+      return DecodeStored(piece, chunk.index, chunk.bytes, chunk.bytes);
     }
   }
   chunk.memory = std::make_unique<PageBuffer>(place.bytes);
   chunk.bytes = {chunk.memory->data(), place.bytes};
-  return ReadChunk(chunk.piece, chunk.index, chunk.bytes);
+  return ReadChunk(piece, chunk.index, chunk.bytes);
 }
 
 // Reads the bf16 weights of some elements of a split master, or the fp32 masters of a derived weight. Those
@@ -313,14 +315,14 @@ void StepReader::DropChunk(std::list<Chunk>::iterator chunk) {
   cache_.erase(chunk);
 }
 
-Result<StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index) {
-  auto found =
-      std::ranges::find_if(cache_, [&](const Chunk& c) { return c.piece == piece && c.index == index; });
+Result<StepReader::Chunk*> StepReader::CachedChunk(const NumberedPiece& piece, uint64_t index) {
+  auto found = std::ranges::find_if(
+      cache_, [&](const Chunk& c) { return c.piece == piece.number && c.index == index; });
   if (found == cache_.end()) {
     const uint64_t bytes = PageUp(PlaceOf(piece, index).bytes);
     while (!cache_.empty() && kept_bytes_ + bytes > kept_limit_) DropChunk(std::prev(cache_.end()));
-    Chunk chunk{.piece = piece, .index = index};
-    CAIRN_RETURN_IF_ERROR(FillChunk(chunk));  // a join reads through the same cache
+    Chunk chunk{.piece = piece.number, .index = index};
+    CAIRN_RETURN_IF_ERROR(FillChunk(piece, chunk));  // a join reads through the same cache
     kept_bytes_ += chunk.memory->capacity;
     cache_.push_front(std::move(chunk));
     while (cache_.size() > 1 && kept_bytes_ > kept_limit_) DropChunk(std::prev(cache_.end()));

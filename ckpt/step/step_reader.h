@@ -61,8 +61,11 @@ class StepReader final : public CheckpointSource {
   uint64_t bytes_read() const override { return bytes_read_; }
 
  private:
+  struct NumberedPiece : Piece {
+    size_t number = 0;  // in the catalog
+  };
   struct Chunk {
-    size_t piece = 0;
+    size_t piece = 0;  // its number
     uint64_t index = 0;
     ChunkAhead::Buffer memory;
     bool read_ahead = false;     // its memory is recycled
@@ -74,20 +77,21 @@ class StepReader final : public CheckpointSource {
   Status CheckFileSizes() const;
   Status ReadCatalog();
   Status CheckPlaces();
-  Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
+  Status ReadPiecePart(const NumberedPiece& piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
-  Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  Status CopyRun(const NumberedPiece& piece, uint64_t piece_offset, std::span<std::byte> out);
   Status ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out);
   bool IsJoinedTensor(uint32_t tensor) const;
-  ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
+  uint64_t ElementBytes(const Piece& piece) const;
+  ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
   // Reads chunk `index` of a piece into `out`, verified.
-  Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
+  Status ReadChunk(const NumberedPiece& piece, uint64_t index, std::span<std::byte> out);
   // The same, into memory of the chunk.
-  Status FillChunk(Chunk& chunk);
+  Status FillChunk(const NumberedPiece& piece, Chunk& chunk);
   // Decodes the stored bytes of a chunk.
   Status DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
                       std::span<std::byte> out);
-  Result<Chunk*> CachedChunk(size_t piece, uint64_t index);
+  Result<Chunk*> CachedChunk(const NumberedPiece& piece, uint64_t index);
   void DropChunk(std::list<Chunk>::iterator chunk);
 
   FileSystem& fs_;
