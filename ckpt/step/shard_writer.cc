@@ -6,6 +6,11 @@
 #include <cstring>
 
 namespace cairn {
+namespace {
+
+constexpr uint64_t kDigestBytes = 256 << 10;  // copied, then digested out of the second-level cache
+
+}  // namespace
 
 Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(FileSystem& fs, WriteRing& ring,
                                                          const std::string& directory, ShardContents contents,
@@ -24,35 +29,42 @@ Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(FileSystem& fs, WriteRi
 }
 
 Status ShardWriter::Append(size_t piece, std::span<const std::byte> bytes) {
-  CAIRN_RETURN_IF_ERROR(ring_.error());
   Cursor& cursor = cursors_[piece];
   const uint64_t end = plan_.piece(piece).stored_bytes;
   if (bytes.size() > end - cursor.appended)
     return InvalidArgument("{}: more bytes than tensor {} has here", file_->path(),
                            DisplayName(plan_.tensor(piece)));
   while (!bytes.empty()) {
-    if (!cursor.buffer) cursor.buffer = ring_.Acquire();
-    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - cursor.buffer->size);
+    if (!cursor.buffer) {
+      CAIRN_RETURN_IF_ERROR(ring_.error());
+      cursor.buffer = ring_.Acquire();
+    }
+    const size_t count = std::min({bytes.size(), ring_.buffer_bytes() - cursor.buffer->size,
+                                   kDigestBytes - (cursor.appended - cursor.digested)});
     std::memcpy(cursor.buffer->data() + cursor.buffer->size, bytes.data(), count);
-    Digest(piece, {cursor.buffer->data() + cursor.buffer->size, count});  // while the line is in cache
     cursor.buffer->size += count;
+    cursor.appended += count;
     bytes = bytes.subspan(count);
-    if (cursor.buffer->size == ring_.buffer_bytes() || cursor.appended == end) Flush(piece, cursor);
+    const bool full = cursor.buffer->size == ring_.buffer_bytes() || cursor.appended == end;
+    if (full || cursor.appended - cursor.digested == kDigestBytes) Digest(piece);
+    if (full) Flush(piece, cursor);
   }
   return OkStatus();
 }
 
-void ShardWriter::Digest(size_t piece, std::span<const std::byte> bytes) {
+// What was appended since the last time.
+void ShardWriter::Digest(size_t piece) {
   Cursor& cursor = cursors_[piece];
-  while (!bytes.empty()) {
-    const uint64_t chunk = cursor.appended / kChunkBytes;
-    const uint64_t in_chunk = cursor.appended % kChunkBytes;
+  const std::byte* next = cursor.buffer->data() + cursor.buffer->size - (cursor.appended - cursor.digested);
+  while (cursor.digested < cursor.appended) {
+    const uint64_t chunk = cursor.digested / kChunkBytes;
+    const uint64_t in_chunk = cursor.digested % kChunkBytes;
     if (in_chunk == 0) cursor.hasher = std::make_unique<Hasher>(plan_.ChunkSeed(piece, chunk));
-    const size_t count = std::min<uint64_t>(bytes.size(), kChunkBytes - in_chunk);
-    cursor.hasher->Update(bytes.first(count));
-    cursor.appended += count;
-    bytes = bytes.subspan(count);
-    if (cursor.appended % kChunkBytes == 0 || cursor.appended == plan_.piece(piece).stored_bytes) {
+    const size_t count = std::min(cursor.appended - cursor.digested, kChunkBytes - in_chunk);
+    cursor.hasher->Update({next, count});
+    cursor.digested += count;
+    next += count;
+    if (cursor.digested % kChunkBytes == 0 || cursor.digested == plan_.piece(piece).stored_bytes) {
       plan_.SetDigest(piece, chunk, cursor.hasher->Finish());
       cursor.hasher.reset();
     }
@@ -69,7 +81,7 @@ void ShardWriter::Flush(size_t piece, Cursor& cursor) {
 }
 
 void ShardWriter::Restore(size_t piece, std::span<const cairn::Digest> chunks) {
-  cursors_[piece].appended = plan_.piece(piece).stored_bytes;
+  cursors_[piece].appended = cursors_[piece].digested = plan_.piece(piece).stored_bytes;
   for (size_t i = 0; i < chunks.size(); ++i) plan_.SetDigest(piece, i, chunks[i]);
 }
 

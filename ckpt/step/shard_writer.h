@@ -52,13 +52,14 @@ class ShardWriter {
  private:
   struct Cursor {  // how far a piece is written
     uint64_t appended = 0;
+    uint64_t digested = 0;  // the rest lies at the end of the buffer
     std::unique_ptr<Hasher> hasher;
     std::unique_ptr<WriteRing::Buffer> buffer;
   };
 
   ShardWriter(WriteRing& ring, ShardPlan plan)
       : ring_(ring), plan_(std::move(plan)), cursors_(plan_.piece_count()) {}
-  void Digest(size_t piece, std::span<const std::byte> bytes);
+  void Digest(size_t piece);
   void Flush(size_t piece, Cursor& cursor);
 
   WriteRing& ring_;

@@ -12,7 +12,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kGatherBytes = 256 << 10;   // stays in the second-level cache
 constexpr uint64_t kMinWriteBytes = 64 << 10;  // one write
 constexpr uint64_t kMaxWriteBytes = 4 << 20;
 constexpr int kWritesInFlight = 4;
@@ -27,8 +26,7 @@ WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp) {
           .in_flight = in_flight};
 }
 
-StageWriter::StageWriter(const StepPlan& plan)
-    : plan_(plan), targets_(plan.tensors().size()), gather_(kGatherBytes) {}
+StageWriter::StageWriter(const StepPlan& plan) : plan_(plan), targets_(plan.tensors().size()) {}
 
 Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRing& ring,
                                                          const std::string& directory,
@@ -56,31 +54,18 @@ Status StageWriter::Append(const Block& block) {
   return OkStatus();
 }
 
-// Short runs of the block are gathered first: each append takes a lock and starts a digest.
 Status StageWriter::Scatter(const Target& target, const Block& block) {
   const uint64_t element_bytes = SizeOf(plan_.tensors()[block.tensor].dtype);
   const FlatRange elements = CommonRun(target.box, target.range, block.box);
   if (elements.size() == 0) return OkStatus();
   ShardWriter& shard = *shards_[target.shard];
-  size_t gathered = 0;
   Status status;
-  const auto flush = [&] {
-    if (status.ok() && gathered > 0) status = shard.Append(target.piece, std::span(gather_).first(gathered));
-    gathered = 0;
-  };
-  for (const Segment& segment : Decompose(target.box, elements)) {
+  for (const Segment& segment : Decompose(target.box, elements))
     ForEachRun(segment.box, block.box, segment.box, [&](uint64_t source, uint64_t, uint64_t count) {
-      const auto run = block.bytes.subspan(source * element_bytes, count * element_bytes);
-      if (gathered + run.size() > gather_.size()) flush();
-      if (run.size() > gather_.size()) {
-        if (status.ok()) status = shard.Append(target.piece, run);
-        return;
-      }
-      std::memcpy(gather_.data() + gathered, run.data(), run.size());
-      gathered += run.size();
+      if (status.ok())
+        status =
+            shard.Append(target.piece, block.bytes.subspan(source * element_bytes, count * element_bytes));
     });
-  }
-  flush();
   return status;
 }
 

@@ -53,7 +53,6 @@ class StageWriter {
   std::vector<std::unique_ptr<ShardWriter>> shards_;
   std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
   std::vector<uint32_t> tensors_;
-  std::vector<std::byte> gather_;
 };
 
 }  // namespace cairn
