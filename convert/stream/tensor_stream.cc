@@ -25,14 +25,17 @@ std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress
   };
 }
 
-std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors) {
+std::set<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors, const MasterSums* masters) {
   std::set<uint32_t> sources;
-  for (const WrittenTensor& tensor : tensors) sources.insert(tensor.source);
-  return {sources.begin(), sources.end()};
+  for (const WrittenTensor& tensor : tensors) {
+    sources.insert(tensor.source);
+    if (const auto other = masters ? masters->OtherOf(tensor.source) : std::nullopt) sources.insert(*other);
+  }
+  return sources;
 }
 
 TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors,
-                           uint64_t block_bytes, const CastOptions& options,
+                           uint64_t block_bytes, const CastOptions& options, bool compare_masters,
                            std::function<void(uint64_t)> advance)
     : source_(source),
       tensors_(tensors),
@@ -40,6 +43,7 @@ TensorStream::TensorStream(CheckpointSource& source, const std::vector<WrittenTe
       options_(options),
       advance_(std::move(advance)),
       counts_(tensors_.size()) {
+  if (compare_masters) masters_.emplace(source_.catalog());
   for (const WrittenTensor& tensor : tensors_) {
     sums_.emplace_back(tensor.entry);
     source_sums_.try_emplace(tensor.source, TensorFingerprint(source_.catalog().tensors[tensor.source]));
@@ -54,7 +58,12 @@ Status TensorStream::RunAll(BlockTarget& target) {
 
 Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target) {
   std::map<uint32_t, std::vector<uint32_t>> written;  // from each tensor of the source
-  for (const uint32_t tensor : tensors) written[tensors_[tensor].source].push_back(tensor);
+  for (const uint32_t tensor : tensors) {
+    const uint32_t from = tensors_[tensor].source;
+    written[from].push_back(tensor);
+    const auto other = masters_ ? masters_->OtherOf(from) : std::nullopt;
+    if (other && !compared_.contains(*other)) written[*other];
+  }
   std::vector<uint32_t> order;
   for (const auto& [tensor, from_it] : written) order.push_back(tensor);
   std::optional<uint32_t> current;
@@ -63,13 +72,16 @@ Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target)
       [&](const Block& block) -> Status {
         if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
         current = block.tensor;
+        if (masters_ && !compared_.contains(block.tensor)) masters_->Add(block);
         return WriteBlock(block, written.at(block.tensor), target);
       },
       [this](const Block& block) {
-        Sum& sum = source_sums_.at(block.tensor);
-        if (!sum.complete) sum.sum.Add(block.begin, block.bytes);
+        const auto sum = source_sums_.find(block.tensor);
+        if (sum != source_sums_.end() && !sum->second.complete) sum->second.sum.Add(block.begin, block.bytes);
       }));
-  for (const uint32_t tensor : order) source_sums_.at(tensor).complete = true;
+  for (const uint32_t tensor : order)
+    if (const auto sum = source_sums_.find(tensor); sum != source_sums_.end()) sum->second.complete = true;
+  compared_.insert(order.begin(), order.end());
   return target.EndTensors();
 }
 
@@ -114,6 +126,10 @@ std::vector<TransferredTensor> TensorStream::Counts(size_t tensors) const {
     counts.push_back({from.spec.name, from.role, from.dtype, tensors_[i].entry.dtype, counts_[i]});
   }
   return counts;
+}
+
+std::vector<std::string> TensorStream::UnlikeMasters() const {
+  return masters_ ? masters_->Differing() : std::vector<std::string>();
 }
 
 // Sums depend on names and roles.

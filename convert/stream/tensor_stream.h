@@ -7,12 +7,14 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ckpt/codec/cast.h"
 #include "convert/stream/fingerprint.h"
+#include "convert/stream/master_proof.h"
 
 namespace cairn {
 
@@ -23,8 +25,9 @@ struct WrittenTensor {
   bool read_back = true;  // false: the reader finds it through another tensor
 };
 
-// The source's tensors that they are written from, each once, in catalog order.
-std::vector<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors);
+// The source's tensors that they are written from, each once, in catalog order; with `masters` the other one
+// of each pair too.
+std::set<uint32_t> SourcesOf(std::span<const WrittenTensor> tensors, const MasterSums* masters);
 
 // Where blocks go: the shards of a native step, or another system's files.
 class BlockTarget {
@@ -59,9 +62,10 @@ std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress
 class TensorStream {
  public:
   // `source` and `tensors` must outlive the stream. `block_bytes`: of the source at a time. `advance` gets
-  // the bytes of each block as they are read; may be empty.
+  // the bytes of each block as they are read; may be empty. `compare_masters`: reads the weight with each
+  // master, and the master with each weight, and compares them.
   TensorStream(CheckpointSource& source, const std::vector<WrittenTensor>& tensors, uint64_t block_bytes,
-               const CastOptions& options, std::function<void(uint64_t)> advance);
+               const CastOptions& options, bool compare_masters, std::function<void(uint64_t)> advance);
 
   // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
   // and of `target`; InvalidArgument naming a tensor that overflows, if that is refused.
@@ -72,7 +76,9 @@ class TensorStream {
   bool overflowed() const;
   // The counts of the first tensors so far. Values that keep their type are counted as elements alone.
   std::vector<TransferredTensor> Counts(size_t tensors) const;
-  // Over the source's tensors that were read, without random states.
+  // The weights read so far that are not their rounded masters, if these are compared.
+  std::vector<std::string> UnlikeMasters() const;
+  // Over the source's tensors that were written, without random states.
   Fingerprints SourceFingerprints() const;
 
   // The sum of the values written to a tensor so far. Another thread may ask for a tensor that is whole.
@@ -98,6 +104,8 @@ class TensorStream {
   const uint64_t block_bytes_;
   const CastOptions options_;
   const std::function<void(uint64_t)> advance_;
+  std::optional<MasterSums> masters_;
+  std::set<uint32_t> compared_;          // tensors of the source that masters_ has seen
   std::map<uint32_t, Sum> source_sums_;  // by the source's tensor
   std::vector<TensorFingerprint> sums_;  // of each written tensor that is not its source itself
   std::vector<CastCounts> counts_;

@@ -58,11 +58,11 @@ uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_
   return slots + ahead + std::min({side_by_side, cache - std::min(cache, ahead), bytes / 8});
 }
 
-uint64_t MemoryOfWriting(const CheckpointSource& source, std::span<const uint32_t> tensors,
-                         uint64_t buffer_bytes, uint64_t buffers, uint64_t cuts) {
+uint64_t MemoryOfWriting(std::span<const WrittenTensor> tensors, uint64_t buffer_bytes, uint64_t buffers,
+                         uint64_t cuts) {
   double squares = 0, sum = 1;  // the mean size of the tensor that a byte belongs to
-  for (const uint32_t tensor : tensors) {
-    const auto bytes = static_cast<double>(source.catalog().tensors[tensor].bytes());
+  for (const WrittenTensor& tensor : tensors) {
+    const auto bytes = static_cast<double>(tensor.entry.bytes());
     squares += bytes * bytes;
     sum += bytes;
   }

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "convert/transfer/stage_writer.h"
+#include "convert/stream/tensor_stream.h"
 
 namespace cairn {
 
@@ -18,7 +18,7 @@ uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_
                          uint64_t block_bytes, uint64_t max_memory);
 
 // A ring of `buffers` to write pieces of these tensors, each cut into `cuts` pieces.
-uint64_t MemoryOfWriting(const CheckpointSource& source, std::span<const uint32_t> tensors,
-                         uint64_t buffer_bytes, uint64_t buffers, uint64_t cuts);
+uint64_t MemoryOfWriting(std::span<const WrittenTensor> tensors, uint64_t buffer_bytes, uint64_t buffers,
+                         uint64_t cuts);
 
 }  // namespace cairn

@@ -38,18 +38,27 @@ uint64_t MemoryOfCasts(const Transfer& transfer) {
 }
 
 // What both kinds of targets read, and the memory for it.
-TransferCost CostOfReading(const Transfer& transfer, std::span<const uint32_t> sources) {
+TransferCost CostOfReading(const Transfer& transfer) {
+  std::optional<MasterSums> masters;
+  if (transfer.compare_masters) masters.emplace(transfer.source.catalog());
+  const std::set<uint32_t> read = SourcesOf(transfer.tensors(), masters ? &*masters : nullptr);
+  const std::vector<uint32_t> sources(read.begin(), read.end());
   const uint64_t max_memory = transfer.writer.max_memory;
   TransferCost cost;
-  for (const uint32_t tensor : sources) cost.read_bytes += transfer.source.catalog().tensors[tensor].bytes();
-  cost.peak_memory = kProgramMemory + MemoryOfCasts(transfer) +
-                     MemoryOfReading(transfer.source, sources, BlockBytesOf(transfer), max_memory);
+  uint64_t largest = 0;
+  for (const uint32_t tensor : sources) {
+    const uint64_t bytes = transfer.source.catalog().tensors[tensor].bytes();
+    cost.read_bytes += bytes;
+    largest = std::max(largest, bytes);
+  }
+  if (masters && masters->pairs() > 0) cost.peak_memory = std::min(BlockBytesOf(transfer), largest) / 2;
+  cost.peak_memory += kProgramMemory + MemoryOfCasts(transfer) +
+                      MemoryOfReading(transfer.source, sources, BlockBytesOf(transfer), max_memory);
   return cost;
 }
 
 Result<TransferCost> CostOf(const Transfer& transfer, const StepTarget& target) {
-  const std::vector<uint32_t> sources = SourcesOf(target.tensors);
-  TransferCost cost = CostOfReading(transfer, sources);
+  TransferCost cost = CostOfReading(transfer);
   CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfCopies(transfer.source, target.plan, target.tensors));
   const StepSize size = EstimateStepSize(target.plan);
   cost.file_bytes = size.file_bytes;
@@ -59,7 +68,7 @@ Result<TransferCost> CostOf(const Transfer& transfer, const StepTarget& target) 
   const uint64_t max_memory = transfer.writer.max_memory;
   const WriteRingOptions ring = RingFor(max_memory, transfer.writer.jobs, topology.tp);
   cost.peak_memory += MemoryOfNativeWriter(topology, max_memory) +
-                      MemoryOfWriting(transfer.source, sources, ring.buffer_bytes,
+                      MemoryOfWriting(target.tensors, ring.buffer_bytes,
                                       static_cast<uint64_t>(topology.tp + 1 + ring.in_flight),
                                       static_cast<uint64_t>(topology.tp * topology.dp)) +
                       (target.read_back ? std::min(ProofMemory(max_memory), size.data_bytes / 8) : 0);
@@ -68,8 +77,7 @@ Result<TransferCost> CostOf(const Transfer& transfer, const StepTarget& target) 
 
 Result<TransferCost> CostOf(const Transfer& transfer, const FilesTarget& target) {
   const CheckpointSource& source = transfer.source;
-  const std::vector<uint32_t> sources = SourcesOf(target.files.tensors);
-  TransferCost cost = CostOfReading(transfer, sources);
+  TransferCost cost = CostOfReading(transfer);
   const RegionList wanted = target.files.Wanted();
   CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
   cost.plan = SizeOf(program, source.catalog(), source.regions(), wanted);
@@ -83,7 +91,7 @@ Result<TransferCost> CostOf(const Transfer& transfer, const FilesTarget& target)
   }
   const WriteRingOptions ring = RingOfFiles(transfer.writer);
   cost.peak_memory +=
-      MemoryOfWriting(source, sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
+      MemoryOfWriting(target.files.tensors, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
   return cost;
 }
 
@@ -109,11 +117,13 @@ class NullTarget final : public BlockTarget {
 }  // namespace
 
 TensorStream StreamOf(const Transfer& transfer, const std::function<void(uint64_t)>& advance) {
-  return {transfer.source, transfer.tensors(), BlockBytesOf(transfer), transfer.cast, advance};
+  return {transfer.source, transfer.tensors(),       BlockBytesOf(transfer),
+          transfer.cast,   transfer.compare_masters, advance};
 }
 
 TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {
   TransferResult result{.overflowed = stream.overflowed(),
+                        .unlike_masters = stream.UnlikeMasters(),
                         .tensors = stream.Counts(transfer.reported),
                         .notes = transfer.notes,
                         .fingerprints = stream.SourceFingerprints(),

@@ -60,14 +60,15 @@ struct TransferCost {
 };
 
 struct TransferResult {
-  std::string path;                        // of the new step, or of the directory of files
-  bool overflowed = false;                 // finite values became infinite: nothing was kept
-  std::vector<TransferredTensor> tensors;  // the first Transfer::reported of them
-  std::vector<std::string> notes;          // about the result, for its user
-  Fingerprints fingerprints;               // of the source's tensors that were read
-  uint64_t bytes_read = 0;                 // of the source, by all ranks
-  uint64_t bytes_written = 0;              // of all files
-  uint64_t bytes_resumed = 0;              // of tensors that an earlier run had written; by this rank
+  std::string path;                         // of the new step, or of the directory of files
+  bool overflowed = false;                  // finite values became infinite: nothing was kept
+  std::vector<std::string> unlike_masters;  // weights of the source, if compare_masters
+  std::vector<TransferredTensor> tensors;   // the first Transfer::reported of them
+  std::vector<std::string> notes;           // about the result, for its user
+  Fingerprints fingerprints;                // of the source's tensors that were read
+  uint64_t bytes_read = 0;                  // of the source, by all ranks
+  uint64_t bytes_written = 0;               // of all files
+  uint64_t bytes_resumed = 0;               // of tensors that an earlier run had written; by this rank
   uint64_t files = 0;
 };
 
@@ -76,7 +77,8 @@ struct Transfer {
   std::variant<StepTarget, FilesTarget> target;
   WriterOptions writer;
   CastOptions cast;
-  size_t reported = 0;  // tensors whose counts the result has
+  bool compare_masters = false;  // of the source with the weights that they round to (master_proof.h)
+  size_t reported = 0;           // tensors whose counts the result has
   std::vector<std::string> notes;
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time

@@ -27,13 +27,8 @@ struct Fault {
 
 class ValueChecker {
  public:
-  ValueChecker(CheckpointSource& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress,
-               bool rounding_only = false)
-      : step_(step),
-        catalog_(step.catalog()),
-        block_bytes_(BlockBytesFor(max_memory)),
-        progress_(progress),
-        rounding_only_(rounding_only) {
+  ValueChecker(CheckpointSource& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
+      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {
     step_.SetCacheBytes(ReaderCacheFor(max_memory));
   }
 
@@ -65,7 +60,6 @@ class ValueChecker {
           tensor.role == Role::kWeight && (tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF16);
       const bool paired = rounded && master.ok() && catalog_.tensors[*master].dtype == Dtype::kF32 &&
                           catalog_.tensors[*master].spec.shape == tensor.spec.shape;
-      if (rounding_only_ && !paired) continue;
       tensors.push_back({i, paired ? std::optional(*master) : std::nullopt});
     }
     return tensors;
@@ -104,10 +98,9 @@ class ValueChecker {
     for (BlockCursor cursor = CursorOf(tensor); !cursor.done(); cursor.Advance()) {
       const Box box = cursor.box();
       CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
-      if (!rounding_only_)
-        VisitValues(entry.dtype, values, [&](size_t i, double value) {
-          if (!std::isfinite(value)) not_finite.Add(begin + i);
-        });
+      VisitValues(entry.dtype, values, [&](size_t i, double value) {
+        if (!std::isfinite(value)) not_finite.Add(begin + i);
+      });
       if (master) {
         CAIRN_RETURN_IF_ERROR(Read(*master, box, masters));
         rounded.resize(values.size());
@@ -152,7 +145,6 @@ class ValueChecker {
   const TensorTable& catalog_;
   const uint64_t block_bytes_;
   const std::function<void(uint64_t)>& progress_;
-  const bool rounding_only_;
   VerifyReport report_;
 };
 
@@ -161,11 +153,6 @@ class ValueChecker {
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress) {
   return ValueChecker(step, max_memory, progress).Check();
-}
-
-VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
-                           const std::function<void(uint64_t)>& progress) {
-  return ValueChecker(source, max_memory, progress, /*rounding_only=*/true).Check();
 }
 
 StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {

@@ -13,10 +13,6 @@ namespace cairn {
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress = {});
 
-// Only the second of these checks: reads the weights that have masters, and the masters.
-VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
-                           const std::function<void(uint64_t)>& progress = {});
-
 // Where element `index` of a tensor's row-major order is stored. Requires a catalog that covers it.
 struct StoredAt {
   uint32_t file = 0;  // into the catalog

@@ -9,7 +9,7 @@ namespace cairn {
 namespace {
 
 Result<int> Reshape(ReshapeFlags flags) {
-  flags.transfer.checks.sums_first = flags.resume;
+  flags.transfer.checks.first = flags.resume;
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags.transfer, /*weights=*/false));
   return RunReshape(opened, flags, TokenizerForStep(opened));
 }

@@ -30,6 +30,14 @@ void PrintNames(std::string_view what, const Names& names) {
   if (!names.empty()) PrintLine("{}: {}", what, list);
 }
 
+// Files of two steps were mixed, or somebody changed one of them.
+void NoteUnlikeMasters(const std::vector<std::string>& weights) {
+  if (weights.empty()) return;
+  const size_t more = weights.size() - 1;
+  PrintProblem(fmt::format("note: {} is not the fp32 master rounded{}; cairn verify --values tells more",
+                           weights[0], more == 0 ? "" : fmt::format(" (and {} more)", more)));
+}
+
 // Prepares the process for writing a checkpoint. Raises the limit of open files as far as possible, since all
 // files of a target, or all shards of a stage, are open while they are written. Freed buffers go back to the
 // system: glibc would keep more and more of them in its heaps.
@@ -69,6 +77,8 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights) {
 
 Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer transfer,
                                                  const TransferFlags& flags, bool shown) {
+  transfer.compare_masters =
+      !transfer.source.native_step() && !flags.checks.first && !flags.checks.skip_rounding;
   CAIRN_ASSIGN_OR_RETURN(const TransferCost cost, transfer.Cost());
   if (flags.dry_run) {
     if (shown) CAIRN_RETURN_IF_ERROR(PrintDryRun(transfer.source, cost, flags.target, flags.json));
@@ -79,6 +89,7 @@ Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer
   Progress bar(std::string(what), cost.moved_bytes, shown && !flags.json);
   transfer.progress = [&](uint64_t done) { bar.Update(done); };
   CAIRN_ASSIGN_OR_RETURN(TransferResult result, transfer.Run(FileSystem::Posix(), flags.target));
+  NoteUnlikeMasters(result.unlike_masters);
   return std::optional(TimedTransfer{std::move(result), watch.Seconds()});
 }
 
