@@ -13,6 +13,7 @@
 #include "runtime/control/request_file.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
+#include "runtime/model/gemm/gemm.h"
 #include "runtime/model/parameters/state_memory.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/schedules/batch_schedule.h"
@@ -193,6 +194,10 @@ int Main(int argc, char** argv) {
     if (transport->rank() == 0) Complain(agreed);
     return kExitTrouble;
   }
+  if (config.bf16 && config.device == "cpu" && !HasBf16Products())
+    config.notes.push_back(
+        "libtorch has no bf16 products for this CPU (AVX-512), so they are computed in fp32: --bf16 saves "
+        "memory of activations here, but no time");
   if (transport->rank() == 0)
     for (const std::string& note : config.notes) Print(fmt::format(" {}\n", note));
   Outcome outcome;

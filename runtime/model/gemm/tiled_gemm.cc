@@ -5,7 +5,6 @@
 // is packed as [k / 2, n, 2], since one instruction multiplies two pairs and adds both products.
 #include "runtime/model/gemm/tiled_gemm.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 #include <torch/torch.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "ckpt/base/simd.h"
+#include "runtime/model/gemm/gemm.h"
 
 namespace cairn {
 namespace {
@@ -135,7 +135,7 @@ void AddSlices(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 bool HasTiles(at::ScalarType type) {
-  if (!at::globalContext().userEnabledMkldnn()) return false;
+  if (!HasBf16Products()) return false;  // oneDNN is off, or has no AVX-512
   if (type == at::kFloat) return __builtin_cpu_supports("avx512f");
   return type == at::kBFloat16 && __builtin_cpu_supports("avx512bf16");
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/model/autograd/recompute.h"
+#include "runtime/model/gemm/gemm.h"
 
 namespace cairn {
 
@@ -35,7 +36,11 @@ Tensor Attention::Rotate(const Tensor& heads, const Documents& documents) const 
 
 // Takes queries, keys and values, [b, s, heads, d] each.
 Tensor Attention::Mix(const std::vector<Tensor>& qkv, bool training, const Documents& documents) const {
-  const Tensor &q = qkv[0], &k = qkv[1], &v = qkv[2];
+  const at::ScalarType type = qkv[0].scalar_type();
+  // The forward pass is fast in bf16 on any CPU, the backward pass is not. fp16 is left to libtorch.
+  const bool widen = type == at::kBFloat16 && ComputeInFp32(qkv[0]);
+  const auto factor = [&](const Tensor& x) { return widen ? x.to(at::kFloat) : x; };
+  const Tensor q = factor(qkv[0]), k = factor(qkv[1]), v = factor(qkv[2]);
   const double dropout = training ? shape_.dropout : 0.0;
   const Tensor mask = mask_->Of(q.size(1), q.options().requires_grad(false), documents.first_keys);
   std::optional<RandomStreams::ParallelRegion> own_stream;
@@ -48,7 +53,8 @@ Tensor Attention::Mix(const std::vector<Tensor>& qkv, bool training, const Docum
   return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v),
                                           mask.defined() ? std::optional(mask) : std::nullopt, dropout,
                                           /*is_causal=*/!mask.defined(), shape_.scale)
-      .transpose(1, 2);
+      .transpose(1, 2)
+      .to(type);
 }
 
 }  // namespace cairn

@@ -17,6 +17,7 @@
 #include "runtime/train/device_settings.h"
 #include "runtime/train/optimizer.h"
 #include "tests/support/gpu.h"
+#include "tests/support/narrow_products.h"
 #include "tests/support/reference_gpt.h"
 
 namespace cairn {
@@ -275,6 +276,20 @@ TEST(GptTest, Bf16FollowsTheFp32ReferenceWithinItsPrecision) {
   TrainConfig config = Small();
   config.bf16 = true;
   ExpectEqualToReference(config, 0.06);
+}
+
+// Forward and backward, attention's too.
+TEST(GptTest, ACpuThatDoesNotMultiplyBf16ComputesItInFp32) {
+  const WithoutOneDnn without;
+  TrainConfig config = Small();
+  config.bf16 = true;
+  const CountedProducts counted;
+  ExpectEqualToReference(config, 0.06);
+  config.attention_dropout = 0.1;
+  const Batch batch = RandomBatch(config);
+  Model(config).Run(batch.tokens, batch.labels);
+  EXPECT_GT(counted.all(), 0);
+  EXPECT_EQ(counted.bf16(), 0);
 }
 
 TEST(GptTest, Fp16FollowsTheFp32ReferenceWithinItsPrecision) {

@@ -12,6 +12,7 @@
 
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gpt.h"
+#include "tests/support/narrow_products.h"
 
 namespace cairn {
 namespace {
@@ -171,9 +172,8 @@ Counted CountMicroBatch(const TrainConfig& config) {
 
 // Without the kernels of CPUs, which do in one pass what a GPU is asked for in several launches.
 class OperationCountTest : public testing::TestWithParam<bool> {
- protected:
-  void SetUp() override { at::globalContext().setUserEnabledMkldnn(false); }
-  void TearDown() override { at::globalContext().setUserEnabledMkldnn(true); }
+ private:
+  const WithoutOneDnn without_;
 };
 
 TEST_P(OperationCountTest, OfALayerStaysWithinItsBudget) {
