@@ -45,15 +45,6 @@ Status CheckMagic(const std::string& path, std::span<const std::byte> bytes) {
   return OkStatus();
 }
 
-template <typename T>
-void CopyAs(const std::byte* source, std::span<int64_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T value;
-    std::memcpy(&value, source + i * sizeof(T), sizeof(T));
-    out[i] = value;
-  }
-}
-
 }  // namespace
 
 Result<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
@@ -206,26 +197,12 @@ Result<uint64_t> IndexedDataset::CopyTokens(uint64_t i, uint64_t offset, std::sp
   const uint64_t item_bytes = SizeOf(token_type_);
   std::vector<std::byte> stored(out.size() * item_bytes);
   CAIRN_RETURN_IF_ERROR(Read(*tokens_, static_cast<uint64_t>(pointer[0]) + offset * item_bytes, stored));
-  switch (token_type_) {
-    case TokenType::kU8:
-      CopyAs<uint8_t>(stored.data(), out);
-      break;
-    case TokenType::kI8:
-      CopyAs<int8_t>(stored.data(), out);
-      break;
-    case TokenType::kI16:
-      CopyAs<int16_t>(stored.data(), out);
-      break;
-    case TokenType::kI32:
-      CopyAs<int32_t>(stored.data(), out);
-      break;
-    case TokenType::kI64:
-      CopyAs<int64_t>(stored.data(), out);
-      break;
-    case TokenType::kU16:
-      CopyAs<uint16_t>(stored.data(), out);
-      break;
-  }
+  WithTokenOf(token_type_, [&]<typename T>(T value) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      std::memcpy(&value, stored.data() + i * sizeof(T), sizeof(T));
+      out[i] = value;
+    }
+  });
   return out.size();
 }
 

@@ -21,28 +21,14 @@ std::span<const std::byte> BytesOf(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-template <typename T>
-void EncodeAs(std::span<const int32_t> tokens, std::vector<std::byte>& out) {
-  out.resize(tokens.size() * sizeof(T));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const T value = static_cast<T>(tokens[i]);
-    std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
 void Encode(TokenType type, std::span<const int32_t> tokens, std::vector<std::byte>& out) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8:
-      return EncodeAs<uint8_t>(tokens, out);
-    case TokenType::kU16:
-    case TokenType::kI16:
-      return EncodeAs<uint16_t>(tokens, out);
-    case TokenType::kI32:
-      return EncodeAs<int32_t>(tokens, out);
-    case TokenType::kI64:
-      return EncodeAs<int64_t>(tokens, out);
-  }
+  out.resize(tokens.size() * SizeOf(type));
+  WithTokenOf(type, [&]<typename T>(T value) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      value = static_cast<T>(tokens[i]);
+      std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
 }
 
 std::string DirectoryOf(const std::string& path) {

@@ -48,6 +48,25 @@ constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
 constexpr uint64_t SizeOf(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->bytes; }
 constexpr std::string_view Name(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->name; }
 
+// Calls visit(T()) for the number that a token of this type is.
+template <typename Visit>
+void WithTokenOf(TokenType type, Visit&& visit) {
+  switch (type) {
+    case TokenType::kU8:
+      return visit(uint8_t());
+    case TokenType::kI8:
+      return visit(int8_t());
+    case TokenType::kI16:
+      return visit(int16_t());
+    case TokenType::kI32:
+      return visit(int32_t());
+    case TokenType::kI64:
+      return visit(int64_t());
+    case TokenType::kU16:
+      return visit(uint16_t());
+  }
+}
+
 // The type that Megatron's preprocessing chooses for a vocabulary.
 constexpr TokenType TokenTypeFor(uint64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
