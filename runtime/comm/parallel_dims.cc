@@ -25,13 +25,12 @@ ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& 
   dims.topology = topology;
   dims.world_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), transport.rank()) - ranks.begin());
   const Coordinates at = dims.at = topology.At(dims.world_rank);
-  std::vector<int> tp, dp, pp, model;
+  std::vector<int> tp, dp, pp;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Coordinates other = topology.At(static_cast<int>(rank));
     if (other.pp == at.pp && other.dp == at.dp) tp.push_back(ranks[rank]);
     if (other.tp == at.tp && other.pp == at.pp) dp.push_back(ranks[rank]);
     if (other.tp == at.tp && other.dp == at.dp) pp.push_back(ranks[rank]);
-    if (other.dp == at.dp) model.push_back(ranks[rank]);
   }
   std::vector<int> embedding{transport.rank()};
   if (topology.pp > 1 && (at.pp == 0 || at.pp == topology.pp - 1)) embedding = {pp.front(), pp.back()};
@@ -40,7 +39,6 @@ ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& 
   dims.pp = transport.Split("pp", pp);
   dims.pp_gradients = transport.Split("pp backward", pp);
   dims.embedding = transport.Split("embedding", embedding);
-  dims.model = transport.Split("model", model);
   dims.world = transport.Split("world", ranks);
   return dims;
 }

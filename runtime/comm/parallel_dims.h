@@ -24,7 +24,6 @@ struct ParallelDims {
   ProcessGroup pp_gradients;  // the same ranks: the messages of the backward pass
   ProcessGroup
       embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages: alone
-  ProcessGroup model;  // same dp: tp x pp together, for the gradient norm; rank = at.pp * tp + at.tp
   ProcessGroup world;
 };
 

@@ -62,7 +62,7 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  const std::string& name() const;              // "tp", "dp", "pp", "embedding", "model", "world"
+  const std::string& name() const;              // "tp", "dp", "pp", "embedding", "world"
   const std::vector<int>& world_ranks() const;  // by rank in the group
 
   // Those that end in Async only start the operation: its tensors must not be touched before Wait(). Several

@@ -53,7 +53,7 @@ class Program {
       case 0:
         return Sum(dims_.tp, n, "tp");
       case 1:
-        return Sum(dims_.model, n, "model");
+        return Sum(dims_.world, n, "world");
       case 2:
         return Sum(dims_.embedding, n, "embedding");
       case 3:
@@ -133,8 +133,7 @@ void Run(Transport& transport) {
     const ParallelDims dims = MakeParallelDims(idle ? Topology{} : topology, ranks, transport);
     TORCH_CHECK(idle || topology.RankOf(dims.at) == transport.rank(), "this rank is at another rank's place");
     TORCH_CHECK(dims.tp.rank() == dims.at.tp && dims.dp.rank() == dims.at.dp &&
-                    dims.pp.rank() == dims.at.pp &&
-                    dims.model.rank() == dims.at.pp * dims.topology.tp + dims.at.tp,
+                    dims.pp.rank() == dims.at.pp && dims.world.rank() == dims.world_rank,
                 "a group counts its ranks otherwise than the mesh");
     Program(dims, transport.rank(), random()).Run();
   }
