@@ -36,7 +36,7 @@ Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device d
 }
 
 StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches,
-                                     double loss_scale, double vote,
+                                     double loss_scale, const Votes& votes,
                                      const std::function<bool()>& data_failed) {
   parameters_.ZeroGrads();
   zero_.BeginStep(micro_batches);
@@ -49,8 +49,8 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
   grad_divisor_ = loss_scale * count;
   const bool has_loss = stage().is_last() && dims_.at.tp == 0;
   Tensor sums = at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
-                            config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, vote,
-                            data_failed() ? 1.0 : 0.0},
+                            config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, double(votes.stop),
+                            double(votes.save_now), double(votes.busy), double(data_failed())},
                            at::kDouble)
                     .to(parameters_.device());
   dims_.world.AllReduceSum(sums, "gradient norm and loss");
@@ -60,8 +60,8 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
           .grad_norm = std::sqrt(sum[0]) / grad_divisor_,
           .zeros = sum[2],
           .overflow = !std::isfinite(sum[0]),
-          .votes = sum[3],
-          .unread = sum[4] > 0};
+          .votes = {.stop = sum[3] > 0, .save_now = sum[4] > 0, .busy = sum[5] > 0},
+          .unread = sum[6] > 0};
 }
 
 void Engine::Update(const StepOutcome& outcome, double lr, int64_t step) {

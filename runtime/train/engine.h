@@ -13,14 +13,21 @@
 
 namespace cairn {
 
+// Wishes of one rank, or of any.
+struct Votes {
+  bool stop = false;
+  bool save_now = false;
+  bool busy = false;  // with an earlier save
+};
+
 // The result of a step, the same on all ranks once the gradients are reduced.
 struct StepOutcome {
   double loss = 0;        // mean over the global batch
   double grad_norm = 0;   // of the mean gradient, before clipping
   double zeros = 0;       // elements of the gradient, when counted
   bool overflow = false;  // a gradient is infinite or NaN: not to be applied
-  double votes = 0;       // sum of the ranks' votes
-  bool unread = false;    // some rank could not read its data: not to be applied either
+  Votes votes;
+  bool unread = false;  // some rank could not read its data: not to be applied either
 };
 
 class Engine {
@@ -28,11 +35,11 @@ class Engine {
   // Weights as the config's seed gives them. Requires a validated config; `dims` must outlive the engine.
   Engine(const TrainConfig& config, const ParallelDims& dims, at::Device device);
 
-  // Forward, backward and reduction of `micro_batches` on each data parallel rank. `vote` is added up over
-  // the world in the collective that carries the norm, so ranks agree on the next action at no cost.
-  // `data_failed` is called once all batches are read, and is combined in the same way.
+  // Forward, backward and reduction of `micro_batches` on each data parallel rank. `votes` travel in the
+  // collective that carries the norm, so ranks agree on the next action at no cost. `data_failed` is called
+  // once all batches are read, and is combined in the same way.
   StepOutcome ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches, double loss_scale,
-                               double vote, const std::function<bool()>& data_failed);
+                               const Votes& votes, const std::function<bool()>& data_failed);
 
   // Clips and applies the gradients of ComputeGradients. `step` counts updates from 1.
   void Update(const StepOutcome& outcome, double lr, int64_t step);

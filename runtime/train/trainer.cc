@@ -1,6 +1,6 @@
 // An iteration: the gradients of all micro-batches, the rest of a lazy copy, the update, the log, evaluation,
-// and a save that is due. Ranks see signals and clocks at different times. Each rank's votes are therefore a
-// number in the sum that carries the loss and the norm, and all ranks act on that sum at the same iteration.
+// and a save that is due. Ranks see signals and clocks at different times. Each rank's votes are therefore
+// numbers in the sum that carries the loss and the norm, and all ranks act on it at the same iteration.
 // A step for which some rank could not read its data is undone: no counter has moved, and the random state is
 // put back.
 
@@ -22,23 +22,6 @@ namespace cairn {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The votes of ranks, as numbers that are added up over the world: each vote is a digit of a base above the
-// number of ranks, so the sums do not mix. Exact in a double up to 2^17 ranks.
-struct Votes {
-  bool stop = false;
-  bool save_now = false;
-  bool busy = false;
-
-  double Encode(int world) const {
-    const double base = world + 1.0;
-    return stop + base * (save_now + base * busy);
-  }
-  static Votes Decode(double sum, int world) {
-    const double base = world + 1.0;
-    return {std::fmod(sum, base) >= 1, std::fmod(std::floor(sum / base), base) >= 1, sum >= base * base};
-  }
-};
 
 double TimeSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -215,14 +198,11 @@ Status Trainer::Step() {
   };
   const double loss_scale = state_.loss_scale;
   const std::string random = engine_.streams().SaveState();
-  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(),
+  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, OwnVotes(),
                                                        [this] { return !DataStatus().ok(); });
   unread_ = outcome.unread;
   if (unread_) return engine_.streams().LoadState(random);
-  const Votes agreed = Votes::Decode(outcome.votes, dims_.topology.world());
-  stop_ = agreed.stop;
-  save_now_ = agreed.save_now;
-  saver_busy_ = agreed.busy;
+  agreed_ = outcome.votes;
 
   ++state_.iteration;
   state_.consumed_samples += batch;
@@ -238,7 +218,7 @@ Status Trainer::Step() {
     state_.scheduled_samples += batch;
   }
   scaler_.Update(outcome.overflow, state_);
-  if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
+  if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) agreed_.stop = true;
   watch_->Step({.state = state_,
                 .global_batch = batch,
                 .lr = lr_.At(state_.scheduled_samples),
@@ -254,14 +234,13 @@ Status Trainer::Step() {
 
 // The votes of this rank after the step. Ranks see signals and clocks at different times, so the sum
 // decides.
-double Trainer::Vote() {
+Votes Trainer::OwnVotes() {
   const bool out_of_time =
       config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
   const bool root = dims_.world_rank == 0;
-  return Votes{.stop = StopRequested() || out_of_time || (root && FindKillSwitch(config_.kill_switch_path)),
-               .save_now = root && save_now_file_.Asks(),
-               .busy = hooks_ && hooks_->Busy()}
-      .Encode(dims_.topology.world());
+  return {.stop = StopRequested() || out_of_time || (root && FindKillSwitch(config_.kill_switch_path)),
+          .save_now = root && save_now_file_.Asks(),
+          .busy = hooks_ && hooks_->Busy()};
 }
 
 // The loss on the first validation set decides which steps are the best.
@@ -295,8 +274,8 @@ double Trainer::LossOn(DataLoader& loader, int64_t consumed_samples) {
 Status Trainer::Save(bool last) {
   if (!hooks_) return OkStatus();
   StateBuffers buffers = engine_.Buffers();
-  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_, saver_busy_));
-  if (save_now_ && dims_.world_rank == 0) save_now_file_.Served();
+  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || agreed_.save_now, agreed_.busy));
+  if (agreed_.save_now && dims_.world_rank == 0) save_now_file_.Served();
   return OkStatus();
 }
 

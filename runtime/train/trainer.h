@@ -51,11 +51,11 @@ class Trainer {
   // Over --eval-iters global batches of it.
   double LossOn(DataLoader& loader, int64_t consumed_samples);
   Status Save(bool last);
-  double Vote();
+  Votes OwnVotes();
   SaveStats Saves() const { return hooks_ ? hooks_->Stats() : SaveStats(); }
   void NoteHealth(const StepOutcome& outcome, bool explained);
   Result<TrainingEnd> GiveUp();
-  bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
+  bool Finished() const { return agreed_.stop || state_.iteration >= schedule_.total_iterations(); }
 
   const TrainConfig config_;
   const ParallelDims& dims_;
@@ -70,11 +70,9 @@ class Trainer {
   Engine engine_;
   DataLoaders data_;
   std::unique_ptr<StepWatch> watch_;
-  int64_t bad_in_row_ = 0;   // iterations, of this start alone
-  bool stop_ = false;        // agreed by all ranks
-  bool unread_ = false;      // likewise: some rank could not read its data
-  bool save_now_ = false;    // agreed by all ranks
-  bool saver_busy_ = false;  // agreed by all ranks
+  int64_t bad_in_row_ = 0;  // iterations, of this start alone
+  Votes agreed_;            // of any rank, in the last step
+  bool unread_ = false;     // likewise: some rank could not read its data
 };
 
 }  // namespace cairn
