@@ -259,11 +259,4 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::recv(std::vector<at::Tensor>& tensors
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> MpiBackend::barrier(const c10d::BarrierOptions& /*options*/) {
-  auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::BARRIER, std::vector<at::Tensor>{}, comm_);
-  CheckMpi(MPI_Ibarrier(comm_->get(), work->NewRequest()), "MPI_Ibarrier");
-  work->Watch();
-  return work;
-}
-
 }  // namespace cairn

@@ -38,7 +38,6 @@ class MpiBackend : public c10d::Backend {
                                                       const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
-  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
  private:
   std::shared_ptr<MpiComm> comm_;

@@ -208,9 +208,4 @@ Work ProcessGroup::RecvAsync(at::Tensor& t, int src, std::string_view what) cons
   return Message("receive", what, src, backend.recv(tensors, src, 0));
 }
 
-void ProcessGroup::Barrier(std::string_view what) const {
-  if (size() == 1) return;
-  Collective("barrier", what, state_->backend->barrier({})).Wait();
-}
-
 }  // namespace cairn

@@ -90,8 +90,6 @@ class ProcessGroup {
   Work SendAsync(const at::Tensor& t, int dst, std::string_view what) const;
   Work RecvAsync(at::Tensor& t, int src, std::string_view what) const;
 
-  void Barrier(std::string_view what) const;
-
  private:
   friend class Work;
   struct State;

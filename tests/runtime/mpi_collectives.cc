@@ -160,7 +160,7 @@ void CheckGroup(const ProcessGroup& group) {
     CheckMoves(group, 3'000'000, at::kFloat);
   }
   for (at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16}) CheckRounding(group, type);
-  group.Barrier("after all");
+  Meet(group, "after all");
 }
 
 void Run(Transport& transport) {

@@ -33,7 +33,7 @@ void GoWrong(const std::string& mode, Transport& transport) {
   if (mode == "stop" && wrong) raise(SIGSTOP);
   if (mode == "die" && wrong) raise(SIGKILL);
   if (mode == "throw" && wrong) TORCH_CHECK(false, "rank 1 found something wrong");
-  if (mode == "order" && wrong) dims.world.Barrier("another operation");
+  if (mode == "order" && wrong) Meet(dims.world, "another operation");
   if (mode == "message" && transport.rank() == 0) dp.RecvAsync(t, 1, "activation of micro-batch 3").Wait();
   if (mode == "message" && wrong) sleep(60);
   if (mode == "exit" && wrong) _exit(0);

@@ -46,7 +46,7 @@ void Run(Transport& transport) {
     sum.Wait();
     TORCH_CHECK((t == 3).all().item<bool>(), "the sum is wrong");
     if (transport.rank() == 1) std::ofstream(file).put('x');
-    world.Barrier("next");
+    Meet(world, "next");
   }
 }
 
@@ -69,7 +69,7 @@ void Compute(double seconds) {
 std::pair<double, double> Message(const ProcessGroup& world, int rank, int64_t bytes, double compute) {
   at::Tensor data = at::ones({bytes / 4}), times = at::zeros({2}, at::kDouble);
   if (rank == 0) {
-    world.Barrier("posted");
+    Meet(world, "posted");
     const double start = Now();
     Work sent = world.SendAsync(data, 1, "message");
     if (compute > 0) Compute(compute);
@@ -80,7 +80,7 @@ std::pair<double, double> Message(const ProcessGroup& world, int rank, int64_t b
     times[0] = arrived.item<double>() - start;
   } else {
     Work got = world.RecvAsync(data, 0, "message");
-    world.Barrier("posted");
+    Meet(world, "posted");
     got.Wait();
     world.SendAsync(at::full({1}, Now(), at::kDouble), 0, "arrival").Wait();
   }

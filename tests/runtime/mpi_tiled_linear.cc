@@ -63,11 +63,11 @@ Training Train(const ParallelDims& dims, TrainConfig config, const std::string& 
     training.peak = live.peak();
     TORCH_CHECK(live.now() == 0, live.now(), " bytes were freed elsewhere: the peak is not counted right");
   }
-  ProcessGroup(dims.world).Barrier("log");
+  Meet(dims.world, "log");
   std::ifstream lines(log);
   for (std::string line; std::getline(lines, line);)
     training.losses.push_back(nlohmann::json::parse(line)["loss"]);
-  ProcessGroup(dims.world).Barrier("read");
+  Meet(dims.world, "read");
   if (dims.world_rank == 0) std::filesystem::remove(log);
   return training;
 }

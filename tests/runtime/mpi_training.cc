@@ -392,12 +392,12 @@ void Train(const ParallelDims& dims, const Precision& precision, const Case& wit
     const auto end = (*trainer)->Run();
     TORCH_CHECK(end.ok(), end.status().message());
   }
-  ProcessGroup(dims.world).Barrier("log");
+  Meet(dims.world, "log");
   Rows rows;
   std::ifstream lines(log);
   for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
   Check(config, precision, rows, last);
-  ProcessGroup(dims.world).Barrier("check");
+  Meet(dims.world, "check");
 }
 
 void Run(Transport& transport) {

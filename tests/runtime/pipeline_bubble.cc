@@ -75,10 +75,10 @@ double Measure(TrainConfig config, Transport& transport) {
   pipeline.Train(batches, config.global_batch_size, 1);  // allocations, thread pools
   sleeping = {};
   sleeping.forward = Seconds(0.05);
-  dims.world.Barrier("start");
+  Meet(dims.world, "start");
   const auto start = Clock::now();
   pipeline.Train(batches, config.global_batch_size, 1);
-  dims.world.Barrier("end");
+  Meet(dims.world, "end");
   return Seconds(Clock::now() - start) / sleeping.busy - 1;
 }
 

@@ -2,6 +2,7 @@
 // with it.
 #pragma once
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
@@ -17,6 +18,12 @@ namespace cairn {
 inline std::string ErrorText(const std::exception& error) {
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
   return c10_error ? c10_error->what_without_backtrace() : error.what();
+}
+
+// Returns once all ranks of the group have come here.
+inline void Meet(const ProcessGroup& group, std::string_view what) {
+  at::Tensor sum = at::zeros({1});
+  group.AllReduceSum(sum, what);
 }
 
 // Launches and runs `body(transport)`; the exit status.
