@@ -234,11 +234,12 @@ class Server {
 
   Status Flush(int64_t id, RunningSave& running, const SaveInput& input) {
     CAIRN_RETURN_IF_ERROR(running.begun);
-    CAIRN_RETURN_IF_ERROR(running.save.WriteShard(
-        *input.plan, input.options, [&](uint64_t end) { return running.filling.WaitFor(end); }));
+    CAIRN_RETURN_IF_ERROR(
+        running.save.WriteShard(*input.plan, input.groups, input.options,
+                                [&](uint64_t end) { return running.filling.WaitFor(end); }));
     const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
-    CAIRN_RETURN_IF_ERROR(running.save.Finish(*input.plan, input.groups, input.options));
+    CAIRN_RETURN_IF_ERROR(running.save.Finish(*input.plan, input.options));
     const double durable = running.watch.Seconds();
     const std::vector<std::string> left = running.save.RetireSteps(input.options);
     Reply(id, {{{"step_dir", running.save.step_dir()},

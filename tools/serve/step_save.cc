@@ -5,6 +5,8 @@
 #include "tools/serve/step_save.h"
 
 #include <algorithm>
+#include <future>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -99,24 +101,39 @@ Status StepSave::Begin() {
   return OpenTeamRoom(fs_, committer_.partial(), team_);
 }
 
-Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options,
+// The values are small and here at once: they are on disk long before the shard is.
+Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial()));
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
+  std::future<Status> values = std::async([&] { return HandleValues(plan, groups, options); });
+  const Status written = WriteOwnShard(plan, options, wait_for);
+  const Status handled = values.get();
+  return written.ok() ? handled : written;
+}
+
+Status StepSave::WriteOwnShard(SavePlan& plan, const SaveOptions& options,
+                               const std::function<Status(uint64_t end)>& wait_for) {
   if (!plan.shard) return OkStatus();
   plan.shard->Bind(identity_);
   const std::span<std::byte> image = plan.memory.bytes();
   if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
-  Result<ShardReceipt> receipt =
-      options.compress
-          ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
-          : WriteShardImage(fs_, committer_.partial(), *plan.shard, image, {.wait_for = wait_for});
-  CAIRN_RETURN_IF_ERROR(receipt.status());
-  receipt_ = std::move(receipt).value();
+  CAIRN_ASSIGN_OR_RETURN(
+      receipt_, options.compress
+                    ? WritePackedImage(fs_, committer_.partial(), *plan.shard, image)
+                    : WriteShardImage(fs_, committer_.partial(), *plan.shard, image, {.wait_for = wait_for}));
   return OkStatus();
+}
+
+Status StepSave::HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
+  if (!team_.alone()) return LeaveValues(plan, groups);
+  CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, plan.tensors));
+  for (const Packet& group : groups) CAIRN_RETURN_IF_ERROR(state_dict_.Add(0, group));
+  CAIRN_RETURN_IF_ERROR(state_dict_.Close());
+  return WriteContents(plan, options);
 }
 
 // Ranks that have the same bytes leave them once; a later rank finds the file, or writes the same bytes
@@ -129,16 +146,19 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
   return name;
 }
 
-Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups) {
-  Packet receipt;
-  CAIRN_ASSIGN_OR_RETURN(receipt.head["table"], LeaveContent("table", plan.table));
-  receipt.head["groups"] = nlohmann::json::array();
+Status StepSave::LeaveValues(const SavePlan& plan, const std::vector<Packet>& groups) {
+  CAIRN_ASSIGN_OR_RETURN(left_.head["table"], LeaveContent("table", plan.table));
+  left_.head["groups"] = nlohmann::json::array();
   for (const Packet& group : groups) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
-    receipt.head["groups"].push_back(std::move(name));
+    left_.head["groups"].push_back(std::move(name));
   }
-  if (receipt_) receipt.tail = receipt_->Encode();
-  return WriteSmallFile(fs_, JoinPath(committer_.partial(), ReceiptName(team_.rank)), EncodePacket(receipt));
+  return OkStatus();
+}
+
+Status StepSave::LeaveReceipt() {
+  if (receipt_) left_.tail = receipt_->Encode();
+  return WriteSmallFile(fs_, JoinPath(committer_.partial(), ReceiptName(team_.rank)), EncodePacket(left_));
 }
 
 // Before older steps are deleted, the shards of the new one are read back.
@@ -147,9 +167,9 @@ Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const Save
   return ReadBackShard(fs_, committer_.partial(), *receipt, identity_);
 }
 
-Status StepSave::Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
+Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
-  CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
+  if (!team_.alone()) CAIRN_RETURN_IF_ERROR(LeaveReceipt());
   LeaveTeam(fs_, committer_.partial(), team_, OkStatus(), 0);
   if (team_.leads()) return Commit(plan, options);
   // Rank 0 waits as long for the slowest rank, and commits after that.
@@ -162,8 +182,7 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
 }
 
 // Contents that ranks share are read once, for the first rank that names them.
-Status StepSave::Gather(const SavePlan& plan, StateDict& state_dict,
-                        std::vector<ShardReceipt>& receipts) const {
+Status StepSave::Gather(const SavePlan& plan) {
   std::set<std::string> seen;
   const std::string own_table = ContentName("table", plan.table);
   for (int rank = 0; rank < team_.size; ++rank) {
@@ -171,63 +190,65 @@ Status StepSave::Gather(const SavePlan& plan, StateDict& state_dict,
     CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(bytes));
     const auto table = left.head.at("table").get<std::string>();
     if (table == own_table) {
-      if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, plan.tensors));
+      if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, plan.tensors));
     } else if (seen.insert(table).second) {
       CAIRN_ASSIGN_OR_RETURN(const std::string rows, ReadTeamFile(table));
       CAIRN_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, DecodeTable(rows));
-      CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, tensors));
+      CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, tensors));
     }
     for (const auto& name : left.head.at("groups").get<std::vector<std::string>>()) {
       if (!seen.insert(name).second) continue;
       CAIRN_ASSIGN_OR_RETURN(const std::string packed, ReadTeamFile(name));
       CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
-      CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, group));
+      CAIRN_RETURN_IF_ERROR(state_dict_.Add(rank, group));
     }
     if (left.tail.empty()) continue;
     CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(left.tail));
-    receipts.push_back(std::move(receipt));
+    shard_receipts_.push_back(std::move(receipt));
   }
-  return state_dict.Close();
+  return state_dict_.Close();
 }
 
-StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& options) const {
+StepInfo StepSave::InfoOf(const SaveOptions& options) const {
   StepInfo info{.identity = identity_,
                 .topology = {.dp = team_.size},
                 .model = options.model,
-                .state = state_dict.ManifestState()};
+                .state = state_dict_.ManifestState()};
   info.state.update(options.state);
   info.state["iteration"] = request_.step;
-  for (const std::string& difference : state_dict.differences()) info.history.push_back(difference);
+  for (const std::string& difference : state_dict_.differences()) info.history.push_back(difference);
   return info;
 }
 
 // Writes two shards: values, which every step has and whose sizes change; and small tensors, if any, which
 // are laid out once.
-Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
-                               std::vector<ShardReceipt>& receipts) const {
+Status StepSave::WriteContents(SavePlan& plan, const SaveOptions& options) {
   const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
     CAIRN_ASSIGN_OR_RETURN(auto receipt,
                            shard.Write(fs_, committer_.partial(), ShardName(writer), identity_, contents));
-    if (receipt) receipts.push_back(*receipt);
+    if (receipt) value_receipts_.push_back(*receipt);
     return ReadBack(receipt, options);
   };
-  CAIRN_RETURN_IF_ERROR(write(plan.values, team_.size, state_dict.values()));
-  return write(plan.small_tensors, team_.size + 1, state_dict.small_tensors());
+  CAIRN_RETURN_IF_ERROR(write(plan.values, team_.size, state_dict_.values()));
+  return write(plan.small_tensors, team_.size + 1, state_dict_.small_tensors());
 }
 
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, committer_.partial(), team_).status());
   runs_.RemoveFailed();  // every rank is here: none reads there any more
-  StateDict state_dict;
-  std::vector<ShardReceipt> receipts;
-  CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
-  CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, options, receipts));
+  if (team_.alone()) {
+    if (receipt_) shard_receipts_.push_back(*receipt_);
+  } else {
+    CAIRN_RETURN_IF_ERROR(Gather(plan));
+    CAIRN_RETURN_IF_ERROR(WriteContents(plan, options));
+  }
+  std::ranges::move(value_receipts_, std::back_inserter(shard_receipts_));
   CAIRN_ASSIGN_OR_RETURN(HeldRuns::Run* const run, runs_.At(request_.run_dir));
   CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
   Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
-  StepInfo info = InfoOf(state_dict, options);
+  StepInfo info = InfoOf(options);
   info.branches = BranchesOf(request_.step, run->newest);
-  const Result<StepSeal> seal = MakeSeal(info, state_dict.Tensors(), receipts, &plan.views);
+  const Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));

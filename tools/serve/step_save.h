@@ -2,9 +2,10 @@
 //
 // Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; the trainer's
 // process groups are not used. Rank 0 opens the room once it holds the run. Each rank then writes its shard
-// and leaves its values as files of the team. Rank 0 merges them, writes the values that are in no shard into
-// two shards of its own, and publishes. If a rank fails, or its trainer ends before its state was copied, the
-// save ends for all, naming that rank; a silent rank ends it at the deadline.
+// and meanwhile leaves its values as files of the team. Rank 0 merges them, writes the values that are in no
+// shard into two shards of its own, and publishes. A rank that is alone has nothing to leave: it writes those
+// two shards beside the first one. If a rank fails, or its trainer ends before its state was copied, the save
+// ends for all, naming that rank; a silent rank ends it at the deadline.
 #pragma once
 
 #include <chrono>
@@ -72,11 +73,11 @@ class StepSave {
   // Rank 0 holds the run and opens the room. Other ranks do nothing.
   Status Begin();
   // Writes the shard from the plan's memory; `wait_for` (ImageWriteOptions) waits until a part is filled. The
-  // memory may change when this returns.
-  Status WriteShard(SavePlan& plan, const SaveOptions& options,
+  // memory may change when this returns. `groups`: packets of state_dict.h.
+  Status WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
                     const std::function<Status(uint64_t end)>& wait_for);
-  // `groups`: packets of state_dict.h. Returns when the step is committed.
-  Status Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
+  // Returns when the step is committed.
+  Status Finish(SavePlan& plan, const SaveOptions& options);
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
   // could not be removed; the save is still good.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
@@ -87,13 +88,16 @@ class StepSave {
   const std::string& step_dir() const { return committer_.step_dir(); }
 
  private:
-  Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
+  Status WriteOwnShard(SavePlan& plan, const SaveOptions& options,
+                       const std::function<Status(uint64_t end)>& wait_for);
+  Status HandleValues(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
+  Status LeaveValues(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
-  Status Gather(const SavePlan& plan, StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
-  Status WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
-                       std::vector<ShardReceipt>& receipts) const;
+  Status LeaveReceipt();
+  Status Gather(const SavePlan& plan);
+  Status WriteContents(SavePlan& plan, const SaveOptions& options);
   Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
-  StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
+  StepInfo InfoOf(const SaveOptions& options) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);
   bool IsCommitted() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;
@@ -106,6 +110,11 @@ class StepSave {
   bool entered_ = false;  // the room; it may be gone since
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
+  Packet left_;  // names the contents that this rank left
+  // Rank 0:
+  StateDict state_dict_;                      // of all ranks
+  std::vector<ShardReceipt> shard_receipts_;  // of the ranks
+  std::vector<ShardReceipt> value_receipts_;  // of the two shards of values
 };
 
 }  // namespace cairn
