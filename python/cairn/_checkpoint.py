@@ -177,7 +177,7 @@ class Checkpoint(Mapping[str, Tensor]):
         if self._closed:
             raise ValueError(f"{self.path} is closed")
         opened = self._alive()
-        read_boxes(opened.helper, opened.handle, boxes)
+        read_boxes(opened.helper, opened.handle, boxes, cached=opened.cached)
         if self._verify:
             opened.check()
 

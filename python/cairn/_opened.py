@@ -27,6 +27,7 @@ class Opened:
         self.directory: str = fields["dir"]
         self.step: int = fields["step"]
         self.foreign: bool = fields["format"] == "foreign"
+        self.cached: bool = fields.get("cached", False)  # its files are in the page cache
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
         numbered = enumerate(fields["tensors"])  # one without a name holds objects

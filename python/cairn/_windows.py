@@ -18,6 +18,7 @@ from cairn._helper import Helper
 
 WINDOW = 32 << 20
 _CHUNK = 4 << 20  # a file's unit of verification: a chunk that ends in the next window is read twice
+_FROM_CACHE = 4 << 20  # of a window at a time, if files are in the page cache: it is still in the processor's cache when it is copied
 _IN_FLIGHT = 3  # windows, each a read of the helper's at once
 _ALIGNMENT = 4096  # the disk's own transfers go to such places
 _MAX_BOXES = 4096  # of one request
@@ -59,7 +60,7 @@ def split(box: Box, limit: int) -> Iterator[Box]:
 
 
 def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
-    """Lists of (box, where it begins in a window of `limit` bytes), in the order of the boxes."""
+    """Lists of (box, where it begins in a window), in the order of the boxes: `limit` bytes, or one larger box."""
     batch: list = []
     end = 0
     for box in boxes:
@@ -102,15 +103,15 @@ class _Window:
             self._helper.request("close", window=self._number)
 
 
-def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW) -> None:
-    """Delivers the values of all boxes of the opened checkpoint `handle`. Raises the helper's errors."""
+def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW, *, cached: bool = False) -> None:
+    """Delivers the values of all boxes of the opened checkpoint `handle`. cached: as of Opened. Raises the helper's errors."""
     parts = [part for box in boxes if box.nbytes for part in split(box, window)]
     parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
     if not parts:
         return
     under_way: collections.deque = collections.deque()
     try:
-        for batch in batches(parts, window):
+        for batch in batches(parts, min(window, _FROM_CACHE) if cached else window):
             if len(under_way) == _IN_FLIGHT:
                 _take_over(helper, under_way)
             current = _free_window(helper, window)

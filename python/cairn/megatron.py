@@ -139,7 +139,7 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
             _refuse_mismatch(opened, wanted)
             objects = {id(item): self._object(opened, item) for item in wanted if isinstance(item, ShardedObject)}
             tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
-            read_boxes(opened.helper, opened.handle, [box for item in tensors for box in _box(opened, item)])
+            read_boxes(opened.helper, opened.handle, [box for item in tensors for box in _box(opened, item)], cached=opened.cached)
             opened.check()
         return dict_list_map_outplace(lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict)
 

@@ -1,5 +1,6 @@
 #include "tools/serve/reads.h"
 
+#include "ckpt/io/page_cache.h"
 #include "convert/stream/block_stream.h"
 #include "tools/check/source_check.h"
 #include "tools/serve/save_plan.h"
@@ -21,6 +22,15 @@ nlohmann::json DescribeTensors(const TensorTable& table, const StateNames& names
                     {"shape", std::vector<uint64_t>(shape.begin(), shape.end())}});
   }
   return rows;
+}
+
+// Whether most of a step's first shard is in the page cache: a guess at the whole step.
+bool IsCached(const OpenedSource& opened) {
+  if (!opened.step.reader || opened.step.reader->manifest().files.empty()) return false;
+  const ManifestFile& shard = opened.step.reader->manifest().files.front();
+  const auto file =
+      FileSystem::Posix().OpenForRead(JoinPath(opened.step.reader->DirectoryOf(shard.name), shard.name));
+  return file.ok() && CachedBytes(**file, 0, shard.bytes).value_or(0) > shard.bytes / 2;
 }
 
 nlohmann::json PathsOf(const ReadStateDict& read) {
@@ -57,6 +67,7 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
   reply.head = {{"dir", source.name()},
                 {"step", manifest.step},
                 {"format", opened.foreign ? "foreign" : "cairn"},
+                {"cached", IsCached(opened)},
                 {"tensors", DescribeTensors(source.catalog(), names)},
                 {"objects", std::move(objects)},
                 {"paths", PathsOf(read)},

@@ -47,7 +47,7 @@ class TorchOpened(Opened):
             dtype, shape = TORCH_OF[tensor["dtype"]], tensor["shape"]
             values[fqn] = torch.empty(shape, dtype=dtype)
             boxes.append(box_of(number, [0] * len(shape), dtype, values[fqn]))
-        read_boxes(self.helper, self.handle, boxes)
+        read_boxes(self.helper, self.handle, boxes, cached=self.cached)
         self.check()
         root = _Node()
         for fqn, value in values.items():
@@ -152,7 +152,7 @@ class CairnReader(StorageReader):
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
         objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
         targets = [with_memory(item.dest_index.fqn, planner.resolve_tensor(item)).detach() for item in tensors]
-        read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets))
+        read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets), cached=opened.cached)
         opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)
