@@ -1,8 +1,8 @@
 """The state that the benchmarks save and load: a really trained one, in memory that bench_server shares.
 
 trained_step(cairn, bytes) trains a GPT of so many bytes on the King James Bible, once per machine: it stays in the
-user's cache. Shared maps its tensors and asks our side for one measurement at a time, so that ours and the peers' take
-turns in one loop.
+user's cache. llama_run() trains a Llama for as long as it takes to have a whole state. Shared maps the tensors of a step
+and asks our side for one measurement at a time, so that ours and the peers' take turns in one loop.
 """
 
 import json
@@ -33,18 +33,29 @@ def model_flags(size):
     return ["--num-layers", layers, "--hidden-size", hidden, "--num-attention-heads", hidden // 64]
 
 
-def train(cairn, size, directory):
-    def run(*command, **kwargs):
-        with open(os.path.join(directory, "log"), "a") as log:
-            subprocess.run([str(word) for word in command], check=True, cwd=directory, stdout=kwargs.pop("stdout", log), stderr=log, **kwargs)
+def run(directory, *command, **kwargs):
+    with open(os.path.join(directory, "log"), "a") as log:
+        subprocess.run([str(word) for word in command], check=True, cwd=directory, stdout=log, stderr=log, **kwargs)
 
+
+def train(cairn, size, directory):
     with open(os.path.join(directory, "prose.txt"), "w") as prose:
         bible = subprocess.run(["bible", "-f", "Gen1:1-Rev22:21"], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         prose.writelines(line.split(" ", 1)[-1] + "\n" for line in bible.stdout.splitlines())
-    run(cairn, "data", "prose.txt", "--output-prefix", "prose", "--train-sentencepiece", "--vocab-size", VOCABULARY, "--append-eod")
-    run(cairn, "train", *model_flags(size), "--seq-length", POSITIONS, "--vocab-size", VOCABULARY, "--make-vocab-size-divisible-by", 8,
+    run(directory, cairn, "data", "prose.txt", "--output-prefix", "prose", "--train-sentencepiece", "--vocab-size", VOCABULARY, "--append-eod")
+    run(directory, cairn, "train", *model_flags(size), "--seq-length", POSITIONS, "--vocab-size", VOCABULARY, "--make-vocab-size-divisible-by", 8,
         "--data-path", "prose", "--bf16", "--micro-batch-size", 2, "--global-batch-size", 2, "--lr", 6e-4, "--lr-warmup-iters", 5,
         "--train-iters", 30, "--log-interval", 5, "--save", "run", "--threads", 1 if size < 500e6 else 0)
+
+
+def llama_run(cairn, directory, layers, hidden, ffn, heads, kv_heads, vocabulary):
+    """The run directory of a Llama of this shape, trained on two samples."""
+    run(directory, os.path.abspath(cairn), "train", "--num-layers", layers, "--hidden-size", hidden, "--ffn-hidden-size", ffn,
+        "--num-attention-heads", heads, "--group-query-attention", "--num-query-groups", kv_heads, "--vocab-size", vocabulary,
+        "--make-vocab-size-divisible-by", 8, "--swiglu", "--normalization", "RMSNorm", "--disable-bias-linear",
+        "--position-embedding-type", "rope", "--untie-embeddings-and-output-weights", "--mock-data", "--seq-length", 32, "--bf16",
+        "--micro-batch-size", 1, "--global-batch-size", 1, "--train-iters", 2, "--lr", 1e-4, "--save", "run")
+    return os.path.join(directory, "run")
 
 
 def trained_step(cairn, size):
@@ -66,28 +77,26 @@ def digest(tensor):
     return xxhash.xxh3_128_digest(memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy()))
 
 
-class Shared:
-    """tensors: {"role/name": tensor} over shared memory that is touched. ask(): one measurement of ours."""
+def views(memory_file, about):
+    """{"role/name": tensor} over a state in shared memory, all of it touched."""
+    memory = mmap.mmap(memory_file, about["bytes"], flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    tensors = {}
+    for t in about["tensors"]:
+        flat = torch.frombuffer(memory, dtype=DTYPES[t["dtype"]], count=math.prod(t["shape"]), offset=t["offset"])
+        tensors[t["role"] + "/" + t["name"]] = flat.view(t["shape"])
+    return tensors
 
-    def __init__(self, cairn, checkpoint):
-        self.memory_file = os.memfd_create("cairn-bench-state")
-        server = os.path.join(os.path.dirname(os.path.abspath(cairn)), "bench_server")
-        self.process = subprocess.Popen([server, checkpoint, f"/proc/self/fd/{self.memory_file}"],
-                                        pass_fds=[self.memory_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        about = self.answer()
-        self.memory = mmap.mmap(self.memory_file, about["bytes"])
-        self.tensors = {}
-        for t in about["tensors"]:
-            flat = torch.frombuffer(self.memory, dtype=DTYPES[t["dtype"]], count=math.prod(t["shape"]), offset=t["offset"])
-            self.tensors[t["role"] + "/" + t["name"]] = flat.view(t["shape"])
-        self.bytes = sum(t.nbytes for t in self.tensors.values())
-        self.checked_bytes = 0
-        self.digests = {key: digest(t) for key, t in self.tensors.items()}
+
+class Asked:
+    """A program that answers each line of its stdin, `WHAT PATH`, with a line of JSON."""
+
+    def __init__(self, command, memory_file, **kwargs):
+        self.process = subprocess.Popen(command, pass_fds=[memory_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **kwargs)
 
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("bench_server ended early; its message is above")
+            raise SystemExit(f"{self.process.args[:3]} ended early; its message is above")
         return json.loads(line)
 
     def ask(self, what, path):
@@ -98,6 +107,20 @@ class Shared:
     def close(self):
         self.process.stdin.close()
         self.process.wait()
+
+
+class Shared(Asked):
+    """tensors: {"role/name": tensor} over shared memory that is touched. ask(): one measurement of ours."""
+
+    def __init__(self, cairn, checkpoint):
+        self.memory_file = os.memfd_create("cairn-bench-state")
+        server = os.path.join(os.path.dirname(os.path.abspath(cairn)), "bench_server")
+        super().__init__([server, checkpoint, f"/proc/self/fd/{self.memory_file}"], self.memory_file)
+        self.about = self.answer()
+        self.tensors = views(self.memory_file, self.about)
+        self.bytes = sum(t.nbytes for t in self.tensors.values())
+        self.checked_bytes = 0
+        self.digests = {key: digest(t) for key, t in self.tensors.items()}
 
     def check(self, pairs):
         """Every tensor once, every bit as it was saved."""

@@ -9,6 +9,7 @@ checked. Ratios are taken within a round. A limit that moved by more than 15 % i
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 
 from peers import files_of, sync
 from save_speed import VOID, remove, rotated, size_of
+from usage import read, tree
 
 BLOCK = 4 << 20
 LIMIT = "one O_DIRECT read and write"
@@ -29,10 +31,10 @@ class Contender:
         self.name, self.source, self.command, self.right, self.synced = name, source, command, right, synced
 
     def time(self, out):
-        """Seconds and peak memory."""
+        """Seconds, peak memory and seconds of the processor."""
         evict(self.source)
         start = time.perf_counter()
-        peak = run(*(part.replace("OUT", out) for part in self.command))
+        peak, cpu = run(*(part.replace("OUT", out) for part in self.command))
         if self.synced:
             sync(out)
         seconds = time.perf_counter() - start
@@ -40,7 +42,7 @@ class Contender:
             raise SystemExit(f"{self.name}: the result is not what the source holds")
         for rest in (out, out + ".pt"):
             remove(rest)
-        return seconds, peak
+        return seconds, peak, cpu
 
 
 class Limit:
@@ -67,7 +69,7 @@ class Limit:
         dd(f"if={out}", "of=/dev/null", "iflag=direct")
         self.backs.append(time.perf_counter() - start)
         os.remove(out)
-        return seconds, 0
+        return seconds, 0, 0
 
 
 class Job:
@@ -82,8 +84,8 @@ def dd(*words):
 
 
 def run(*command):
-    """Runs a process; returns the peak memory of the largest one of it and those that it starts."""
-    peak = 0
+    """Runs a process; returns the peak memory of the largest one of it and those that it starts, and their seconds of the processor."""
+    peak, before = 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=log,
                                    env=os.environ | {"DS_ACCELERATOR": "cpu"})
@@ -93,17 +95,13 @@ def run(*command):
         log.seek(0)
         if process.returncode != 0:
             raise RuntimeError(f"{command}: {log.read().decode()[-2000:]}")
-    return peak
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return peak, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def high_water(pid):
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            own = next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")), 0)
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            return max([own, *map(high_water, children.read().split())])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+    status = [read(process, "status") for process in tree(pid)]
+    return max((int(line.split()[1]) * 1024 for text in status for line in text.splitlines() if line.startswith("VmHWM")), default=0)
 
 
 def evict(path):
@@ -117,11 +115,12 @@ def evict(path):
 def measure(job, out, rounds):
     """Rows of the table."""
     contenders = [job.limit, *job.contenders]
-    times, memory = {c.name: [] for c in contenders}, {c.name: 0 for c in contenders}
+    times, cpu, memory = {c.name: [] for c in contenders}, {c.name: [] for c in contenders}, {c.name: 0 for c in contenders}
     for round_ in range(rounds):
         for contender in rotated(contenders, round_):
-            seconds, peak = contender.time(out)
+            seconds, peak, cpu_seconds = contender.time(out)
             times[contender.name].append(seconds)
+            cpu[contender.name].append(cpu_seconds)
             memory[contender.name] = max(memory[contender.name], peak)
         print(f"{job.name}, round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.2f} s" for name, values in times.items()),
               file=sys.stderr, flush=True)
@@ -135,21 +134,22 @@ def measure(job, out, rounds):
                      "seconds_to": max(values), "ratio": statistics.median(ratios), "ratio_from": min(ratios),
                      "ratio_to": max(ratios), "ratio_with_read_back": statistics.median(proven),
                      "to_ours": statistics.median(v / o for v, o in zip(values, ours)),
-                     "peak_memory_bytes": memory[name], "limit_moved": moved, "read_bytes": job.limit.read,
-                     "write_bytes": job.limit.write, "rounds": rounds})
+                     "cpu_seconds": statistics.median(cpu[name]), "peak_memory_bytes": memory[name],
+                     "limit_moved": moved, "read_bytes": job.limit.read, "write_bytes": job.limit.write, "rounds": rounds})
     return rows
 
 
 def table(rows):
-    lines = ["| job | by | s (from – to) | × limit (from – to) | × limit and a read back | peak memory | ours × faster |",
-             "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| job | by | s (from – to) | × limit (from – to) | × limit and a read back | CPU s | peak memory | ours × faster |",
+             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
         cells = [row["job"], row["by"], f"{row['seconds']:.2f} ({row['seconds_from']:.2f} – {row['seconds_to']:.2f})"]
         if row["by"] == LIMIT:
-            cells += ["limit moved" if row["limit_moved"] else "1", "", "", ""]
+            cells += ["limit moved" if row["limit_moved"] else "1", "", "", "", ""]
         else:
             cells += [f"{row['ratio']:.2f} ({row['ratio_from']:.2f} – {row['ratio_to']:.2f})",
-                      f"{row['ratio_with_read_back']:.2f}", f"{row['peak_memory_bytes'] / 2**20:.0f} MiB", f"{row['to_ours']:.2f}"]
+                      f"{row['ratio_with_read_back']:.2f}", f"{row['cpu_seconds']:.2f}",
+                      f"{row['peak_memory_bytes'] / 2**20:.0f} MiB", f"{row['to_ours']:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
