@@ -1,4 +1,4 @@
-"""scripts/bench save, load, reshape and convert in their smallest form: every tool does its work, and what it leaves is
+"""scripts/bench save, load, storage, reshape and convert in their smallest form: every tool does its work, and what it leaves is
 compared."""
 
 import json
@@ -35,6 +35,28 @@ class Bench(Case):
             for contender in contenders:
                 self.assertIn(f"| {contender} |", done.stdout)
         self.assertEqual(sorted(os.listdir(self.dir)), ["cache", "load.json", "save.json"])
+
+    def test_the_table_of_storage_is_whole_and_plotted(self):
+        report, plots = self.path("storage.json"), self.path("plots")
+        done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "storage.py"), "--bytes", "8MB", "--rounds", "1", "--dir", self.dir,
+                               "--json", report, "--plot", plots], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        with open(report) as file:
+            figures = json.load(file)
+        tools = ["cairn train", "cairn.torch, lazy", "DCP", "DCP async", "torch.save, mmap", "safetensors"]
+        self.assertEqual([row["by"] for row in figures["real"]], ["raw O_DIRECT", *tools])
+        self.assertEqual(figures["verified_bytes"], len(tools) * figures["bytes"])
+        self.assertEqual(figures["share"], "1 of 32 layers and 1/32 of the vocabulary, 1/64 as wide")
+        for row in figures["real"]:
+            self.assertTrue(0 < row["stall"] <= row["save"]["seconds"] and row["load"]["seconds"] > 0, row)
+        self.assertEqual([row["by"] for row in figures["reshape"]],
+                         ["one O_DIRECT read and write", "cairn reshape", "cairn reshape --no-read-back", "dcp.load, dcp.save"])
+        self.assertEqual([(row["model"], row["ranks"], round(row["bytes"] / 1e9)) for row in figures["metadata"]],
+                         [("8B", 8, 112), ("70B", 64, 978), ("405B", 512, 5682), ("1T", 1024, 16549)])
+        for name in ("rates", "costs", "metadata"):
+            with open(os.path.join(plots, name + ".svg")) as file:
+                self.assertIn("1T, 1024" if name == "metadata" else "safetensors", file.read())
+        self.assertEqual(sorted(os.listdir(self.dir)), ["plots", "storage.json"])
 
     def turns(self, script, jobs):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, script), "--bytes", "20MB", "--rounds", "1", "--dir", self.dir,
