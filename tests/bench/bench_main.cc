@@ -9,7 +9,6 @@
 #include "runtime/config/wrapped_help.h"
 #include "tests/bench/bench_codec.h"
 #include "tests/bench/bench_limits.h"
-#include "tests/bench/bench_reshape.h"
 #include "tests/bench/bench_save.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -42,10 +41,6 @@ constexpr BenchJob kJobs[] = {
      "Prints load_warm_ratio and load_cold_ratio with their goals. A time counts only after the loaded bytes "
      "were compared.",
      MeasureLoad},
-    {"reshape", "compare a reshape to another TP and PP with one read and one write of the step's bytes",
-     "Prints reshape_ratio with the proof that reads the result back, and reshape_stream_ratio without it. "
-     "The source is not in memory.",
-     MeasureReshape},
 };
 
 Result<nlohmann::ordered_json> Facts(const char* name, const BenchOptions& options) {

@@ -1,5 +1,6 @@
 // bench_server CKPT MEMORY: our contenders for a benchmark in another program, which decides about order and
 // rounds (trained_state.py).
+// bench_server raw_read|raw_write FILE BYTES: one such measurement, of the file's first bytes (turns.py).
 //
 // The state of a step is loaded into the file MEMORY that both map, so that it is in memory once. Then each
 // line of stdin asks for one measurement, and one line of JSON on stdout answers, flushed, because the asker
@@ -14,8 +15,9 @@
 //   cold FILE            out of the page cache, checked   {}
 // The first line of stdout is {"bytes": n, "tensors": [{name, role, dtype, shape, offset}]}. Paths hold no
 // newline. Nothing is verified here but what `load` itself verifies: the asker does it. Raw transfers use the
-// snapshot's memory, which is idle between saves. Raw writes have the depth and the block size of our own
-// shards' writer, so that both ask the same of the disk.
+// snapshot's memory, which is idle between saves, in huge pages: from pages of 4 KiB, as dd has them, the
+// disk takes a half or a third. Raw writes have the depth and the block size of our own shards' writer, so
+// that both ask the same of the disk.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -69,6 +71,23 @@ void Answer(const ordered_json& answer) {
   std::fflush(stdout);
 }
 
+RawTransfer::Engine Engine() {
+  return TakesUring() ? RawTransfer::Engine::kUring : RawTransfer::Engine::kThreads;
+}
+
+Result<double> WriteAndRemove(const std::string& path, std::span<const std::byte> bytes) {
+  const ImageWriteOptions ours;
+  Result<double> seconds =
+      RawWrite(path, bytes, {.engine = Engine(), .depth = ours.queue.depth, .block = ours.write_bytes});
+  ::unlink(path.c_str());
+  return seconds;
+}
+
+Result<ordered_json> Seconds(Result<double> seconds) {
+  if (!seconds.ok()) return seconds.status();
+  return ordered_json{{"seconds", *seconds}};
+}
+
 class Server {
  public:
   Server(const BenchState& state, StateSaver& saver) : state_(state), saver_(saver), arena_(saver.image()) {}
@@ -82,22 +101,13 @@ class Server {
     if (what == "load") return Seconds(LoadState(path, state_));
     if (what == "raw_read") return Seconds(Read(path, {.engine = Engine(), .direct = true}));
     if (what == "page_cache_read") return Seconds(Read(path, {.depth = 2, .direct = false}));
-    if (what == "raw_write") {
-      const ImageWriteOptions ours;
-      Result<double> seconds =
-          RawWrite(path, arena_, {.engine = Engine(), .depth = ours.queue.depth, .block = ours.write_bytes});
-      ::unlink(path.c_str());
-      return Seconds(std::move(seconds));
-    }
+    if (what == "raw_write") return Seconds(WriteAndRemove(path, arena_));
     if (what == "warm") return Done(MakeWarm(path));
     if (what == "cold") return Done(MakeCold(path));
     return InvalidArgument("there is no measurement named {}", what);
   }
 
  private:
-  static RawTransfer::Engine Engine() {
-    return TakesUring() ? RawTransfer::Engine::kUring : RawTransfer::Engine::kThreads;
-  }
   Result<double> Read(const std::string& path, const RawTransfer& how) {
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
     const uint64_t bytes = info.bytes / kPageBytes * kPageBytes;
@@ -108,15 +118,23 @@ class Server {
     if (!status.ok()) return status;
     return ordered_json::object();
   }
-  static Result<ordered_json> Seconds(Result<double> seconds) {
-    if (!seconds.ok()) return seconds.status();
-    return ordered_json{{"seconds", *seconds}};
-  }
 
   const BenchState& state_;
   StateSaver& saver_;
   std::span<std::byte> arena_;
 };
+
+Status MeasureOnce(const std::string& what, const std::string& path, uint64_t bytes) {
+  if (what != "raw_read" && what != "raw_write")
+    return InvalidArgument("there is no transfer named {}", what);
+  CAIRN_ASSIGN_OR_RETURN(WarmBuffer memory, WarmBuffer::Make(bytes));
+  const std::span all = memory.bytes().first(bytes);
+  CAIRN_ASSIGN_OR_RETURN(
+      const ordered_json answer,
+      Seconds(what == "raw_read" ? RawRead(path, all, {.engine = Engine()}) : WriteAndRemove(path, all)));
+  Answer(answer);
+  return OkStatus();
+}
 
 // Until the end of stdin. Errors: the first measurement's to fail.
 Status Serve(const std::string& checkpoint, const std::string& memory_file) {
@@ -143,8 +161,11 @@ Status Serve(const std::string& checkpoint, const std::string& memory_file) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "bench_server CKPT MEMORY\n"), 2;
-  const cairn::Status status = cairn::Serve(argv[1], argv[2]);
+  if (argc != 3 && argc != 4)
+    return std::fprintf(stderr, "bench_server CKPT MEMORY, or bench_server raw_read|raw_write FILE BYTES\n"),
+           2;
+  const cairn::Status status =
+      argc == 3 ? cairn::Serve(argv[1], argv[2]) : cairn::MeasureOnce(argv[1], argv[2], std::stoull(argv[3]));
   if (status.ok()) return 0;
   std::fprintf(stderr, "bench_server: %s\n", status.message().c_str());
   return 2;

@@ -33,7 +33,7 @@ from reshape_speed import RESHARD, dcp_tensors, digests, equal, native, python  
 from save_speed import VOID, available_memory, remove, rotated, size_of  # noqa: E402
 from sources import CAIRN, convert  # noqa: E402
 from storage_report import RAW, plot, tables  # noqa: E402
-from storage_tools import Raw, RawReshape, Tool, Trainer  # noqa: E402
+from storage_tools import Raw, Tool, Trainer  # noqa: E402
 from trained_state import Shared, llama_run  # noqa: E402
 from usage import Used  # noqa: E402
 
@@ -106,7 +106,7 @@ def real_rows(taken, size):
     return rows
 
 
-def reshape_rows(a, limit, run, source, peers):
+def reshape_rows(a, size, run, source, peers):
     """From MLPerf's 8 ranks of 8B to TP 8, by ours and by one process of DCP."""
     wanted, dcp = digests(native(source)), os.path.join(a.dir, "dcp")
     contenders = [turns.Contender(name, source, [CAIRN, "reshape", source, "OUT", "--tp", "8", "--dp", "1", *flags], equal(native, wanted))
@@ -114,8 +114,7 @@ def reshape_rows(a, limit, run, source, peers):
     if peers:
         convert(run, dcp, "--to", "dcp", "--tp", "1", "--pp", "1", "--dp", "8")
         contenders.append(turns.Contender("dcp.load, dcp.save", dcp, python(RESHARD, dcp), equal(dcp_tensors, wanted)))
-    limit.read = limit.write = limit.shared.bytes
-    return turns.measure(turns.Job("reshape", limit, contenders), os.path.join(a.dir, "out"), a.rounds)
+    return turns.measure(turns.Job("reshape", turns.Limit(source, size, size), contenders), os.path.join(a.dir, "out"), a.rounds)
 
 
 def metadata_row(name, d):
@@ -164,7 +163,7 @@ def measured(a):
     for program in tools[2:]:
         program.close()
     subprocess.run([CAIRN, "reshape", run, source, "--dp", "8", "--zero", "3"], check=True, capture_output=True)
-    report["reshape"] = reshape_rows(a, RawReshape(shared, shard), run, source, "DCP" in a.tools.split(","))
+    report["reshape"] = reshape_rows(a, shared.bytes, run, source, "DCP" in a.tools.split(","))
     shared.close()
     return report
 

@@ -13,7 +13,6 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 from peers import PEERS, Ours  # noqa: E402
 from storage_report import RAW  # noqa: E402
 from trained_state import Asked, views  # noqa: E402
-from turns import LIMIT  # noqa: E402
 from usage import memory  # noqa: E402
 
 NAMES = {"cairn.torch lazy": "cairn.torch, lazy", "torch.load mmap": "torch.save, mmap"}
@@ -75,17 +74,6 @@ class Raw:
     def load(self, path):
         self.shared.ask("cold", self.file)
         return self.shared.ask("raw_read", self.file)["seconds"]
-
-
-class RawReshape(Raw):
-    """A read and then a write of as many bytes, as the limit of turns.measure()."""
-
-    name, backs = LIMIT, ()
-
-    def time(self, out):
-        read = self.load(None)
-        self.backs += (read,)
-        return read + self.save(out)[0], 0, 0
 
 
 if __name__ == "__main__":

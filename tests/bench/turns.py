@@ -1,5 +1,5 @@
 """Processes that do one job, in turns with the limit: one O_DIRECT read of the bytes that are needed and one such write
-of the result, four blocks at a time; and, for those that prove their result, with one such read of it more.
+of the result, by bench_server; and, for those that prove their result, with one such read of it more.
 
 The start of the turns moves on with each round, and every source's files are dropped from the page cache before its turn.
 A time is that of the whole process, imports included, and of fsync of what it wrote; it counts once the result was
@@ -18,9 +18,10 @@ import time
 
 from peers import files_of, sync
 from save_speed import VOID, remove, rotated, size_of
+from sources import CAIRN
 from usage import read, tree
 
-BLOCK, DEPTH = 4 << 20, 4
+BLOCK, PAGE = 4 << 20, 4096
 LIMIT = "one O_DIRECT read and write"
 
 
@@ -55,21 +56,20 @@ class Limit:
 
     def time(self, out):
         evict(self.source)
-        files = sorted(files_of(self.source), key=os.path.getsize, reverse=True)
-        start, left = time.perf_counter(), self.read
-        while left >= BLOCK and os.path.getsize(files[0]) >= BLOCK:
+        files, seconds, left = sorted(files_of(self.source), key=os.path.getsize, reverse=True), 0, self.read
+        while left >= PAGE and os.path.getsize(files[0]) >= PAGE:
             for name in files:
-                blocks = min(left, os.path.getsize(name)) // BLOCK
-                dd(blocks, "skip", f"if={name}", "of=/dev/null", "iflag=direct")
-                left -= blocks * BLOCK
-        blocks = max(1, self.write // BLOCK)
-        with open(out, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, blocks * BLOCK)
-        dd(blocks, "seek", "if=/dev/zero", f"of={out}", "oflag=direct", "conv=notrunc,fsync")
-        seconds = time.perf_counter() - start
-        start = time.perf_counter()
-        dd(blocks, "skip", f"if={out}", "of=/dev/null", "iflag=direct")
-        self.backs.append(time.perf_counter() - start)
+                part = min(left, os.path.getsize(name)) // PAGE * PAGE
+                if part:
+                    seconds += raw("raw_read", name, part)
+                    left -= part
+        size = max(1, self.write // PAGE) * PAGE
+        seconds += raw("raw_write", out, size)
+        with open(out, "wb") as file:  # as large as the result
+            for _ in range(0, size, BLOCK):
+                file.write(bytes(BLOCK))
+        evict(out)
+        self.backs.append(raw("raw_read", out, size))
         os.remove(out)
         return seconds, 0, 0
 
@@ -81,13 +81,9 @@ class Job:
         self.name, self.limit, self.contenders = name, limit, contenders
 
 
-def dd(blocks, place, *words):
-    """Transfers blocks by several processes at once: one alone leaves the disk idle between two of them. place: skip or seek."""
-    share = -(-blocks // DEPTH)
-    running = [subprocess.Popen(["dd", f"bs={BLOCK}", f"{place}={first}", f"count={min(share, blocks - first)}", *words], stderr=subprocess.DEVNULL)
-               for first in range(0, blocks, share or 1)]
-    if any([process.wait() for process in running]):
-        raise RuntimeError(f"dd {words} failed")
+def raw(what, path, size):
+    done = subprocess.run([os.path.join(os.path.dirname(CAIRN), "bench_server"), what, path, str(size)], check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)["seconds"]
 
 
 def run(*command):
