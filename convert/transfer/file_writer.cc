@@ -21,7 +21,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kBufferBytes = 1 << 20;
+constexpr uint64_t kBufferBytes = 2 << 20;
 
 // Checks the bytes of a file outside of its tensors, and takes its SHA-256, while it is read back.
 class FileProof {
