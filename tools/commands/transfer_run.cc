@@ -9,6 +9,7 @@
 #include "tools/cli/choices.h"
 #include "tools/cli/dry_run.h"
 #include "tools/cli/flag_values.h"
+#include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/source/source_flags.h"
