@@ -48,11 +48,13 @@ Result<size_t> ProveMasters(CheckpointSource& source, uint64_t max_memory) {
   std::vector<uint32_t> tensors;
   for (uint32_t i = 0; i < source.catalog().tensors.size(); ++i)
     if (sums.OtherOf(i)) tensors.push_back(i);
-  CAIRN_RETURN_IF_ERROR(
-      StreamBlocks(source, tensors, BlockBytesFor(max_memory), [&](const Block& block) -> Status {
-        sums.Add(block);
-        return OkStatus();
-      }));
+  source.SetCacheBytes(ReaderCacheFor(max_memory));
+  const Status read = StreamBlocks(source, tensors, BlockBytesFor(max_memory), [&](const Block& block) {
+    sums.Add(block);
+    return OkStatus();
+  });
+  source.SetCacheBytes(0);
+  CAIRN_RETURN_IF_ERROR(read);
   if (const std::vector<std::string> names = sums.Differing(); !names.empty())
     return Corrupt(
         "{}: the master of {} does not round to the weight; they are of different steps, or the shards are "

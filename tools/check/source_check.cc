@@ -52,7 +52,6 @@ Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint6
           "import: its weights were not compared with their masters (--no-rounding-check)");
   } else if (checks.first) {
     const Status status = ProveMasters(*opened.foreign, max_memory).status();
-    opened.foreign->SetCacheBytes(0);
     if (status.kind() != StatusKind::kCorrupt) return status;
     PrintProblem(fmt::format("note: {}; cairn verify --values lists all", status.message()));
   }
