@@ -41,8 +41,8 @@ class ByteWriter {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer if
-  // there are no more. Invalidates the previous window.
+  // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer at the
+  // end. Invalidates the previous window.
   virtual std::string_view More(std::string_view rest, uint64_t need) = 0;
 };
 

@@ -16,8 +16,8 @@
 // The first line of stdout is {"bytes": n, "tensors": [{name, role, dtype, shape, offset}]}. Paths hold no
 // newline. Nothing is verified here but what `load` itself verifies: the asker does it. Raw transfers use the
 // snapshot's memory, which is idle between saves. Raw writes have the depth and the block size of our own
-// shards' writer, so that both ask the same of the disk, and memory in huge pages: to and from pages of 4 KiB,
-// as dd has them, the disk was seen to give a half.
+// shards' writer, so that both ask the same of the disk, and memory in huge pages: to and from pages of 4
+// KiB, as dd has them, the disk was seen to give a half.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -104,7 +104,7 @@ class Server {
     if (what == "raw_write") return Seconds(WriteAndRemove(path, arena_));
     if (what == "warm") return Done(MakeWarm(path));
     if (what == "cold") return Done(MakeCold(path));
-    return InvalidArgument("there is no measurement named {}", what);
+    return InvalidArgument("unknown measurement {}", what);
   }
 
  private:
@@ -125,8 +125,7 @@ class Server {
 };
 
 Status MeasureOnce(const std::string& what, const std::string& path, uint64_t bytes) {
-  if (what != "raw_read" && what != "raw_write")
-    return InvalidArgument("there is no transfer named {}", what);
+  if (what != "raw_read" && what != "raw_write") return InvalidArgument("unknown transfer {}", what);
   CAIRN_ASSIGN_OR_RETURN(WarmBuffer memory, WarmBuffer::Make(bytes));
   const std::span all = memory.bytes().first(bytes);
   CAIRN_ASSIGN_OR_RETURN(
