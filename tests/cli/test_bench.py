@@ -110,7 +110,7 @@ class BenchTest(CliTest):
         self.assertEqual(values[0], values[2])
         bad = subprocess.run([SERVER, step, shared], input="sing\n", text=True, capture_output=True)
         self.assertEqual(bad.returncode, 2)
-        self.assertIn("no measurement named sing", bad.stderr)
+        self.assertIn("unknown measurement sing", bad.stderr)
 
 
 if __name__ == "__main__":
