@@ -8,12 +8,14 @@
 #include "ckpt/io/extent_reader.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxGapBytes = 64 << 10;
 constexpr uint64_t kMinMapBytes = 256 << 10;  // below it a mapping costs more than a copy
+constexpr uint64_t kMinKeptBytes = 64 << 10;  // below it malloc keeps memory
 
 }  // namespace
 
@@ -96,20 +98,28 @@ ExtentReader::Finished ExtentReader::FromCache(const AtHand& at_hand) {
   return result;
 }
 
-// Small ones are not kept, so that what a caller holds on to is no larger than what it wanted.
+// Few sizes, so that the memory of one read serves the next.
+uint64_t ExtentReader::BufferBytes(uint64_t bytes) {
+  return bytes < kExtentBytes ? std::bit_ceil(std::max(bytes, kPageBytes)) : PageUp(bytes);
+}
+
+// New memory takes the place of as much that is free: together they stay below the most that was ever in use.
 std::unique_ptr<PageBuffer> ExtentReader::NewBuffer(uint64_t bytes) {
-  if (bytes <= kExtentBytes / 2) return std::make_unique<PageBuffer>(bytes);
-  const auto fits =
-      std::ranges::find_if(free_, [&](const auto& memory) { return memory->capacity >= bytes; });
-  const bool found = fits != free_.end();
-  std::unique_ptr<PageBuffer> memory =
-      found ? std::move(*fits) : std::make_unique<PageBuffer>(std::max(bytes, kExtentBytes));
-  if (!free_.empty()) free_.erase(found ? fits : free_.begin());  // one that is too small makes room
-  return memory;
+  bytes = BufferBytes(bytes);
+  const auto fits = std::ranges::find_if(
+      free_, [&](const auto& memory) { return memory->capacity >= bytes && memory->capacity <= 2 * bytes; });
+  if (fits != free_.end()) {
+    std::unique_ptr<PageBuffer> memory = std::move(*fits);
+    free_.erase(fits);
+    return memory;
+  }
+  for (uint64_t freed = 0; freed < bytes && !free_.empty(); free_.erase(free_.begin()))
+    freed += free_.front()->capacity;
+  return std::make_unique<PageBuffer>(bytes);
 }
 
 void ExtentReader::Recycle(std::unique_ptr<PageBuffer> memory) {
-  if (memory && memory->capacity >= kExtentBytes) free_.push_back(std::move(memory));
+  if (memory && memory->capacity >= kMinKeptBytes) free_.push_back(std::move(memory));
 }
 
 }  // namespace cairn

@@ -61,7 +61,12 @@ class ExtentReader {
   // The next extent to finish, in any order. Requires waiting() > 0. Errors: those of
   // FileSystem::OpenForRead and File::ReadAt, which name the file.
   Finished Wait();
-  // Memory of a finished extent, to be used again. Null is fine.
+  // Memory for `bytes`: recycled memory of at most twice the size if there is some. New pages cost as much
+  // as a copy into them.
+  std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes);
+  // The memory that NewBuffer() takes for so many bytes.
+  static uint64_t BufferBytes(uint64_t bytes);
+  // Memory of a finished extent or of NewBuffer(), to be used again. Null is fine.
   void Recycle(std::unique_ptr<PageBuffer> memory);
 
   // Extents that were started and did not finish.
@@ -85,13 +90,12 @@ class ExtentReader {
   Result<bool> IsAtHand(const Extent& extent, std::shared_ptr<File>& file);
   void StartRead(Extent extent, std::shared_ptr<File> file);
   Finished FromCache(const AtHand& at_hand);
-  std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes);
 
   OpenFiles& files_;
   const ExtentReaderOptions options_;
   std::optional<AtHand> at_hand_;
   std::vector<Read> reads_;
-  std::vector<std::unique_ptr<PageBuffer>> free_;  // large ones
+  std::vector<std::unique_ptr<PageBuffer>> free_;  // oldest first
   std::unique_ptr<IoQueue> queue_;  // made for the first read; last: it waits for those in flight
 };
 

@@ -12,9 +12,12 @@ namespace {
 
 constexpr size_t kHorizon = 256;  // stretches among which neighbours are looked for
 
-// The buffer of a read: those of large reads all have one size.
-uint64_t MemoryOf(uint64_t bytes) {
-  return bytes <= kExtentBytes / 2 ? bytes : std::max(bytes, kExtentBytes);
+// More than a disk needs at once: some reads are short.
+constexpr int kDepth = 8;
+
+// Of a read of whole pages.
+uint64_t MemoryOf(uint64_t begin, uint64_t end) {
+  return ExtentReader::BufferBytes(PageUp(end) - PageDown(begin));
 }
 
 }  // namespace
@@ -24,7 +27,7 @@ ExtentsAhead::ExtentsAhead(const NumberedFiles& files, Plan plan, uint64_t max_b
       plan_(std::move(plan)),
       max_bytes_(max_bytes),
       horizon_bytes_(horizon_bytes),
-      reader_(files.open, {.map = false}) {}
+      reader_(files.open, {.depth = kDepth, .map = false}) {}
 
 void ExtentsAhead::PlanMore() {
   while (plan_ && wanted_.size() < kHorizon && wanted_bytes_ < horizon_bytes_) {
@@ -37,7 +40,7 @@ void ExtentsAhead::PlanMore() {
 }
 
 bool ExtentsAhead::HasRoom() const {
-  return extents_.empty() || held_bytes_ + MemoryOf(std::min(kExtentBytes, wanted_bytes_)) <= max_bytes_;
+  return extents_.empty() || held_bytes_ + MemoryOf(0, std::min(kExtentBytes, wanted_bytes_)) <= max_bytes_;
 }
 
 void ExtentsAhead::StartReads() {
@@ -65,7 +68,7 @@ void ExtentsAhead::StartRead() {
   const auto extent = extents_.emplace(extents_.end());
   extent->begin = together.front().begin, extent->end = together.back().end;
   extent->left = together.size();
-  held_bytes_ += MemoryOf(extent->end - extent->begin);
+  held_bytes_ += MemoryOf(extent->begin, extent->end);
   for (const Wanted& wanted : together) {
     places_.emplace(wanted.id, Place{extent, wanted.begin - extent->begin, wanted.end - wanted.begin});
     wanted_bytes_ -= wanted.end - wanted.begin;
@@ -110,7 +113,7 @@ Result<std::optional<ExtentsAhead::Taken>> ExtentsAhead::Take(Id id) {
     taken.bytes = {memory.data() + begin + offset, bytes};
   }
   if (--extent->left == 0) {
-    held_bytes_ -= MemoryOf(extent->end - extent->begin);
+    held_bytes_ -= MemoryOf(extent->begin, extent->end);
     taken.memory = std::move(extent->read.memory);
     extents_.erase(extent);
   }

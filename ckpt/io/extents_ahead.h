@@ -53,7 +53,8 @@ class ExtentsAhead {
   // A stretch of the plan, once; nullopt if the plan has no such stretch, or it was taken already. Errors:
   // those of ExtentReader::Wait.
   Result<std::optional<Taken>> Take(Id id);
-  // Memory that a Take() gave, to be used again.
+  std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes) { return reader_.NewBuffer(bytes); }
+  // Memory that a Take() or NewBuffer() gave, to be used again.
   void Recycle(std::unique_ptr<PageBuffer> memory) { reader_.Recycle(std::move(memory)); }
 
  private:

@@ -47,9 +47,9 @@ std::vector<ExtentsAhead::Wanted> ChunkAhead::ChunksOf(const TensorBox& next) {
 Result<std::optional<ChunkAhead::Stored>> ChunkAhead::Take(size_t piece, uint64_t chunk) {
   CAIRN_ASSIGN_OR_RETURN(std::optional<ExtentsAhead::Taken> taken, ahead_.Take({piece, chunk}));
   if (!taken) return std::optional<Stored>();
-  if (taken->memory && taken->bytes.size() > kExtentBytes / 2)
+  if (taken->memory && taken->bytes.size() >= taken->memory->capacity / 2)
     return std::optional(Stored{std::move(taken->memory), taken->bytes});
-  Stored stored{std::make_unique<PageBuffer>(taken->bytes.size()), {}};
+  Stored stored{ahead_.NewBuffer(taken->bytes.size()), {}};
   stored.bytes = {stored.memory->data(), taken->bytes.size()};
   std::memcpy(stored.bytes.data(), taken->bytes.data(), taken->bytes.size());
   ahead_.Recycle(std::move(taken->memory));

@@ -175,6 +175,19 @@ TEST(ExtentReader, WhatIsNotInThePageCacheDoesNotGetThere) {
   EXPECT_GT(cached(), 0u);
 }
 
+TEST(ExtentReader, RecycledMemoryServesReadsOfLikeSizes) {
+  const ExtentFile file;
+  OpenFiles files(FileSystem::Posix(), file.dir.path());
+  ExtentReader reader(files, {});
+  auto memory = reader.NewBuffer(100'000);
+  const std::byte* const place = memory->data();
+  reader.Recycle(std::move(memory));
+  EXPECT_GE(reader.NewBuffer(40'000)->capacity, 40'000U);  // that one is more than twice as large
+  memory = reader.NewBuffer(120'000);
+  EXPECT_EQ(memory->data(), place);
+  EXPECT_LE(memory->capacity, 240'000U);
+}
+
 TEST(ExtentReader, AReadThatFailsSpoilsNoOther) {
   const ExtentFile file;
   FaultyFileSystem faulty(FileSystem::Posix());
