@@ -11,6 +11,8 @@
 #include <set>
 
 #include "ckpt/base/sha256.h"
+#include "ckpt/io/open_files.h"
+#include "ckpt/io/window_file.h"
 #include "ckpt/model/layout.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/torch/crc32_sum.h"
@@ -22,13 +24,16 @@ constexpr uint64_t kWindowBytes = 4 << 20;
 constexpr uint64_t kMaxSumsBytes = 16 << 20;
 
 // True if the first bytes are those of a zip's first record.
-bool IsZipAt(File& file, uint64_t begin) {
+Result<bool> IsZipAt(File& file, uint64_t begin) {
   std::array<std::byte, 4> start{};
-  return file.ReadAt(begin, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
+  CAIRN_RETURN_IF_ERROR(file.ReadAt(begin, start));
+  return std::memcmp(start.data(), "PK\3\4", 4) == 0;
 }
 bool IsZip(FileSystem& fs, const std::string& path) {
   const auto file = fs.OpenForRead(path);
-  return file.ok() && IsZipAt(**file, 0);
+  if (!file.ok()) return false;
+  const Result<bool> is_zip = IsZipAt(**file, 0);
+  return is_zip.ok() && *is_zip;
 }
 
 Result<std::vector<Sha256Sum>> ReadSums(FileSystem& fs, const std::string& path) {
@@ -38,6 +43,15 @@ Result<std::vector<Sha256Sum>> ReadSums(FileSystem& fs, const std::string& path)
   for (const Sha256Sum& sum : *sums)
     if (!IsPlainFileName(sum.name)) return Corrupt("{}: names a file elsewhere: {:.100}", path, sum.name);
   return sums;
+}
+
+// The zip in a part of a file; none if it is of torch.save's older form.
+Result<std::optional<ZipContainer>> ZipIn(File& file, Stretch where) {
+  WindowFile windows(file, where.end);
+  CAIRN_ASSIGN_OR_RETURN(const bool is_zip, IsZipAt(windows, where.begin));
+  if (!is_zip) return std::optional<ZipContainer>();
+  CAIRN_ASSIGN_OR_RETURN(ZipContainer zip, ZipContainer::Read(windows, where));
+  return std::optional(std::move(zip));
 }
 
 void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
@@ -77,10 +91,10 @@ class SumChecker {
   void CheckZip(const std::string& name, std::optional<Stretch> where = {}) {
     const std::string path = JoinPath(directory_, name);
     const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {
-      if (where && !IsZipAt(file, where->begin)) return OkStatus();  // of torch.save's older form
-      CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip,
-                             ZipContainer::Read(file, where.value_or(Stretch{0, bytes})));
-      for (const ZipRecord& record : zip.records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
+      CAIRN_ASSIGN_OR_RETURN(const std::optional<ZipContainer> zip,
+                             ZipIn(file, where.value_or(Stretch{0, bytes})));
+      if (!zip) return OkStatus();
+      for (const ZipRecord& record : zip->records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
       return OkStatus();
     });
     if (!status.ok()) report_.Add(status, path);
@@ -172,18 +186,19 @@ FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vecto
 Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& directory,
                                             const std::vector<std::string>& files, const FileSums& sums) {
   std::vector<SummedRecord> records;
-  const auto add = [&](const std::string& name, std::optional<Stretch> where) -> Status {
-    const std::string path = JoinPath(directory, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-    CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-    if (where && !IsZipAt(*file, where->begin)) return OkStatus();  // of torch.save's older form
-    CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip,
-                           ZipContainer::Read(*file, where.value_or(Stretch{0, info.bytes})));
+  OpenFiles open(fs, directory);
+  const auto add = [&](const std::string& name, Stretch where) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const auto file, open.Get(name, Direct::kOff));
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<ZipContainer> zip, ZipIn(*file, where));
+    if (!zip) return OkStatus();
     const auto number = static_cast<uint32_t>(std::ranges::find(files, name) - files.begin());
-    for (const ZipRecord& record : zip.records()) records.push_back({number, record});
+    for (const ZipRecord& record : zip->records()) records.push_back({number, record});
     return OkStatus();
   };
-  for (const std::string& name : sums.zips) CAIRN_RETURN_IF_ERROR(add(name, {}));
+  for (const std::string& name : sums.zips) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(JoinPath(directory, name)));
+    CAIRN_RETURN_IF_ERROR(add(name, {0, info.bytes}));
+  }
   for (const auto& [name, where] : sums.items) CAIRN_RETURN_IF_ERROR(add(name, where));
   return records;
 }
