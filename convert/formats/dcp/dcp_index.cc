@@ -241,16 +241,27 @@ Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
   return torch;
 }
 
-// A zip's directory is at its end, and its pickle at its beginning.
+// A zip's directory is at its end, and its pickle at its beginning. The end of an item is next to the
+// beginning of another one: the kernel is asked for both at once.
 void DcpItems::ReadAhead(const DcpIndex& index) {
-  uint64_t ahead = 0;
+  std::map<std::string_view, std::vector<Stretch>> wanted;
   for (const auto& [name, item] : index.items()) {
-    const auto file = files_.Get(item->file, Direct::kOff);
-    if (!file.ok() || ahead >= kMaxAheadBytes) return;
-    const uint64_t bytes = std::min(kAheadBytes, item->where.size());
-    WillNeed(**file, item->where.begin, bytes);
-    WillNeed(**file, item->where.end - bytes, bytes);
-    ahead += 2 * bytes;
+    const auto [begin, end] = item->where;
+    const uint64_t bytes = std::min(kAheadBytes, end - begin);
+    wanted[item->file].insert(wanted[item->file].end(), {{begin, begin + bytes}, {end - bytes, end}});
+  }
+  uint64_t left = kMaxAheadBytes;
+  for (auto& [name, stretches] : wanted) {
+    const auto file = files_.Get(std::string(name), Direct::kOff);
+    if (!file.ok()) return;
+    std::ranges::sort(stretches, {}, &Stretch::begin);
+    for (size_t i = 0, next = 1; i < stretches.size() && left > 0; i = next++) {
+      auto [begin, end] = stretches[i];
+      for (; next < stretches.size() && stretches[next].begin <= end + kAheadBytes; ++next)
+        end = std::max(end, stretches[next].end);
+      WillNeed(**file, begin, end - begin);
+      left -= std::min(left, end - begin);
+    }
   }
 }
 
