@@ -57,7 +57,7 @@ Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, 
                            CAIRN_RETURN_IF_ERROR(AddAttributes(file, "/state", state));
                            return AddH5Dataset(file, {kCatalogPath, Dtype::kU8, {blob.size()}}, out);
                          }));
-  H5Index index{std::string(layout.file_bytes, '\0'), layout.offsets[0]};
+  H5Index index{std::string(layout.file_bytes, '\0'), layout.offsets[0], blob.size(), DigestOf(blob)};
   for (const H5Extent& extent : layout.metadata)
     index.bytes.replace(extent.offset, extent.bytes.size(), extent.bytes);
   index.bytes.replace(index.catalog_offset, blob.size(), blob);

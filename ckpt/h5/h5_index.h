@@ -6,13 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/h5/h5_views.h"
 
 namespace cairn {
 
 struct H5Index {
   std::string bytes;  // of the file
-  uint64_t catalog_offset = 0;
+  uint64_t catalog_offset = 0, catalog_bytes = 0;
+  Digest catalog_digest;
 };
 
 // `model` and `state` are flat JSON objects; each number, text and bool becomes an attribute of /model and

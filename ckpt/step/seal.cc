@@ -50,7 +50,6 @@ Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& 
 Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
                              const std::string& shards, H5Views* kept) {
   CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards, kept));
-  const std::string blob = EncodeCatalog(catalog);
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,
                     .branches = info.branches,
@@ -61,8 +60,8 @@ Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::
                     .files = std::move(files),
                     .shards = shards,
                     .catalog_offset = index.catalog_offset,
-                    .catalog_bytes = blob.size(),
-                    .catalog_digest = DigestOf(blob)};
+                    .catalog_bytes = index.catalog_bytes,
+                    .catalog_digest = index.catalog_digest};
   manifest.files.push_back({std::string(kIndexName), index.bytes.size(), DigestOf(index.bytes)});
   return StepSeal{std::move(index.bytes), EncodeManifest(manifest)};
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/model/path_check.h"
 
@@ -109,6 +110,22 @@ std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
         {.tensor = opaque_[i], .box = Box::Whole(shape), .range = {0, shape.Volume()}});
   }
   return shards;
+}
+
+Catalog StepPlan::Layout() const {
+  Catalog catalog;
+  catalog.tensors = tensors_;
+  for (int stage = 0; stage < topology_.pp; ++stage)
+    for (const PlannedShard& shard : Stage(stage)) {
+      const auto file = static_cast<uint32_t>(catalog.files.size());
+      catalog.files.push_back(ShardName(shard.rank));
+      for (Piece piece : shard.pieces) {
+        piece.file = file;
+        catalog.pieces.push_back(std::move(piece));
+      }
+    }
+  catalog.SortPieces();
+  return catalog;
 }
 
 }  // namespace cairn

@@ -34,6 +34,8 @@ class StepPlan {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // The shards of one pipeline stage, by rank. Planned by stage: memory does not grow with PP.
   std::vector<PlannedShard> Stage(int pp_rank) const;
+  // The catalog of the step, but for the places and digests of its bytes: enough for H5Views.
+  Catalog Layout() const;
 
  private:
   std::vector<TensorEntry> tensors_;

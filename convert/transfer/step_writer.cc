@@ -4,11 +4,13 @@
 // stage the units whose record and bytes are still good are kept, and the others go through one stream. A
 // thread behind the stream ends each unit: it awaits the writes, reads the unit back, compares the sums, and
 // only then writes the record. A process that is alone ends the shards of a stage itself; in a team, rank 0
-// ends all of them from the records. Publish() seals the step, opens it again, and renames it last. Overflows
-// are known only at the end of the stream: the step is then left unpublished, and its files are removed.
+// ends all of them from the records. HDF5 takes a tenth of a second and more for a stage, so the next stage
+// is laid out while one streams, and the index's views while the last one does. Publish() seals the step,
+// opens it again, and renames it last. Overflows are known only at the end of the stream: the step is then
+// left unpublished, and its files are removed.
 
 #include <algorithm>
-#include <mutex>
+#include <future>
 #include <set>
 
 #include "ckpt/base/worker_pool.h"
@@ -102,9 +104,19 @@ class StepWriting final : public BlockTarget {
         std::make_unique<WriteRing>(fs_, RingFor(max_memory_, transfer_.writer.jobs, plan_.topology().tp));
     WorkerPool behind(/*threads=*/1, /*waiting=*/1);
     Status status;
+    LayOut(0);
     for (int stage = 0; stage < plan_.topology().pp && status.ok(); ++stage) status = DoStage(stage, behind);
     const Status finished = behind.Finish();
     return status.ok() ? finished : status;
+  }
+
+  // Begins with the layout of a stage, or behind the last one with that of the index.
+  void LayOut(int index) {
+    laid_out_ = std::async([this, index]() -> Result<std::shared_ptr<Stage>> {
+      if (index < plan_.topology().pp) return OpenStage(index);
+      if (team_.leads()) CAIRN_RETURN_IF_ERROR(views_.Of(plan_.Layout(), {}).status());
+      return std::shared_ptr<Stage>();
+    });
   }
 
   Result<std::shared_ptr<Stage>> OpenStage(int index) {
@@ -117,7 +129,8 @@ class StepWriting final : public BlockTarget {
   }
 
   Status DoStage(int index, WorkerPool& behind) {
-    CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
+    CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, laid_out_.get());
+    LayOut(index + 1);
     std::vector<size_t> todo;
     for (size_t unit = 0; unit < stage->units.size(); ++unit) {
       if (units_seen_++ % team_.size != static_cast<size_t>(team_.rank)) continue;
@@ -295,7 +308,8 @@ class StepWriting final : public BlockTarget {
   // Reads index and manifest again, too: they must hold the digests that were proven.
   Status Publish(TransferResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
-    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(target_.info, plan_.tensors(), receipts_));
+    CAIRN_RETURN_IF_ERROR(laid_out_.get().status());
+    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(target_.info, plan_.tensors(), receipts_, &views_));
     CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(
         [](std::string_view name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
     CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, transfer_.writer.beside, seal));
@@ -338,6 +352,8 @@ class StepWriting final : public BlockTarget {
   size_t units_seen_ = 0;
   uint64_t bytes_resumed_ = 0;
   uint64_t bytes_read_by_others_ = 0;
+  H5Views views_;                                         // of the index
+  std::future<Result<std::shared_ptr<Stage>>> laid_out_;  // last: it uses the others
 };
 
 }  // namespace

@@ -79,6 +79,33 @@ TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
   }
 }
 
+// The index's views are laid out from the plan before the step is written, and are not made again.
+TEST(TransferTest, ThePlanHasTheLayoutOfTheStepThatIsWritten) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeStep(Fs(), dir / "source", RecipeOf({.layers = 2}, {.tp = 2})).ok());
+  const auto source = Open(dir / "source");
+  MadeSource odd(kInfo, SomeTensors(), Count);
+  std::vector<WrittenTensor> tensors;
+  for (uint32_t i = 0; i < 4; ++i) tensors.push_back({i, SomeTensors()[i]});
+  std::vector<Transfer> transfers;
+  transfers.push_back(PlanReshape(*source, {.target = {.pp = 2, .dp = 3, .zero = 1}, .writer = {}}).value());
+  transfers.push_back(Transfer(odd, TargetOf(tensors)));
+  int number = 0;
+  for (Transfer& transfer : transfers) {
+    const std::string run = dir / fmt::format("run{}", number++);
+    ASSERT_TRUE(transfer.Run(Fs(), run).ok());
+    const auto step = Open(run);
+    Catalog written;
+    written.tensors = step->catalog().tensors;
+    written.files = step->catalog().files;
+    for (const Piece& piece : step->catalog().pieces) written.pieces.push_back(piece);
+    H5Views views;
+    ASSERT_TRUE(views.Of(std::get<StepTarget>(transfer.target).plan.Layout(), {}).ok());
+    ASSERT_TRUE(views.Of(written, {}).ok());
+    EXPECT_EQ(views.made(), 1) << number;
+  }
+}
+
 // Progress ends at the bytes that the cost promised, whatever the kind of target.
 TEST(TransferTest, ProgressEndsAtTheCost) {
   const TempDir dir;
