@@ -1,14 +1,17 @@
-// The extents of all arrays are sorted by file and offset. A window of a file meets some of them; what it
-// holds of an extent is a range of the array's row-major order, which is cut into boxes, and those with the
-// array's parts. The inverse of a part gives the box of the tensor; a transposed one is turned in memory
-// first. An element that lies across the end of a window waits in `tail_` for its other half.
+// Each thread takes the next file. The extents of all arrays are sorted by file and offset. A window of a
+// file meets some of them; what it holds of an extent is a range of the array's row-major order, which is cut
+// into boxes, and those with the array's parts. The inverse of a part gives the box of the tensor; a
+// transposed one is turned in memory first. An element that lies across the end of a window waits in `tail_`
+// for its other half.
 
 #include "convert/foreign/stored_scan.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/io/file_scan.h"
 #include "convert/foreign/transpose.h"
 
@@ -25,47 +28,50 @@ struct PlacedExtent {
   uint64_t element = 0;  // of the array, the first one
 };
 
-class Scanner {
- public:
-  Scanner(const StoredCatalog& catalog, const StoredScan& scan)
-      : catalog_(catalog), scan_(scan), parts_(catalog.arrays.size()) {
-    for (uint32_t i = 0; i < catalog.parts.size(); ++i) parts_[catalog.parts[i].array].push_back(i);
-    for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
-      const uint64_t size = SizeOf(catalog.arrays[i].dtype);
-      for (const StoredExtent& e : catalog.arrays[i].extents)
-        if (e.range.size() > 0 && !parts_[i].empty())
-          extents_.push_back(
-              {e.file, e.file_offset, e.file_offset + e.range.size() * size, i, e.range.begin});
+using Extents = std::vector<PlacedExtent>;
+
+// What all threads look up.
+struct ScanIndex {
+  explicit ScanIndex(const StoredCatalog& of) : catalog(of), parts(of.arrays.size()) {
+    for (uint32_t i = 0; i < of.parts.size(); ++i) parts[of.parts[i].array].push_back(i);
+    for (uint32_t i = 0; i < of.arrays.size(); ++i) {
+      const uint64_t size = SizeOf(of.arrays[i].dtype);
+      for (const StoredExtent& e : of.arrays[i].extents)
+        if (e.range.size() > 0 && !parts[i].empty())
+          extents.push_back({e.file, e.file_offset, e.file_offset + e.range.size() * size, i, e.range.begin});
     }
-    std::ranges::sort(extents_, {}, [](const PlacedExtent& e) { return std::pair(e.file, e.begin); });
+    std::ranges::sort(extents, {}, [](const PlacedExtent& e) { return std::pair(e.file, e.begin); });
   }
 
-  Status Run(FileSystem& fs, const std::string& directory) {
-    for (uint32_t file = 0; file < catalog_.files.size(); ++file) {
-      const std::string path = JoinPath(directory, catalog_.files[file]);
-      CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-      CAIRN_ASSIGN_OR_RETURN(const auto reader,
-                             FileScan::Open(fs, path, info.bytes, Direct::kAuto, /*may_map=*/false));
-      const auto [first, last] = std::ranges::equal_range(extents_, file, {}, &PlacedExtent::file);
-      first_ = first;
-      for (uint64_t at = 0; at < info.bytes;) {
-        CAIRN_ASSIGN_OR_RETURN(const auto bytes, reader->Next(kScanWindowBytes));
-        if (scan_.raw) scan_.raw(file, bytes);
-        VisitWindow({first_, last}, at, bytes);
-        at += bytes.size();
-      }
-    }
-    return OkStatus();
+  const StoredCatalog& catalog;
+  std::vector<std::vector<uint32_t>> parts;  // of each array
+  Extents extents;                           // by file and offset
+};
+
+// One file.
+class Scanner {
+ public:
+  using See = std::function<void(uint32_t tensor, uint64_t begin, std::span<const std::byte> bytes)>;
+
+  Scanner(const ScanIndex& index, uint32_t file, const See& see)
+      : catalog_(index.catalog),
+        parts_(index.parts),
+        extents_(std::ranges::equal_range(index.extents, file, {}, &PlacedExtent::file)),
+        first_(extents_.begin()),
+        see_(see) {}
+
+  // The next bytes of the file.
+  void Add(std::span<const std::byte> bytes) {
+    VisitWindow(at_, bytes);
+    at_ += bytes.size();
   }
 
  private:
-  using Extents = std::vector<PlacedExtent>::const_iterator;
-
   // `bytes` of the file from `at` on. Skips extents that end before.
-  void VisitWindow(std::ranges::subrange<Extents> extents, uint64_t at, std::span<const std::byte> bytes) {
+  void VisitWindow(uint64_t at, std::span<const std::byte> bytes) {
     const uint64_t end = at + bytes.size();
-    while (first_ != extents.end() && first_->end <= at) ++first_;
-    for (auto extent = first_; extent != extents.end() && extent->begin < end; ++extent)
+    while (first_ != extents_.end() && first_->end <= at) ++first_;
+    for (auto extent = first_; extent != extents_.end() && extent->begin < end; ++extent)
       if (extent->end > at) VisitExtent(*extent, at, bytes);
     const uint64_t kept = std::min<uint64_t>(kMaxElementBytes, bytes.size());
     std::memmove(tail_.data(), tail_.data() + kept, kMaxElementBytes - kept);
@@ -114,15 +120,16 @@ class Scanner {
     }
     const Box whole = Box::Whole(catalog_.tensors[part.tensor].spec.shape);
     ForEachRun(box, from, whole, [&](uint64_t source, uint64_t to, uint64_t count) {
-      scan_.see(part.tensor, to, bytes.subspan(source * size, count * size));
+      see_(part.tensor, to, bytes.subspan(source * size, count * size));
     });
   }
 
   const StoredCatalog& catalog_;
-  const StoredScan& scan_;
-  std::vector<std::vector<uint32_t>> parts_;  // of each array
-  std::vector<PlacedExtent> extents_;
-  Extents first_;  // that may meet the next window
+  const std::vector<std::vector<uint32_t>>& parts_;
+  const std::ranges::subrange<Extents::const_iterator> extents_;  // of the file
+  Extents::const_iterator first_;                                 // that may meet the next window
+  const See& see_;
+  uint64_t at_ = 0;
   std::array<std::byte, kMaxElementBytes> tail_{};
   BoxTransposer transposer_;
 };
@@ -131,7 +138,31 @@ class Scanner {
 
 Status ScanStored(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                   const StoredScan& scan) {
-  return Scanner(catalog, scan).Run(fs, directory);
+  const ScanIndex index(catalog);
+  std::mutex mutex;
+  const Scanner::See see = [&](uint32_t tensor, uint64_t begin, std::span<const std::byte> bytes) {
+    TensorFingerprint part(catalog.tensors[tensor]);
+    part.Add(begin, bytes);
+    const std::lock_guard lock(mutex);
+    scan.sums.of(tensor).AddSum(part.sum());
+  };
+  const auto scan_file = [&](uint32_t file) -> Status {
+    const std::string path = JoinPath(directory, catalog.files[file]);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto reader,
+                           FileScan::Open(fs, path, info.bytes, Direct::kAuto, /*may_map=*/false));
+    Scanner scanner(index, file, see);
+    while (reader->offset() < info.bytes) {
+      CAIRN_ASSIGN_OR_RETURN(const auto bytes, reader->Next(kScanWindowBytes));
+      if (scan.raw) scan.raw(file, bytes);
+      scanner.Add(bytes);
+    }
+    return OkStatus();
+  };
+  WorkerPool pool(std::min(scan.threads, static_cast<int>(catalog.files.size())));
+  for (uint32_t file = 0; file < catalog.files.size(); ++file)
+    CAIRN_RETURN_IF_ERROR(pool.Push([&scan_file, file](size_t) { return scan_file(file); }));
+  return pool.Finish();
 }
 
 }  // namespace cairn

@@ -139,15 +139,12 @@ class FileWriting {
       scanned.insert(name);
     }
     StepFingerprint sums(found);
+    const auto raw = [&](uint32_t file, std::span<const std::byte> bytes) {
+      proof_of[file]->Add(bytes);
+      if (advance_) advance_(bytes.size());
+    };
     CAIRN_RETURN_IF_ERROR(
-        ScanStored(fs_, root, found,
-                   {.see = [&](uint32_t tensor, uint64_t begin,
-                               std::span<const std::byte> bytes) { sums.of(tensor).Add(begin, bytes); },
-                    .raw =
-                        [&](uint32_t file, std::span<const std::byte> bytes) {
-                          proof_of[file]->Add(bytes);
-                          if (advance_) advance_(bytes.size());
-                        }}));
+        ScanStored(fs_, root, found, {.sums = sums, .raw = raw, .threads = transfer_.writer.jobs}));
     CAIRN_RETURN_IF_ERROR(stream_.Compare(opened, found, sums));
     for (auto& [name, proof] : proofs) {
       if (!scanned.contains(name)) CAIRN_RETURN_IF_ERROR(ScanPlain(directory, proof));

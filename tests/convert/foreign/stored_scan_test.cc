@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 
@@ -35,8 +36,7 @@ class StoredScanTest : public testing::Test {
     StepFingerprint scanned(catalog);
     const Status status = ScanStored(
         fs_, dir_.path(), *(*source)->stored(),
-        {.see = [&](uint32_t tensor, uint64_t begin, auto bytes) { scanned.of(tensor).Add(begin, bytes); },
-         .raw = [&](uint32_t, auto bytes) { raw_bytes_ += bytes.size(); }});
+        {.sums = scanned, .raw = [&](uint32_t, auto bytes) { raw_bytes_ += bytes.size(); }, .threads = 2});
     ASSERT_TRUE(status.ok()) << status.message();
     const auto read = SumsOf(**source);
     ASSERT_TRUE(read.ok());
@@ -46,7 +46,7 @@ class StoredScanTest : public testing::Test {
 
   FileSystem& fs_ = FileSystem::Posix();
   TempDir dir_;
-  uint64_t raw_bytes_ = 0;
+  std::atomic<uint64_t> raw_bytes_ = 0;
 };
 
 TensorEntry Weight(const std::string& name, Dims shape, Dtype dtype) {
