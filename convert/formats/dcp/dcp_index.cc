@@ -23,7 +23,8 @@ namespace {
 // much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;
-constexpr uint64_t kAheadBytes = 8 << 10, kMaxAheadBytes = 256 << 20;
+// Of an item's beginning, where torch aligns each of five records, at most to a page; of its end; of all.
+constexpr uint64_t kHeadBytes = 24 << 10, kTailBytes = 8 << 10, kMaxAheadBytes = 256 << 20;
 
 // An attribute of an object; null for a dict.
 const PyValue* Attribute(const PyValue& object, std::string_view name) {
@@ -247,8 +248,8 @@ void DcpItems::ReadAhead(const DcpIndex& index) {
   std::map<std::string_view, std::vector<Stretch>> wanted;
   for (const auto& [name, item] : index.items()) {
     const auto [begin, end] = item->where;
-    const uint64_t bytes = std::min(kAheadBytes, end - begin);
-    wanted[item->file].insert(wanted[item->file].end(), {{begin, begin + bytes}, {end - bytes, end}});
+    const uint64_t head = std::min(kHeadBytes, end - begin), tail = std::min(kTailBytes, end - begin);
+    wanted[item->file].insert(wanted[item->file].end(), {{begin, begin + head}, {end - tail, end}});
   }
   uint64_t left = kMaxAheadBytes;
   for (auto& [name, stretches] : wanted) {
@@ -257,7 +258,7 @@ void DcpItems::ReadAhead(const DcpIndex& index) {
     std::ranges::sort(stretches, {}, &Stretch::begin);
     for (size_t i = 0, next = 1; i < stretches.size() && left > 0; i = next++) {
       auto [begin, end] = stretches[i];
-      for (; next < stretches.size() && stretches[next].begin <= end + kAheadBytes; ++next)
+      for (; next < stretches.size() && stretches[next].begin <= end + kTailBytes; ++next)
         end = std::max(end, stretches[next].end);
       WillNeed(**file, begin, end - begin);
       left -= std::min(left, end - begin);
