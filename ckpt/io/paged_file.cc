@@ -73,8 +73,10 @@ Status PagedFile::Flush(Cursor& cursor) {
 
 Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
   Cursor cursor{.next = offset, .begin = 0, .buffer = nullptr};
-  CAIRN_RETURN_IF_ERROR(Append(cursor, bytes));
-  return Flush(cursor);
+  Status status = Append(cursor, bytes);
+  if (status.ok()) status = Flush(cursor);
+  if (cursor.buffer) ring_.Release(std::move(cursor.buffer));
+  return status;
 }
 
 Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
