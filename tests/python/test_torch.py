@@ -367,6 +367,7 @@ class DeviceTest(unittest.TestCase):
             copying = _device.Copying(pieces_of(*pairs, later=later))
             copying.follow(heard.append)
             copying.start()
+            copying.join()
             copying.future.result(10)
             self.assertEqual(heard, [3, 6, 7])
             copying.follow(heard.append)  # who comes late hears it, too
@@ -381,6 +382,7 @@ class DeviceTest(unittest.TestCase):
             os.close(fd)
             copying = _device.Copying(pieces_of((source, memory), later=later), populated=populated)
             copying.start()
+            copying.join()
             return copying.future.exception(10), memory.eq(7).all(), populated.is_set()
 
         for later in (False, True):
@@ -392,8 +394,8 @@ class DeviceTest(unittest.TestCase):
             self.assertEqual(copy(False), (None, True, True))
 
     def test_a_copy_at_the_end_of_python(self):
-        script = "import atexit, torch; from cairn.torch import _device; t = torch.zeros(9); a = [_device.Piece('a', torch.ones(9), t)]\n"
-        script += "atexit.register(lambda: (_device.Copying(a).start(), print(t.sum().item())))"
+        script = "import atexit, torch; from cairn.torch import _device; t = torch.zeros(9); p = _device.Piece('p', torch.ones(9), t)\n"
+        script += "a = _device.Copying([p]); atexit.register(lambda: (a.start(), a.join(), print(t.sum().item())))"
         run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
         self.assertEqual((run.returncode, run.stdout.strip()), (0, "9.0"), run.stderr)
 
@@ -401,6 +403,7 @@ class DeviceTest(unittest.TestCase):
         source, target = torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3)
         copying = _device.Copying(pieces_of((source, target), later=True))
         copying.start()
+        copying.join()
         copying.future.result(10)
         self.assertTrue(torch.equal(source, target))
 
@@ -664,7 +667,7 @@ class RoundTripTest(ProcessTest):
         state = {f"{number}": torch.full((4,), float(number)) for number in range(200)} | {"ü": 3}
         planner = cairn.torch.CairnPlanner()
         planner.set_up_planner(state)
-        groups = planner.layout().groups
+        groups = planner.layout().encode()
         self.assertLessEqual(len(groups), 16)
         self.assertEqual(sum(len(group.values) for group in groups.values()), 201)
         self.round_trip(state, zeros_like(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -42,6 +43,7 @@ class Copying:
         self._gpu = gpu
         self._populated = populated
         self._event: Any = None
+        self._rest: Optional[Callable[[], None]] = None  # of start, for join
         self._lock = threading.Lock()  # of the two below
         self._copied = 0
         self._heard: Optional[Callable[[int], None]] = None
@@ -54,17 +56,30 @@ class Copying:
             heard(copied)
 
     def start(self) -> None:
-        """Returns when every piece is copied that is not for later; on a GPU, at once. Errors are the future's."""
+        """Begins. Then call join(). Errors are the future's."""
         fresh = self._populated is not None and not self._populated.is_set()
-        try:
+        with self._failing():
             if self._gpu is not None and self._pieces:
                 events = self._gpu.copy(self._pieces)
                 self._event = events[-1][1]
                 self._finish(self._gpu.reached(events))
             elif any(piece.later for piece in self._pieces):
-                self._finish(_copy_later(self._pieces, fresh))
+                self._rest = lambda: self._finish(_copy_later(self._pieces, fresh))
             else:
-                self._go(_copy_now(self._pieces, fresh))
+                copied = _copy_now(self._pieces, fresh)
+                self._rest = lambda: self._go(copied)
+
+    def join(self) -> None:
+        """Returns when every piece is copied that is not for later; on a GPU, at once."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            with self._failing():
+                rest()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:  # an interrupt, too: an optimizer's step and a save wait for the future
             if not self.future.done():
                 self.future.set_exception(error)
@@ -85,7 +100,7 @@ class Copying:
         threading.Thread(target=self._go, args=(copied,), name="cairn-copy", daemon=True).start()
 
     def _go(self, copied: Iterator[int]) -> None:
-        try:
+        with self._failing():
             for count in copied:
                 with self._lock:
                     self._copied, heard = count, self._heard
@@ -95,11 +110,6 @@ class Copying:
             if self._populated is not None:
                 self._populated.set()
             self.future.set_result(None)
-        except BaseException as error:
-            if not self.future.done():
-                self.future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
 
 
 def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
@@ -115,8 +125,12 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
 def _copy_now(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
     ends = list(_batches(pieces))
     pool = ThreadPoolExecutor(_THREADS, "cairn-copy")
+    copies = [_submit(pool, pieces[begin:end], fresh) for begin, end in zip([0, *ends], ends)]
+    return _copied_by(pool, ends, copies)
+
+
+def _copied_by(pool: ThreadPoolExecutor, ends: Sequence[int], copies: Sequence[Future]) -> Iterator[int]:
     try:
-        copies = [_submit(pool, pieces[begin:end], fresh) for begin, end in zip([0, *ends], ends)]
         for end, copied in zip(ends, copies):
             copied.result()
             yield end

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import torch
@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.planner import SavePlanner, TensorWriteData, W
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from cairn.torch import _job, _private
+from cairn.torch import _collector, _job, _private
 from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
@@ -31,21 +31,23 @@ GROUPS = 16  # of a layout at most: each is a file of a save
 @dataclasses.dataclass
 class Layout:
     """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
-    sources: (FQN, local tensor) of all pieces, in their order. groups: other values, by the first component of their names (by
-    its CRC-32, if there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
+    sources: (FQN, local tensor) of all pieces, in their order. encode: makes the groups of the other values, by the first component of
+    their names (by its CRC-32, if there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
     small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
-    groups: dict = dataclasses.field(default_factory=dict)
+    encode: Callable[[], dict] = dict
     mesh: str = ""
 
     def objects(self) -> tuple[dict, bytes]:
-        """(as in "write", the tail of that message)"""
+        """(as in "write", the tail of that message). Call it before the state dict changes. Raises TypeError or ValueError naming a value."""
+        with _collector.paused():
+            groups = self.encode()
         fields, tail = {}, bytearray()
-        _check_size({fqn: _size(entry) for group in self.groups.values() for fqn, entry in group.values.items()})
-        for name, group in self.groups.items():
+        _check_size({fqn: _size(entry) for group in groups.values() for fqn, entry in group.values.items()})
+        for name, group in groups.items():
             fields[name] = {"tail": [len(tail), len(group.tail)], "values": group.values}
             tail += group.tail
         return fields, bytes(tail)
@@ -109,17 +111,20 @@ class Recipe:
 
     def layout(self, planner: Any, warn: bool = True) -> Layout:
         """The layout of the planner's current state dict. warn: about values that become pickles."""
-        layout = Layout(self._tensors, self._names, self._small, mesh=self._mesh)
-        layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
+        sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
+        return Layout(self._tensors, self._names, self._small, sources, lambda: self._groups(planner, warn), self._mesh)
+
+    def _groups(self, planner: Any, warn: bool) -> dict:
+        groups: dict = {}
         pickles: dict = {}
         for item, path, group in self._others:
             entry, kind = _entry(item, planner)
             if "pickle" in entry:
                 pickles[item.index.fqn] = kind
-            _add_object(layout.groups.setdefault(group, Group()), item.index.fqn, path, entry)
+            _add_object(groups.setdefault(group, Group()), item.index.fqn, path, entry)
         if warn:
             _warn_of(pickles)
-        return layout
+        return groups
 
 
 def signature_of(state_dict: dict, mappings: dict) -> Optional[list]:

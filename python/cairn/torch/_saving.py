@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Optional, Union
 
@@ -140,6 +140,7 @@ class Staged:
 
     def __init__(self, layout: Layout, segment: Segment, free: Future, used_by: Helper, optimizers: Sequence[Optimizer]):
         self.layout = layout
+        self.objects: tuple[dict, bytes] = {}, b""
         self.segment = segment
         self.free = free
         self.helper = used_by
@@ -148,12 +149,19 @@ class Staged:
         layout.sources = []
         self._optimizers = optimizers
 
-    def start(self) -> None:
-        """Begins to copy, once; returns once the values that no optimizer's step waits for are copied."""
-        if not self._started:
-            self._started = True
-            _optimizers.hold(self._optimizers, self.copying)
-            self.copying.start()
+    def start(self, hand_over: Callable[[], None] = lambda: None) -> None:
+        """Begins to copy, once; encodes the other values meanwhile, and hands over; returns once the values that no optimizer's step waits
+        for are copied."""
+        if self._started:
+            return hand_over()
+        self._started = True
+        _optimizers.hold(self._optimizers, self.copying)
+        self.copying.start()
+        try:
+            self.objects = self.layout.objects()
+            hand_over()
+        finally:
+            self.copying.join()
 
     def release(self) -> None:
         """The segment may be filled again, once no copy goes there any more."""
@@ -224,15 +232,11 @@ class Save:
             raise death or HelperDied("the process `cairn serve` that the state dict was staged for has been replaced", 0)
         handle = SaveHandle()
         handle._copying = staged.copying
-        self._send(handle, staged)
-        self._helper.track(handle)  # not before: the end of Python would wait for a save that was never sent
-        staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
-        staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
-        staged.start()
+        staged.start(lambda: self._send(handle, staged))
         return handle
 
     def _send(self, handle: SaveHandle, staged: Staged) -> None:
-        objects, tail = staged.layout.objects()
+        objects, tail = staged.objects
         saved = self._helper.request(
             "write",
             on_event=lambda event: self._written(handle, staged),
@@ -243,6 +247,9 @@ class Save:
             options=self._options.for_helper(staged.layout.mesh),
         )
         saved.add_done_callback(lambda done: self._finish(done, handle, staged))
+        self._helper.track(handle)  # not before: the end of Python would wait for a save that was never sent
+        staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
+        staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
 
     def _report(self, filled: int) -> None:
         if self._helper.alive:
