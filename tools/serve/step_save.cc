@@ -101,7 +101,8 @@ Status StepSave::Begin() {
   return OpenTeamRoom(fs_, committer_.partial(), team_);
 }
 
-// The values are small and here at once: they are on disk long before the shard is.
+// The values are small: handled after the copy, for which the training waits, they are still on disk before
+// the shard is.
 Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options,
                             const std::function<Status(uint64_t end)>& wait_for) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
@@ -109,7 +110,10 @@ Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, c
   CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial()));
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
-  std::future<Status> values = std::async([&] { return HandleValues(plan, groups, options); });
+  std::future<Status> values = std::async([&] {
+    CAIRN_RETURN_IF_ERROR(wait_for(plan.memory.bytes().size()));
+    return HandleValues(plan, groups, options);
+  });
   const Status written = WriteOwnShard(plan, options, wait_for);
   const Status handled = values.get();
   return written.ok() ? handled : written;
