@@ -15,6 +15,7 @@ namespace {
 
 // New ones after which the full pages are written: 16 MiB, in which the columns of most fused matrices meet.
 constexpr size_t kGatheredPages = 4 << 10;
+constexpr uint64_t kShortBytes = 64 << 10;
 
 }  // namespace
 
@@ -34,10 +35,14 @@ Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& 
   return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, std::move(file), bytes, max_waiting));
 }
 
-Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
+Status PagedFile::CheckInside(uint64_t offset, uint64_t bytes) {
   CAIRN_RETURN_IF_ERROR(ring_.error());
-  if (bytes.size() > bytes_ - std::min(cursor.next, bytes_))
-    return InvalidArgument("{}: byte {} is beyond its end", path(), cursor.next + bytes.size());
+  if (bytes <= bytes_ - std::min(offset, bytes_)) return OkStatus();
+  return InvalidArgument("{}: byte {} is beyond its end", path(), offset + bytes);
+}
+
+Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckInside(cursor.next, bytes.size()));
   while (!bytes.empty()) {
     uint64_t count = bytes.size();
     const bool empty = !cursor.buffer || cursor.buffer->size == 0;
@@ -71,12 +76,21 @@ Status PagedFile::Flush(Cursor& cursor) {
   return status;
 }
 
+// A short one waits in pages, and goes out with its neighbours.
 Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
-  Cursor cursor{.next = offset, .begin = 0, .buffer = nullptr};
-  Status status = Append(cursor, bytes);
-  if (status.ok()) status = Flush(cursor);
-  if (cursor.buffer) ring_.Release(std::move(cursor.buffer));
-  return status;
+  if (bytes.size() > kShortBytes) {
+    Cursor cursor{.next = offset, .begin = 0, .buffer = nullptr};
+    CAIRN_RETURN_IF_ERROR(Append(cursor, bytes));
+    return Flush(cursor);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckInside(offset, bytes.size()));
+  while (!bytes.empty()) {
+    const uint64_t count = std::min(bytes.size(), kPageBytes - offset % kPageBytes);
+    CAIRN_RETURN_IF_ERROR(Patch(offset, bytes.first(count)));
+    offset += count;
+    bytes = bytes.subspan(count);
+  }
+  return OkStatus();
 }
 
 Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {

@@ -50,6 +50,8 @@ class PagedFile {
   };
 
   PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes, size_t max_waiting);
+  // Errors: InvalidArgument; the ring's.
+  Status CheckInside(uint64_t offset, uint64_t bytes);
   Status Patch(uint64_t offset, std::span<const std::byte> bytes);
   Status ReadAgain(uint64_t page, Page& into);
   void WritePages(std::map<uint64_t, Page>::iterator first, std::map<uint64_t, Page>::iterator last);

@@ -52,11 +52,6 @@ void WriteRing::Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buff
   queue_->Write(*file, offset, bytes, next_tag_++);
 }
 
-void WriteRing::Release(std::unique_ptr<Buffer> buffer) {
-  const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(buffer));
-}
-
 Status WriteRing::error() {
   const std::lock_guard lock(mutex_);
   return status_;

@@ -41,8 +41,6 @@ class WriteRing {
   std::unique_ptr<Buffer> Acquire();
   // Writes the buffer's `size` bytes at `offset` of `file`, which must live until that is awaited.
   void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
-  // A buffer that is not written after all.
-  void Release(std::unique_ptr<Buffer> buffer);
   // The first error so far, without waiting.
   Status error();
   // A point in the order of submits, and waiting until everything before it is written. The first error so
