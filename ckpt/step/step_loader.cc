@@ -1,8 +1,7 @@
 // Plan() makes the program of copies (ckpt/model/copy_program.h), in the order of the files. The workers take
 // extents from the front of this list, under one lock: needed chunks of one file, with small gaps at most.
-// Each reads its extents through an ExtentReader. A chunk is decoded and verified once, for all requests that
-// want it. An extent that is one plain chunk with one place is read into that place and verified there; that
-// is why a failed load leaves `out` unspecified.
+// Each reads its extents through an ExtentReader. A chunk is decoded once, for all requests that want it, and
+// copied slice by slice before its digest is known; that is why a failed load leaves `out` unspecified.
 
 #include "ckpt/step/step_loader.h"
 
@@ -40,27 +39,29 @@ bool Meets(const Piece& piece, const ChunkPlace& place, const Box& box) {
   return meets;
 }
 
-// True if `inner` is one run of `outer`'s row-major order, which contains it.
-bool IsOneRun(const Box& outer, const Box& inner) {
-  Dims last = inner.offset;
-  for (int i = 0; i < inner.rank(); ++i) last[i] += inner.extent[i] - 1;
-  return FlatIndex(outer, last) - FlatIndex(outer, inner.offset) + 1 == inner.Volume();
+// Visits the runs that `box` and `elements` of a piece share: visit(first element in `elements`, first
+// element in `box`, count).
+template <typename Visit>
+void ForEachSharedRun(const Piece& piece, FlatRange elements, const Box& box, Visit visit) {
+  ForEachMeeting(piece.box, elements, box, [&](const Segment& segment, const Box& common) {
+    ForEachRun(common, segment.box, box, [&](uint64_t source, uint64_t target, uint64_t count) {
+      visit(segment.begin + source, target, count);
+    });
+  });
 }
 
 // Copies the part that `request` wants of `elements` of a piece, whose values are `values`.
 void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> values,
              uint64_t element_bytes, const ReadRequest& request) {
-  ForEachMeeting(piece.box, elements, request.box, [&](const Segment& segment, const Box& common) {
-    ForEachRun(common, segment.box, request.box, [&](uint64_t source, uint64_t target, uint64_t count) {
-      const auto run = values.subspan((segment.begin + source) * element_bytes, count * element_bytes);
-      std::byte* to = request.out.data() + target * element_bytes;
-      if (to == run.data()) return;  // it was read in place
-      if (run.size() < kStreamRunBytes) {
-        std::memcpy(to, run.data(), run.size());
-      } else {
-        StreamCopy(to, run);
-      }
-    });
+  ForEachSharedRun(piece, elements, request.box, [&](uint64_t source, uint64_t target, uint64_t count) {
+    const auto run = values.subspan(source * element_bytes, count * element_bytes);
+    std::byte* to = request.out.data() + target * element_bytes;
+    if (to == run.data()) return;  // it was read in place
+    if (run.size() < kStreamRunBytes) {
+      std::memcpy(to, run.data(), run.size());
+    } else {
+      StreamCopy(to, run);
+    }
   });
 }
 
@@ -72,7 +73,7 @@ class StepLoader::Worker {
   Worker(StepLoader& loader, int depth)
       : loader_(loader),
         reader_(loader.files_,
-                {.depth = depth, .direct = loader.options_.direct, .map = loader.options_.map}) {}
+                {.depth = depth, .direct = loader.options_.direct, .map = !loader.options_.in_place}) {}
 
   Status Run() {
     StartReads();
@@ -105,10 +106,11 @@ class StepLoader::Worker {
 
   // For an extent that is one plain chunk with one place.
   std::span<std::byte> FinalPlace(const Extent& extent) const {
+    if (!loader_.options_.in_place || extent.chunks.size() > 1) return {};
     const ChunkRef& ref = extent.chunks.front();
     const std::span<const Copy> copies = loader_.CopiesOfPiece(ref.copy);
     const Piece piece = loader_.catalog_.pieces[copies.front().from];
-    if (extent.chunks.size() > 1 || piece.codec != Codec::kNone) return {};
+    if (piece.codec != Codec::kNone) return {};
     const ChunkPlace place = loader_.PlaceOf(piece, ref.chunk);
     std::byte* target = loader_.WholeTarget(piece, place, copies);
     return {target, target == nullptr ? 0 : place.bytes};
@@ -227,17 +229,16 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
 
 std::byte* StepLoader::WholeTarget(const Piece& piece, const ChunkPlace& place,
                                    std::span<const Copy> copies) const {
-  const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
-  const std::vector<Segment> segments = Decompose(piece.box, place.elements);
   for (const Copy& copy : copies) {
     const ReadRequest& request = requests_[copy.to];
-    if (!Contains(request.box, segments.front().box)) continue;
-    const uint64_t begin = FlatIndex(request.box, segments.front().box.offset);
-    const bool whole = std::ranges::all_of(segments, [&](const Segment& segment) {
-      return Contains(request.box, segment.box) && IsOneRun(request.box, segment.box) &&
-             FlatIndex(request.box, segment.box.offset) == begin + segment.begin;
-    });
-    if (whole) return request.out.data() + begin * element_bytes;
+    uint64_t begin = 0, covered = 0;
+    const auto visit = [&](uint64_t source, uint64_t target, uint64_t count) {
+      if (source == 0) begin = target;
+      if (source == covered && target == begin + covered) covered += count;
+    };
+    ForEachSharedRun(piece, place.elements, request.box, visit);
+    if (covered == place.elements.size())
+      return request.out.data() + begin * SizeOf(catalog_.tensors[piece.tensor].dtype);
   }
   return nullptr;
 }

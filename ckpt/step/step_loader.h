@@ -2,8 +2,7 @@
 // counts.
 //
 // Neighbouring chunks are read together, several reads in flight, out of the page cache or past it
-// (ckpt/io/extent_reader.h), so small tensors cost no small reads. A chunk with one destination goes straight
-// there, any other through a buffer.
+// (ckpt/io/extent_reader.h), so small tensors cost no small reads.
 #pragma once
 
 #include <atomic>
@@ -33,9 +32,10 @@ struct LoadOptions {
   // kAuto: reads past the page cache what is not in it, if the file system allows. Several processes of a
   // node that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
-  // False: what is in the page cache is copied from there, not mapped; faster if `out` is small enough to
-  // stay in the processor's cache.
-  bool map = true;
+  // True: a chunk that is one run of an `out` is read straight there; faster if `out` is small enough to stay
+  // in the processor's cache. False: chunks are copied from the page cache or from buffers of huge pages;
+  // `out` is often in pages of 4 KiB, to which some disks transfer at half their rate.
+  bool in_place = false;
 };
 
 class StepLoader {

@@ -35,11 +35,11 @@ StepRecipe StepLoaderRecipe() {
   return recipe;
 }
 
-enum class Way { kWarm, kCold, kThroughTheCache, kPastTheCache, kForeign, kInMemory };
+enum class Way { kWarm, kCold, kThroughTheCache, kPastTheCache, kForeign, kInMemory, kInPlace };
 
 std::string NameOf(Way way) {
-  return std::array{
-      "Warm", "Cold", "ThroughTheCache", "PastTheCache", "Foreign", "InMemory"}[static_cast<size_t>(way)];
+  return std::array{"Warm", "Cold", "ThroughTheCache", "PastTheCache", "Foreign", "InMemory", "InPlace"}
+      [static_cast<size_t>(way)];
 }
 
 class StepLoaderTest : public testing::TestWithParam<Way> {
@@ -65,7 +65,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
   }
 
   LoadOptions Options() const {
-    LoadOptions options{.threads = 3};
+    LoadOptions options{.threads = 3, .in_place = GetParam() == Way::kInPlace};
     if (GetParam() == Way::kThroughTheCache) options.direct = Direct::kOff;
     if (GetParam() == Way::kPastTheCache) options.direct = Direct::kOn;
     return options;
@@ -130,7 +130,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
 
 INSTANTIATE_TEST_SUITE_P(Ways, StepLoaderTest,
                          testing::Values(Way::kWarm, Way::kCold, Way::kThroughTheCache, Way::kPastTheCache,
-                                         Way::kForeign, Way::kInMemory),
+                                         Way::kForeign, Way::kInMemory, Way::kInPlace),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(StepLoaderTest, WholeTensorsReadEachByteOnce) {
