@@ -18,7 +18,9 @@ PageBuffer::PageBuffer(uint64_t bytes) : capacity(PageUp(bytes)) {
   const size_t align = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, (bytes + align - 1) / align * align)));
   if (!data_) throw std::bad_alloc();
-  if (align == kHugePageBytes) ::madvise(data_.get(), bytes, MADV_HUGEPAGE);
+  if (align < kHugePageBytes) return;
+  ::madvise(data_.get(), capacity, MADV_DONTNEED);  // small pages that an earlier use left in the heap
+  ::madvise(data_.get(), capacity, MADV_HUGEPAGE);
 }
 
 }  // namespace cairn
