@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "ckpt/h5/h5_views.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/snapshot/snapshot.h"
@@ -39,7 +40,7 @@ struct SaveSeconds {
 };
 
 // Saves a state again and again by the trainer's own path, as one rank would: the snapshot's memory and plan
-// are made once.
+// are made once, and so are the views of the index.
 class StateSaver {
  public:
   static Result<StateSaver> Make(const BenchState& state);
@@ -58,6 +59,7 @@ class StateSaver {
 
   const BenchState* state_;
   std::unique_ptr<Snapshot> snapshot_;
+  H5Views views_;
 };
 
 std::string SavedStep(const std::string& run_dir);  // the directory that Save leaves
