@@ -140,8 +140,9 @@ Status ScanStored(FileSystem& fs, const std::string& directory, const StoredCata
                   const StoredScan& scan) {
   const ScanIndex index(catalog);
   std::mutex mutex;
+  const std::vector<TensorFingerprint> none(catalog.tensors.begin(), catalog.tensors.end());  // a sum each
   const Scanner::See see = [&](uint32_t tensor, uint64_t begin, std::span<const std::byte> bytes) {
-    TensorFingerprint part(catalog.tensors[tensor]);
+    TensorFingerprint part = none[tensor];
     part.Add(begin, bytes);
     const std::lock_guard lock(mutex);
     scan.sums.of(tensor).AddSum(part.sum());
