@@ -12,10 +12,7 @@ namespace {
 
 constexpr size_t kHorizon = 256;  // stretches among which neighbours are looked for
 
-// More than a disk needs at once: some reads are short.
-constexpr int kDepth = 8;
-
-// Of a read of whole pages.
+// A read is of whole pages.
 uint64_t MemoryOf(uint64_t begin, uint64_t end) {
   return ExtentReader::BufferBytes(PageUp(end) - PageDown(begin));
 }
@@ -27,7 +24,7 @@ ExtentsAhead::ExtentsAhead(const NumberedFiles& files, Plan plan, uint64_t max_b
       plan_(std::move(plan)),
       max_bytes_(max_bytes),
       horizon_bytes_(horizon_bytes),
-      reader_(files.open, {.depth = kDepth, .map = false}) {}
+      reader_(files.open, {.map = false}) {}
 
 void ExtentsAhead::PlanMore() {
   while (plan_ && wanted_.size() < kHorizon && wanted_bytes_ < horizon_bytes_) {

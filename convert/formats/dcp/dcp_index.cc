@@ -23,7 +23,8 @@ namespace {
 // much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;
-// Of an item's beginning, where torch aligns each of five records, at most to a page; of its end; of all.
+// The beginning of an item, where torch aligns each of five records, at most to a page; its end; all
+// together.
 constexpr uint64_t kHeadBytes = 24 << 10, kTailBytes = 8 << 10, kMaxAheadBytes = 256 << 20;
 
 // An attribute of an object; null for a dict.
