@@ -107,9 +107,7 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   CAIRN_RETURN_IF_ERROR(writer.Drain());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   CAIRN_RETURN_IF_ERROR(file->Close());
-  ShardReceipt receipt = plan.Receipt(own_catalog);
-  receipt.nonfinite = nonfinite;
-  return receipt;
+  return ShardReceipt{plan.EntryOf(own_catalog), plan.catalog(), nonfinite};
 }
 
 }  // namespace cairn

@@ -142,10 +142,8 @@ std::string ShardPlan::EncodeOwnCatalog() const {
   return blob;
 }
 
-ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
-  return {{name(), file_bytes(), EnvelopeDigest(catalog(), layout_, catalog_offset(), own_catalog)},
-          catalog(),
-          0};
+ManifestFile ShardPlan::EntryOf(std::string_view own_catalog) const {
+  return {name(), file_bytes(), EnvelopeDigest(catalog(), layout_, catalog_offset(), own_catalog)};
 }
 
 }  // namespace cairn

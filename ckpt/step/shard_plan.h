@@ -87,9 +87,10 @@ class ShardPlan : public ShardContents {
   // Offset of the shard's own catalog, which is last in the file.
   uint64_t catalog_offset() const { return layout_.offsets.back(); }
 
-  // Once every digest is set: the encoded catalog, padded with zeros to whole pages, and the receipt.
+  // Once every digest is set: the encoded catalog, padded with zeros to whole pages, and the shard's entry
+  // in the manifest.
   std::string EncodeOwnCatalog() const;
-  ShardReceipt Receipt(std::string_view own_catalog) const;
+  ManifestFile EntryOf(std::string_view own_catalog) const;
 
  private:
   explicit ShardPlan(ShardContents contents) : ShardContents(std::move(contents)) {}

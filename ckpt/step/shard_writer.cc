@@ -97,7 +97,8 @@ Result<ShardReceipt> ShardWriter::Finish() {
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   CAIRN_RETURN_IF_ERROR(file_->Close());
-  return plan_.Receipt(own_catalog);
+  ManifestFile entry = plan_.EntryOf(own_catalog);
+  return ShardReceipt{std::move(entry), std::move(plan_.catalog())};
 }
 
 }  // namespace cairn

@@ -23,10 +23,6 @@ Digest TensorFingerprint::Finish(const TensorEntry& tensor) const {
                               static_cast<uint64_t>(sum_ >> 64), static_cast<uint64_t>(sum_)));
 }
 
-StepFingerprint::StepFingerprint(const TensorTable& catalog) : tensors_(catalog.tensors) {
-  for (const TensorEntry& tensor : tensors_) sums_.emplace_back(tensor);
-}
-
 Fingerprints Combine(std::vector<NamedFingerprint> tensors) {
   std::ranges::sort(tensors, {}, &NamedFingerprint::name);
   Hasher hasher;
@@ -37,17 +33,17 @@ Fingerprints Combine(std::vector<NamedFingerprint> tensors) {
   return {hasher.Finish(), std::move(tensors)};
 }
 
-Fingerprints StepFingerprint::Finish() const {
-  std::vector<NamedFingerprint> tensors;
-  for (size_t i = 0; i < tensors_.size(); ++i)
-    if (tensors_[i].role != Role::kRng)
-      tensors.push_back({DisplayName(tensors_[i]), sums_[i].Finish(tensors_[i])});
-  return Combine(std::move(tensors));
+Fingerprints StepFingerprint::Finish(std::span<const TensorEntry> tensors) const {
+  std::vector<NamedFingerprint> named;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].role != Role::kRng)
+      named.push_back({DisplayName(tensors[i]), sums_[i].Finish(tensors[i])});
+  return Combine(std::move(named));
 }
 
 Result<StepFingerprint> SumsOf(CheckpointSource& step, uint64_t max_memory,
                                const std::function<void(uint64_t)>& advance) {
-  StepFingerprint sums(step.catalog());
+  StepFingerprint sums(step.catalog().tensors);
   step.SetCacheBytes(ReaderCacheFor(max_memory));
   CAIRN_RETURN_IF_ERROR(
       StreamBlocks(step, AllTensors(step.catalog()), BlockBytesFor(max_memory), [&](const Block& block) {

@@ -72,15 +72,14 @@ Fingerprints Combine(std::vector<NamedFingerprint> tensors);
 // Sums all tensors of a catalog while they stream by.
 class StepFingerprint {
  public:
-  explicit StepFingerprint(const TensorTable& catalog);
+  explicit StepFingerprint(std::span<const TensorEntry> tensors) : sums_(tensors.begin(), tensors.end()) {}
   void Add(const Block& block) { sums_[block.tensor].Add(block.begin, block.bytes); }
   // The sum of one tensor, to take separately and to add.
   TensorFingerprint& of(uint32_t tensor) { return sums_[tensor]; }
   const TensorFingerprint& of(uint32_t tensor) const { return sums_[tensor]; }
-  Fingerprints Finish() const;
+  Fingerprints Finish(std::span<const TensorEntry> tensors) const;  // the same ones
 
  private:
-  std::vector<TensorEntry> tensors_;
   std::vector<TensorFingerprint> sums_;
 };
 
@@ -90,7 +89,7 @@ Result<StepFingerprint> SumsOf(CheckpointSource& step, uint64_t max_memory = kDe
 inline Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
                                           const std::function<void(uint64_t)>& advance = {}) {
   CAIRN_ASSIGN_OR_RETURN(const StepFingerprint sums, SumsOf(step, max_memory, advance));
-  return sums.Finish();
+  return sums.Finish(step.catalog().tensors);
 }
 
 }  // namespace cairn

@@ -115,6 +115,7 @@ std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
 Catalog StepPlan::Layout() const {
   Catalog catalog;
   catalog.tensors = tensors_;
+  catalog.pieces.reserve(tensors_.size());  // at least
   for (int stage = 0; stage < topology_.pp; ++stage)
     for (const PlannedShard& shard : Stage(stage)) {
       const auto file = static_cast<uint32_t>(catalog.files.size());

@@ -138,7 +138,7 @@ class FileWriting {
       proof_of.push_back(&proof->second);
       scanned.insert(name);
     }
-    StepFingerprint sums(found);
+    StepFingerprint sums(found.tensors);
     const auto raw = [&](uint32_t file, std::span<const std::byte> bytes) {
       proof_of[file]->Add(bytes);
       if (advance_) advance_(bytes.size());

@@ -55,7 +55,7 @@ class StepWriting final : public BlockTarget {
         directory_(committer_.partial()),
         advance_(Accumulated(transfer.progress)),
         stream_(StreamOf(transfer, advance_)),
-        found_({plan_.tensors(), {}}) {}
+        found_(plan_.tensors()) {}
 
   Result<TransferResult> Run() {
     CAIRN_RETURN_IF_ERROR(committer_.CheckNew());

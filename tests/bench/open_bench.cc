@@ -108,12 +108,12 @@ Status Make(const Flags& flags) {
   uint64_t bytes = 0;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     plan_seconds -= CpuSeconds();
-    CAIRN_ASSIGN_OR_RETURN(const ShardPlan plan, ShardPlan::Make(ShardName(static_cast<int>(rank)), kIdentity,
-                                                                 tensors, std::move(ranks[rank])));
+    CAIRN_ASSIGN_OR_RETURN(ShardPlan plan, ShardPlan::Make(ShardName(static_cast<int>(rank)), kIdentity,
+                                                           tensors, std::move(ranks[rank])));
     plan_seconds += CpuSeconds();
     const std::string own_catalog = plan.EncodeOwnCatalog();
     CAIRN_RETURN_IF_ERROR(WriteSparse(JoinPath(committer.partial(), plan.name()), plan, own_catalog));
-    receipts.push_back(plan.Receipt(own_catalog));
+    receipts.push_back({plan.EntryOf(own_catalog), std::move(plan.catalog())});
   }
   for (const TensorEntry& tensor : tensors) bytes += tensor.bytes();
   const double start = CpuSeconds();

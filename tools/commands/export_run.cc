@@ -32,9 +32,9 @@ void Print(const OpenedSource& opened, const System& format, const Topology& top
 
 Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
                       const TransferFlags& flags) {
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanExport(opened.source(), format, options));
+  CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanExport(opened.source(), format, options));
   RemoveOutputsAtSignals();
-  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("converting", transfer, flags));
+  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("converting", std::move(transfer), flags));
   if (!done) return kExitDone;
   Print(opened, format, options.target.topology, *done, flags.json);
   for (const std::string& note : done->result.notes) PrintProblem("note: " + note);

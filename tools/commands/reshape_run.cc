@@ -128,9 +128,9 @@ Result<int> RunReshape(const OpenedSource& opened, const ReshapeFlags& flags, co
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); })};
   options.writer.beside = tokenizer;
   if (flags.is_virtual) return RunVirtually(opened, flags.transfer, options);
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanReshape(source, options));
   CAIRN_ASSIGN_OR_RETURN(const auto done,
-                         RunTransfer("reshaping", transfer, flags.transfer, options.team.leads()));
+                         RunTransfer("reshaping", std::move(transfer), flags.transfer, options.team.leads()));
   if (done && options.team.leads()) Print(flags, opened, topology, *done);
   return kExitDone;
 }

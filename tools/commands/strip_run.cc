@@ -209,10 +209,11 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
-  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(source, options));
+  CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(source, options));
   if (flags.transfer.dry_run) return DryRun(transfer, flags);
   RemoveOutputsAtSignals();
-  CAIRN_ASSIGN_OR_RETURN(const auto done, RunTransfer("writing weights", transfer, flags.transfer));
+  CAIRN_ASSIGN_OR_RETURN(const auto done,
+                         RunTransfer("writing weights", std::move(transfer), flags.transfer));
   const TransferResult& result = done->result;
   if (flags.transfer.json)
     PrintJson(ToJson(opened, *done));

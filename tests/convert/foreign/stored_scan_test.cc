@@ -33,7 +33,7 @@ class StoredScanTest : public testing::Test {
   void ExpectEqualSums(const StoredCatalog& catalog) {
     auto source = StoredSource::Make(fs_, dir_.path(), {}, catalog);
     ASSERT_TRUE(source.ok()) << source.status().message();
-    StepFingerprint scanned(catalog);
+    StepFingerprint scanned(catalog.tensors);
     const Status status = ScanStored(
         fs_, dir_.path(), *(*source)->stored(),
         {.sums = scanned, .raw = [&](uint32_t, auto bytes) { raw_bytes_ += bytes.size(); }, .threads = 2});
