@@ -19,11 +19,18 @@ constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes, kAddedBlockBytes = kPageBy
 constexpr H5Z_filter_t kZstdFilter = 32015;  // as registered with the HDF Group
 constexpr unsigned kZstdLevel = 1;           // what a program that rewrites the file would use
 
-H5Handle AccessList(bool aligned, bool adds) {
+struct Access {
+  bool aligned = false;  // whatever HDF5 places starts at a page; metadata pays for it in space and time
+  bool adds = false;     // to a file that is there
+  bool views = false;    // a view takes 6 KB while HDF5 knows it, so it forgets each one that is closed
+};
+
+H5Handle AccessList(Access access) {
   H5Handle list(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  if (aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
-  H5Pset_meta_block_size(list.get(), adds ? kAddedBlockBytes : kMetadataBlockBytes);
+  if (access.aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
+  if (access.views) H5Pset_evict_on_close(list.get(), true);
+  H5Pset_meta_block_size(list.get(), access.adds ? kAddedBlockBytes : kMetadataBlockBytes);
   H5Pset_small_data_block_size(list.get(), 0);
   return list;
 }
@@ -52,14 +59,18 @@ SparsePages PagesOf(const H5Layout& layout) {
   return memory;
 }
 
-// Neighbouring pages become one extent.
-void TakePages(const SparsePages& memory, H5Layout& layout) {
+// Neighbouring pages become one extent. Each page is freed once it is copied.
+void TakePages(SparsePages& memory, H5Layout& layout) {
   layout.file_bytes = PageUp(memory.end);
-  for (const auto& [offset, bytes] : memory.pages) {
-    const bool adjacent = !layout.metadata.empty() &&
-                          layout.metadata.back().offset + layout.metadata.back().bytes.size() == offset;
-    if (!adjacent) layout.metadata.push_back({offset, {}});
-    layout.metadata.back().bytes.append(bytes.data(), bytes.size());
+  while (!memory.pages.empty()) {
+    H5Extent& extent = layout.metadata.emplace_back(memory.pages.begin()->first);
+    uint64_t end = extent.offset;
+    for (auto page = memory.pages.begin(); page != memory.pages.end() && page->first == end; ++page)
+      end += kPageBytes;
+    extent.bytes.reserve(end - extent.offset);
+    for (auto page = memory.pages.begin(); page != memory.pages.end() && page->first < end;
+         page = memory.pages.erase(page))
+      extent.bytes.append(page->second.data(), page->second.size());
   }
 }
 
@@ -69,17 +80,16 @@ H5Handle OpenOrCreate(const SparsePages& memory, const H5Handle& access) {
   return {H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose};
 }
 
-// `aligned`: whatever HDF5 places starts at a page. Metadata pays for it in space and time.
-Result<H5Layout> Build(SparsePages& memory, bool aligned,
+Result<H5Layout> Build(SparsePages& memory, Access access,
                        const std::function<Status(int64_t, H5Layout&)>& fill) {
   static std::mutex mutex;  // Debian's serial HDF5 is not thread-safe
   const std::lock_guard lock(mutex);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Layout layout;
   {
-    const H5Handle access = AccessList(aligned, !memory.pages.empty());
-    CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
-    const H5Handle file = OpenOrCreate(memory, access);
+    const H5Handle access_list = AccessList(access);
+    CAIRN_RETURN_IF_ERROR(UseSparseMemory(access_list.get(), &memory));
+    const H5Handle file = OpenOrCreate(memory, access_list);
     if (!file.ok()) return H5Error("create a file in memory");
     CAIRN_RETURN_IF_ERROR(fill(file.get(), layout));
     if (H5Fflush(file.get(), H5F_SCOPE_GLOBAL) < 0) return H5Error("flush a file in memory");
@@ -127,12 +137,12 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
 
 Result<H5Layout> BuildH5(const std::function<Status(int64_t, H5Layout&)>& fill) {
   SparsePages memory;
-  return Build(memory, /*aligned=*/false, fill);
+  return Build(memory, {.views = true}, fill);
 }
 
 Result<H5Layout> ExtendH5(const H5Layout& base, const std::function<Status(int64_t, H5Layout&)>& fill) {
   SparsePages memory = PagesOf(base);
-  return Build(memory, /*aligned=*/false, fill);
+  return Build(memory, {.adds = true}, fill);
 }
 
 Status AddH5Groups(int64_t file, const std::string& path) {
@@ -175,7 +185,7 @@ Status AddPlacedDataset(int64_t file, const H5DatasetSpec& spec, uint64_t offset
 
 Result<H5Layout> LayOutAligned(const std::vector<H5DatasetSpec>& datasets) {
   SparsePages memory;
-  return Build(memory, /*aligned=*/true, [&](int64_t file, H5Layout& layout) {
+  return Build(memory, {.aligned = true}, [&](int64_t file, H5Layout& layout) {
     for (const H5DatasetSpec& spec : datasets) {
       CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, spec, layout));
       if (layout.offsets.back() % kPageBytes != 0) return H5Error("align dataset " + spec.path);
@@ -195,7 +205,7 @@ Result<H5Layout> LayOutPlaced(const std::vector<H5DatasetSpec>& datasets) {
   }
   SparsePages memory;
   memory.placed = PlacedData{kH5HeadBytes, end, 0};
-  return Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& layout) {
+  return Build(memory, {}, [&](int64_t file, H5Layout& layout) {
     for (size_t i = 0; i < datasets.size(); ++i)
       CAIRN_RETURN_IF_ERROR(AddPlacedDataset(file, datasets[i], offsets[i], memory, layout));
     return OkStatus();
@@ -212,8 +222,7 @@ Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, co
                                 uint64_t last_offset, uint64_t data_end) {
   SparsePages memory;
   memory.placed = PlacedData{kH5HeadBytes, data_end, 0};
-  CAIRN_ASSIGN_OR_RETURN(H5Layout layout,
-                         Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
+  CAIRN_ASSIGN_OR_RETURN(H5Layout layout, Build(memory, {}, [&](int64_t file, H5Layout& out) -> Status {
                            for (const H5PackedDataset& spec : datasets)
                              CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
                            return AddPlacedDataset(file, last, last_offset, memory, out);
