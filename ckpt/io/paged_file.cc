@@ -19,20 +19,35 @@ constexpr uint64_t kShortBytes = 64 << 10;
 
 }  // namespace
 
-PagedFile::PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes,
-                     size_t max_waiting)
-    : fs_(fs),
-      ring_(ring),
-      file_(std::move(file)),
-      bytes_(bytes),
-      max_waiting_(max_waiting),
-      make_room_at_(std::min(max_waiting, kGatheredPages)) {}
+WaitingPages::WaitingPages(size_t max) : max_(max), make_room_at_(std::min(max, kGatheredPages)) {}
 
-Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, const std::string& path,
-                                                     uint64_t bytes, Direct direct, size_t max_waiting) {
+Status WaitingPages::Add() { return ++count_ > make_room_at_ ? MakeRoom() : OkStatus(); }
+
+Status WaitingPages::MakeRoom() {
+  for (PagedFile* file : files_) file->WriteFullPages();
+  if (count_ > max_ / 4 * 3)
+    for (PagedFile* file : files_) file->Evict();
+  make_room_at_ = std::min(max_, count_ + kGatheredPages);
+  return files_.front()->ring_.error();
+}
+
+PagedFile::PagedFile(FileSystem& fs, WriteRing& ring, WaitingPages& waiting, std::unique_ptr<File> file,
+                     uint64_t bytes)
+    : fs_(fs), ring_(ring), waiting_(waiting), file_(std::move(file)), bytes_(bytes) {
+  waiting_.files_.push_back(this);
+}
+
+PagedFile::~PagedFile() {
+  waiting_.count_ -= pages_.size();
+  std::erase(waiting_.files_, this);
+  (void)ring_.Await(ring_.Mark());  // writes in flight are into it
+}
+
+Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, WaitingPages& waiting,
+                                                     const std::string& path, uint64_t bytes, Direct direct) {
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path, direct));
   CAIRN_RETURN_IF_ERROR(file->Allocate(PageUp(bytes)));
-  return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, std::move(file), bytes, max_waiting));
+  return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, waiting, std::move(file), bytes));
 }
 
 Status PagedFile::CheckInside(uint64_t offset, uint64_t bytes) {
@@ -101,22 +116,18 @@ Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (fresh && evicted_.erase(number) > 0) CAIRN_RETURN_IF_ERROR(ReadAgain(number, page));
   std::memcpy(page.bytes.data() + offset % kPageBytes, bytes.data(), bytes.size());
   page.filled += bytes.size();
-  return pages_.size() > make_room_at_ ? MakeRoom() : OkStatus();
+  return fresh ? waiting_.Add() : OkStatus();
 }
 
-Status PagedFile::MakeRoom() {
+void PagedFile::WriteFullPages() {
   const auto is_full = [this](const auto& entry) {
     return entry.second.filled >= std::min(kPageBytes, bytes_ - entry.first * kPageBytes);
   };
   for (auto first = pages_.begin(); first != pages_.end();) {
     const auto last = std::find_if_not(first, pages_.end(), is_full);
     WritePages(first, last);
-    pages_.erase(first, last);
     first = std::find_if(last, pages_.end(), is_full);
   }
-  if (pages_.size() > max_waiting_ / 4 * 3) CAIRN_RETURN_IF_ERROR(Evict());
-  make_room_at_ = std::min(max_waiting_, pages_.size() + kGatheredPages);
-  return ring_.error();
 }
 
 // How much of it was filled is not known any more: it waits for Finish().
@@ -128,12 +139,10 @@ Status PagedFile::ReadAgain(uint64_t number, Page& page) {
   return reader_->ReadAt(number * kPageBytes, page.bytes);
 }
 
-// Neighbours in one write.
-void PagedFile::WritePages(std::map<uint64_t, Page>::iterator first,
-                           std::map<uint64_t, Page>::iterator last) {
+void PagedFile::WritePages(Pages::iterator first, Pages::iterator last) {
   std::unique_ptr<WriteRing::Buffer> buffer;
   uint64_t begin = 0;
-  for (; first != last; ++first) {
+  for (; first != last; first = pages_.erase(first), --waiting_.count_) {
     const uint64_t offset = first->first * kPageBytes;
     if (buffer && (offset != begin + buffer->size || buffer->size == ring_.buffer_bytes()))
       ring_.Submit(file_.get(), begin, std::exchange(buffer, nullptr));
@@ -147,16 +156,13 @@ void PagedFile::WritePages(std::map<uint64_t, Page>::iterator first,
   if (buffer) ring_.Submit(file_.get(), begin, std::move(buffer));
 }
 
-Status PagedFile::Evict() {
+void PagedFile::Evict() {
   for (const auto& [number, page] : pages_) evicted_.insert(number);
   WritePages(pages_.begin(), pages_.end());
-  pages_.clear();
-  return ring_.error();
 }
 
 Status PagedFile::Finish() {
   WritePages(pages_.begin(), pages_.end());
-  pages_.clear();
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   CAIRN_RETURN_IF_ERROR(file_->Allocate(bytes_));
   CAIRN_RETURN_IF_ERROR(file_->Sync());

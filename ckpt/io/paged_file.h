@@ -11,18 +11,38 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "ckpt/io/write_ring.h"
 
 namespace cairn {
 
+class PagedFile;
+
+// The pages of several files that wait: at most `max` of them.
+class WaitingPages {
+ public:
+  explicit WaitingPages(size_t max);
+
+ private:
+  friend PagedFile;
+  // Counts a page that is new.
+  Status Add();
+  Status MakeRoom();
+
+  const size_t max_;
+  size_t make_room_at_;
+  size_t count_ = 0;
+  std::vector<PagedFile*> files_;
+};
+
 class PagedFile {
  public:
-  // Creates `path`, `bytes` long. `ring` must outlive it. At most `max_waiting` pages wait.
-  static Result<std::unique_ptr<PagedFile>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
-                                                   uint64_t bytes, Direct direct, size_t max_waiting = 512);
+  // Creates `path`, `bytes` long. `ring` and `waiting` must outlive it.
+  static Result<std::unique_ptr<PagedFile>> Create(FileSystem& fs, WriteRing& ring, WaitingPages& waiting,
+                                                   const std::string& path, uint64_t bytes, Direct direct);
 
-  ~PagedFile() { (void)ring_.Await(ring_.Mark()); }  // writes in flight are into it
+  ~PagedFile();
   PagedFile(const PagedFile&) = delete;
   PagedFile& operator=(const PagedFile&) = delete;
 
@@ -49,24 +69,28 @@ class PagedFile {
     uint64_t filled = 0;
   };
 
-  PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes, size_t max_waiting);
+  friend WaitingPages;
+  using Pages = std::map<uint64_t, Page>;  // by their number
+
+  PagedFile(FileSystem& fs, WriteRing& ring, WaitingPages& waiting, std::unique_ptr<File> file,
+            uint64_t bytes);
   // Errors: InvalidArgument; the ring's.
   Status CheckInside(uint64_t offset, uint64_t bytes);
   Status Patch(uint64_t offset, std::span<const std::byte> bytes);
   Status ReadAgain(uint64_t page, Page& into);
-  void WritePages(std::map<uint64_t, Page>::iterator first, std::map<uint64_t, Page>::iterator last);
-  Status MakeRoom();
-  Status Evict();
+  // Neighbours in one write.
+  void WritePages(Pages::iterator first, Pages::iterator last);
+  void WriteFullPages();
+  void Evict();
 
   FileSystem& fs_;
   WriteRing& ring_;
+  WaitingPages& waiting_;
   std::unique_ptr<File> file_;
   std::unique_ptr<File> reader_;  // opened when first needed
   const uint64_t bytes_;
-  const size_t max_waiting_;
-  size_t make_room_at_;             // pages
-  std::map<uint64_t, Page> pages_;  // that wait, by their number
-  std::set<uint64_t> evicted_;      // incomplete ones that lie in the file
+  Pages pages_;                 // that wait
+  std::set<uint64_t> evicted_;  // incomplete ones that lie in the file
 };
 
 }  // namespace cairn

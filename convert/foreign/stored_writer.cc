@@ -1,8 +1,9 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
 // of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
-// When the run ends, its CRC is added for its place in the storage, so runs may come in any order. Finish()
-// writes the frames: constants and the bytes around the storages, which hold the CRCs. Then come texts and
-// copies; files and directories are made durable.
+// When the run ends, its CRC is added for its place in the storage, so runs may come in any order. A
+// container that is complete gets its frame: constants and the bytes around the storages, which hold the
+// CRCs. Frames without CRCs wait for Finish(), because they may hold the fingerprint of the source. Then come
+// texts and copies; files and directories are made durable.
 
 #include "convert/foreign/stored_writer.h"
 
@@ -16,8 +17,8 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kCopyBytes = 1 << 20;
-// Pages that wait to become whole: as a rule those at the ends of arrays. Transposed elements come in many
-// short stretches, which visit the same pages again and again.
+// Pages of all files that wait to become whole: as a rule those at the ends of arrays. Transposed elements
+// come in many short stretches, which visit the same pages again and again.
 constexpr size_t kWaitingPages = 2 << 10;
 constexpr size_t kWaitingTransposedPages = 16 << 10;
 
@@ -49,7 +50,13 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
     const auto bytes = std::as_bytes(std::span(constant.bytes));
     if (Crc32Sum* crc = CrcOf(constant.storage)) crc->Add(bytes.size(), Crc32Sum::Extend(0, bytes));
   }
+  left_.resize(target_.containers.size());
+  framed_.resize(target_.containers.size());
+  for (const StoredArray& array : target_.arrays)
+    for (const StoredExtent& extent : array.extents)
+      left_[target_.storages[extent.file].container] += extent.range.size() * SizeOf(array.dtype);
   const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::transpose);
+  waiting_.emplace(transposes ? kWaitingTransposedPages : kWaitingPages);
   std::set<std::string> made;
   for (size_t i = 0; i < target_.files.size(); ++i) {
     const TargetFile& file = target_.files[i];
@@ -57,9 +64,7 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
     if (made.insert(ParentDir(path)).second) CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, ParentDir(path)));
     files_.emplace_back();
     if (containers_[i].empty()) continue;
-    CAIRN_ASSIGN_OR_RETURN(files_.back(),
-                           PagedFile::Create(fs_, ring, path, file.bytes, direct,
-                                             transposes ? kWaitingTransposedPages : kWaitingPages));
+    CAIRN_ASSIGN_OR_RETURN(files_.back(), PagedFile::Create(fs_, ring, *waiting_, path, file.bytes, direct));
   }
   return OkStatus();
 }
@@ -127,7 +132,7 @@ Status StoredWriter::Put(Stream& stream, uint32_t storage, uint64_t offset,
     stream.open = true;
     stream.storage = storage;
     stream.crc = 0;
-    stream.cursor.next = place;
+    stream.begin = stream.cursor.next = place;
   }
   if (CrcOf(storage)) stream.crc = Crc32Sum::Extend(stream.crc, bytes);
   return files_[ContainerOf(storage).file]->Append(stream.cursor, bytes);
@@ -138,7 +143,10 @@ Status StoredWriter::End(Stream& stream) {
   stream.open = false;
   if (Crc32Sum* crc = CrcOf(stream.storage))
     crc->Add(stream.cursor.next - StorageOffset(stream.storage), stream.crc);
-  return files_[ContainerOf(stream.storage).file]->Flush(stream.cursor);
+  CAIRN_RETURN_IF_ERROR(files_[ContainerOf(stream.storage).file]->Flush(stream.cursor));
+  const uint32_t container = target_.storages[stream.storage].container;
+  left_[container] -= stream.cursor.next - stream.begin;
+  return left_[container] == 0 && !crcs_[container].empty() ? WriteFrame(container) : OkStatus();
 }
 
 Status StoredWriter::EndTensors() {
@@ -150,22 +158,26 @@ Status StoredWriter::EndTensors() {
   return OkStatus();
 }
 
-std::vector<PlacedBytes> StoredWriter::Frame(uint32_t file) const {
-  std::vector<PlacedBytes> frame;
-  if (!target_.files[file].text.empty()) frame.push_back({0, target_.files[file].text});
-  for (const uint32_t i : containers_[file]) {
-    const TargetContainer& container = target_.containers[i];
-    StorageSums sums{.source = source_};
-    for (const Crc32Sum& crc : crcs_[i]) sums.crcs.push_back(crc.Finish());
-    for (PlacedBytes& placed : container.layout->Around(sums))
-      frame.push_back({container.offset + placed.offset, std::move(placed.bytes)});
-    for (const uint32_t number : constants_[i]) {
-      const TargetConstant& constant = target_.constants[number];
-      frame.push_back({StorageOffset(constant.storage), constant.bytes});
-    }
+std::vector<PlacedBytes> StoredWriter::Frame(uint32_t container) const {
+  const auto& [file, offset, layout] = target_.containers[container];
+  StorageSums sums{.source = source_};
+  for (const Crc32Sum& crc : crcs_[container]) sums.crcs.push_back(crc.Finish());
+  std::vector<PlacedBytes> frame = layout->Around(sums);
+  for (PlacedBytes& placed : frame) placed.offset += offset;
+  for (const uint32_t number : constants_[container]) {
+    const TargetConstant& constant = target_.constants[number];
+    frame.push_back({StorageOffset(constant.storage), constant.bytes});
   }
   std::ranges::sort(frame, {}, &PlacedBytes::offset);
   return frame;
+}
+
+Status StoredWriter::WriteFrame(uint32_t container) {
+  framed_[container] = true;
+  PagedFile& file = *files_[target_.containers[container].file];
+  for (const PlacedBytes& placed : Frame(container))
+    CAIRN_RETURN_IF_ERROR(file.Write(placed.offset, std::as_bytes(std::span(placed.bytes))));
+  return OkStatus();
 }
 
 // One without containers.
@@ -189,14 +201,16 @@ Status StoredWriter::Finish(const Digest& source) {
   std::set<std::string> directories = {directory_};
   for (uint32_t i = 0; i < files_.size(); ++i) {
     if (files_[i]) {
-      for (const PlacedBytes& placed : Frame(i))
-        CAIRN_RETURN_IF_ERROR(files_[i]->Write(placed.offset, std::as_bytes(std::span(placed.bytes))));
+      for (const uint32_t container : containers_[i])
+        if (!framed_[container]) CAIRN_RETURN_IF_ERROR(WriteFrame(container));
       CAIRN_RETURN_IF_ERROR(files_[i]->Finish());
+      files_[i].reset();
     } else {
       CAIRN_RETURN_IF_ERROR(WriteFile(target_.files[i]));
     }
     directories.insert(ParentDir(JoinPath(directory_, target_.files[i].name)));
   }
+  idle_.clear();
   for (const std::string& directory : directories) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
   return OkStatus();
 }

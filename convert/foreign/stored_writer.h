@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ckpt/io/paged_file.h"
@@ -16,8 +17,8 @@ namespace cairn {
 
 class StoredWriter final : public BlockTarget {
  public:
-  // Creates the target's files, and the directories that they lie in, in `directory`. `target` and `ring`
-  // must outlive it.
+  // Creates the target's files, and the directories that they lie in, in `directory`. `target` must
+  // outlive it, `ring` must live until it is destroyed or Finish() has returned OK.
   static Result<std::unique_ptr<StoredWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                       const std::string& directory,
                                                       const StoredTarget& target, Direct direct);
@@ -27,15 +28,19 @@ class StoredWriter final : public BlockTarget {
   // Writes the bytes around the storages, texts and copies, and makes everything durable. `source`: the
   // fingerprint of the tensors that were read.
   Status Finish(const Digest& source);
-  // After Finish(): the bytes of file number `file` that belong to no tensor, by offset; none of a copy.
-  std::vector<PlacedBytes> Frame(uint32_t file) const;
+  // Containers of file number `file`, by offset.
+  const std::vector<uint32_t>& ContainersOf(uint32_t file) const { return containers_[file]; }
+  uint64_t OffsetOf(uint32_t container) const { return target_.containers[container].offset; }
+  // The bytes of a container that belong to no tensor, by offset in the file. Final after Finish().
+  std::vector<PlacedBytes> Frame(uint32_t container) const;
 
  private:
   // A run of bytes that continues in one storage.
   struct Stream {
     bool open = false;
     uint32_t storage = 0;
-    uint32_t crc = 0;  // linear, of the run
+    uint32_t crc = 0;    // linear, of the run
+    uint64_t begin = 0;  // of the run, in the file
     PagedFile::Cursor cursor;
   };
 
@@ -46,6 +51,7 @@ class StoredWriter final : public BlockTarget {
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, uint32_t storage, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
+  Status WriteFrame(uint32_t container);
   Status WriteFile(const TargetFile& file);
   const TargetContainer& ContainerOf(uint32_t storage) const {
     return target_.containers[target_.storages[storage].container];
@@ -63,11 +69,14 @@ class StoredWriter final : public BlockTarget {
   FileSystem& fs_;
   const std::string directory_;
   const StoredTarget& target_;
+  std::optional<WaitingPages> waiting_;
   std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers
   std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, if it wants them
   std::vector<std::vector<uint32_t>> parts_;       // of each tensor
   std::vector<std::vector<uint32_t>> containers_;  // of each file
   std::vector<std::vector<uint32_t>> constants_;   // of each container
+  std::vector<uint64_t> left_;                     // bytes of each container's arrays that are to come
+  std::vector<bool> framed_;                       // containers whose frame is written
   std::vector<std::unique_ptr<Stream>> streams_;   // of each array that is being written
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;

@@ -35,13 +35,14 @@ class FileProof {
     if (at_ == 0) Begin();
     if (sha_) sha_->Update(bytes);
     const uint64_t end = at_ + bytes.size();
-    while (next_ < frame_.size() && frame_[next_].offset + frame_[next_].bytes.size() <= at_) ++next_;
-    for (size_t i = next_; i < frame_.size() && frame_[i].offset < end; ++i) {
-      const uint64_t begin = std::max(at_, frame_[i].offset);
-      const uint64_t last = std::min(end, frame_[i].offset + frame_[i].bytes.size());
-      const auto meant =
-          std::as_bytes(std::span(frame_[i].bytes)).subspan(begin - frame_[i].offset, last - begin);
+    while (FindPlaced(end)) {
+      const PlacedBytes& placed = frame_[next_];
+      const uint64_t begin = std::max(at_, placed.offset), placed_end = placed.offset + placed.bytes.size();
+      const uint64_t last = std::min(end, placed_end);
+      const auto meant = std::as_bytes(std::span(placed.bytes)).subspan(begin - placed.offset, last - begin);
       if (!std::ranges::equal(bytes.subspan(begin - at_, last - begin), meant)) differs_ = true;
+      if (placed_end > end) break;
+      ++next_;
     }
     at_ = end;
     if (at_ == file_.bytes) Finish();
@@ -59,8 +60,18 @@ class FileProof {
 
  private:
   void Begin() {
-    frame_ = writer_.Frame(number_);
+    if (!file_.text.empty()) frame_ = {{0, file_.text}};
     if (wants_sha256_) sha_.emplace();
+  }
+  // True if frame_[next_] begins before `end`. Goes on to the next container after the last of a frame.
+  bool FindPlaced(uint64_t end) {
+    const std::vector<uint32_t>& containers = writer_.ContainersOf(number_);
+    while (next_ == frame_.size() && containers_ < containers.size() &&
+           writer_.OffsetOf(containers[containers_]) < end) {
+      frame_ = writer_.Frame(containers[containers_++]);
+      next_ = 0;
+    }
+    return next_ < frame_.size() && frame_[next_].offset < end;
   }
   void Finish() {
     frame_.clear();
@@ -72,8 +83,9 @@ class FileProof {
   const uint32_t number_;
   const TargetFile& file_;
   const bool wants_sha256_;
-  std::vector<PlacedBytes> frame_;  // while the file is read
-  size_t next_ = 0;
+  std::vector<PlacedBytes> frame_;  // of the container that is read
+  size_t next_ = 0;                 // in it
+  size_t containers_ = 0;           // that were begun
   uint64_t at_ = 0;
   bool differs_ = false;
   std::optional<BackgroundSha256> sha_;  // while the file is read: it has a thread
@@ -95,14 +107,15 @@ class FileWriting {
       return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, files_.bytes()));
     CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs_, path));
-    WriteRing ring(fs_, RingOfFiles(transfer_.writer));
+    std::optional<WriteRing> ring(std::in_place, fs_, RingOfFiles(transfer_.writer));
     CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                           StoredWriter::Create(fs_, ring, partial.path(), files_, transfer_.writer.direct));
+                           StoredWriter::Create(fs_, *ring, partial.path(), files_, transfer_.writer.direct));
     CAIRN_RETURN_IF_ERROR(stream_.RunAll(*writer));
     CAIRN_RETURN_IF_ERROR(transfer_.source.CheckRead());
     TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed) return result;
     CAIRN_RETURN_IF_ERROR(writer->Finish(result.fingerprints.overall));
+    ring.reset();  // the proof needs its memory
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
     if (target_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
     CAIRN_RETURN_IF_ERROR(partial.Publish());

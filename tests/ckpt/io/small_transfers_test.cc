@@ -20,7 +20,8 @@ std::string BytesOf(uint64_t bytes) {
 // Queries, keys and values that go into the rows of one fused matrix, one after another.
 void WriteColumns(FileSystem& fs, const std::string& path, const std::string& expected, size_t max_waiting) {
   WriteRing ring(fs, {.buffer_bytes = 1 << 20, .in_flight = 4});
-  const auto file = PagedFile::Create(fs, ring, path, expected.size(), Direct::kOff, max_waiting);
+  WaitingPages waiting(max_waiting);
+  const auto file = PagedFile::Create(fs, ring, waiting, path, expected.size(), Direct::kOff);
   ASSERT_TRUE(file.ok());
   for (uint64_t column = 0; column < kColumns; ++column)
     for (uint64_t row = 0; row < kRows; ++row) {

@@ -132,7 +132,8 @@ TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
     std::string expected = RandomText(1 + random() % 3'000'000, random());
     const std::string path = temp.path() + "/" + std::to_string(round);
     WriteRing ring(FileSystem::Posix(), {.buffer_bytes = 64 << 10, .in_flight = 4});
-    auto file = PagedFile::Create(FileSystem::Posix(), ring, path, expected.size(), GetParam());
+    WaitingPages waiting(512);
+    auto file = PagedFile::Create(FileSystem::Posix(), ring, waiting, path, expected.size(), GetParam());
     ASSERT_TRUE(file.ok()) << file.status().message();
     std::vector<std::pair<size_t, size_t>> stretches;
     const size_t most = round % 2 ? 200'000 : 700;  // the latter leaves more pages waiting than are kept
@@ -157,7 +158,8 @@ TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
 TEST_P(PagedFileTest, NothingIsWrittenBehindTheEnd) {
   const TempDir temp;
   WriteRing ring(FileSystem::Posix(), {});
-  auto file = PagedFile::Create(FileSystem::Posix(), ring, temp.path() + "/f", 10, GetParam());
+  WaitingPages waiting(512);
+  auto file = PagedFile::Create(FileSystem::Posix(), ring, waiting, temp.path() + "/f", 10, GetParam());
   ASSERT_TRUE(file.ok());
   EXPECT_EQ((*file)->Write(8, ZipBytes("abc")).kind(), StatusKind::kInvalidArgument);
 }
