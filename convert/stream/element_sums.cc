@@ -11,13 +11,6 @@
 
 #include "ckpt/base/simd.h"
 
-// Not under sanitizers, as in simd.h: then the plain loop is tested.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#include <immintrin.h>
-#define CAIRN_IFMA
-#endif
-
 namespace cairn {
 namespace {
 
@@ -81,7 +74,7 @@ ElementSum SumOf64(const std::byte* data, uint64_t count, uint64_t at) {
   return sum;
 }
 
-#ifdef CAIRN_IFMA
+#ifdef CAIRN_INTRINSICS
 #define CAIRN_IFMA_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512ifma")]]
 
 using Lanes = uint64_t __attribute__((vector_size(64)));  // eight
@@ -164,7 +157,7 @@ ElementSum PlainSumOfElements(uint64_t element_bytes, const std::byte* data, uin
 }
 
 ElementSum SumOfElements(uint64_t element_bytes, const std::byte* data, uint64_t count, uint64_t at) {
-#ifdef CAIRN_IFMA
+#ifdef CAIRN_INTRINSICS
   if (HasIfma() && element_bytes == 1) return SumByIfma<uint8_t>(data, count, at);
   if (HasIfma() && element_bytes == 2) return SumByIfma<uint16_t>(data, count, at);
   if (HasIfma() && element_bytes == 4) return SumByIfma<uint32_t>(data, count, at);

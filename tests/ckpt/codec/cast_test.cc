@@ -96,6 +96,22 @@ void ExpectRounded(const Format& format) {
 TEST(CastTest, Fp32ToFp16RoundsToNearestEven) { ExpectRounded(kHalf); }
 TEST(CastTest, Fp32ToBf16RoundsToNearestEven) { ExpectRounded(kBrain); }
 
+// Elements alone never take the ways of whole blocks. NaNs included.
+TEST(CastTest, ABlockIsItsElements) {
+  const std::vector<uint32_t> in = StratifiedPatterns();
+  for (const Dtype to : {Dtype::kF16, Dtype::kBF16})
+    for (const OnOverflow on_overflow : {OnOverflow::kInfinity, OnOverflow::kSaturate}) {
+      std::vector<uint16_t> block, alone(in.size());
+      const CastCounts counts = CastOf(in, to, block, on_overflow);
+      CastCounts sum;
+      for (size_t i = 0; i < in.size(); ++i)
+        sum += Cast(Dtype::kF32, std::as_bytes(std::span(&in[i], 1)), to,
+                    std::as_writable_bytes(std::span(&alone[i], 1)), on_overflow);
+      EXPECT_TRUE(block == alone);
+      EXPECT_EQ(counts, sum);
+    }
+}
+
 TEST(CastTest, SixteenBitsWidenExactly) {
   for (const Format& format : {kHalf, kBrain}) {
     std::vector<uint16_t> in(1 << 16);
