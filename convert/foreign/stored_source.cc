@@ -14,9 +14,7 @@ namespace {
 
 constexpr uint64_t kLargestGap = 8 << 10;  // unused bytes that are cheaper to read than to skip
 constexpr uint64_t kMinWindowBytes = 64 << 10;
-constexpr uint64_t kGapBytes = 1 << 20;  // of one read of what only a CRC needs
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
-constexpr uint64_t kMaxAheadBytes = 32 << 20;
 
 }  // namespace
 
@@ -127,19 +125,27 @@ void StoredSource::ReadAhead(BoxSequence next) {
         return RunsAhead::BoxRuns{RunsOf(box), SizeOf(catalog_.tensors[box.tensor].dtype)};
       },
       [this](uint32_t file, uint64_t offset, std::span<const std::byte> bytes) { Saw(file, offset, bytes); },
-      std::min(cache_bytes_ / 4, kMaxAheadBytes));
+      AheadBytes());
 }
 
 Status StoredSource::CheckRead() {
   if (!sums_) return OkStatus();
-  window_.resize(std::max(window_.size(), kGapBytes));
-  for (const auto& [number, where] : sums_->Gaps()) {
-    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[number], Direct::kOff));
-    for (uint64_t at = where.begin; at < where.end; at += window_.size()) {
-      const auto bytes = std::span(window_).first(std::min<uint64_t>(window_.size(), where.end - at));
-      CAIRN_RETURN_IF_ERROR(file->ReadAt(at, bytes));
-      Saw(number, at, bytes);
-    }
+  ahead_.reset();
+  std::vector<ExtentsAhead::Wanted> wanted;
+  for (const auto& [file, where] : sums_->Gaps())
+    for (uint64_t at = where.begin; at < where.end; at += kExtentBytes)
+      wanted.push_back({{wanted.size(), 0}, file, at, std::min(where.end, at + kExtentBytes)});
+  ExtentsAhead ahead(
+      {files_, catalog_.files, file_bytes_},
+      [next = wanted.begin(),
+       end = wanted.end()]() mutable -> std::optional<std::vector<ExtentsAhead::Wanted>> {
+        return next == end ? std::nullopt : std::optional(std::vector{*next++});
+      },
+      AheadBytes(), AheadBytes() / 2);
+  for (const ExtentsAhead::Wanted& gap : wanted) {
+    CAIRN_ASSIGN_OR_RETURN(auto taken, ahead.Take(gap.id));
+    Saw(gap.file, gap.begin, taken->bytes);
+    ahead.Recycle(std::move(taken->memory));
   }
   return sums_->Check(catalog_.files).WithContext(directory());
 }

@@ -7,6 +7,7 @@
 // of file offsets, near runs joined; nothing is mapped and nothing unpacked.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +80,7 @@ class StoredSource final : public ForeignSource {
   void Saw(uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {
     if (sums_) sums_->Add(file, offset, bytes);
   }
+  uint64_t AheadBytes() const { return std::min<uint64_t>(cache_bytes_ / 4, 32 << 20); }
   Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
   StoredCatalog catalog_;
