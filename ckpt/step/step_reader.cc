@@ -16,8 +16,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMinAheadBytes = 2 * kChunkBytes;
-constexpr uint64_t kMaxAheadBytes = 8 * kChunkBytes;
 constexpr size_t kCatalogWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
 
 // The type of the elements that a piece is joined with.
@@ -300,7 +298,7 @@ void StepReader::SetCacheBytes(uint64_t bytes) {
 }
 
 void StepReader::ReadAhead(BoxSequence next) {
-  const uint64_t ahead_bytes = std::clamp(cache_bytes_ / 4, kMinAheadBytes, kMaxAheadBytes);
+  const uint64_t ahead_bytes = AheadBytes(cache_bytes_);
   SetCacheBytes(cache_bytes_);
   if (next && kept_limit_ > ahead_bytes + kChunkBytes) kept_limit_ -= ahead_bytes;
   each_once_ = next && !JoinsTensors();

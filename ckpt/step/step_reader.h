@@ -8,6 +8,7 @@
 // directory may be read by any number of threads meanwhile.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <list>
 #include <memory>
@@ -57,6 +58,10 @@ class StepReader final : public CheckpointSource {
   // A block of rows meets as many pieces side by side as TP has ranks: with memory for fewer chunks than TP +
   // 1, chunks are read again.
   void SetCacheBytes(uint64_t bytes) override;
+  // That part of the cache which is for chunks that are read ahead.
+  static uint64_t AheadBytes(uint64_t cache_bytes) {
+    return std::clamp<uint64_t>(cache_bytes / 4, 2 * kChunkBytes, 8 * kChunkBytes);
+  }
 
   uint64_t bytes_read() const override { return bytes_read_; }
 

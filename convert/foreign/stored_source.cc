@@ -125,7 +125,7 @@ void StoredSource::ReadAhead(BoxSequence next) {
         return RunsAhead::BoxRuns{RunsOf(box), SizeOf(catalog_.tensors[box.tensor].dtype)};
       },
       [this](uint32_t file, uint64_t offset, std::span<const std::byte> bytes) { Saw(file, offset, bytes); },
-      AheadBytes());
+      AheadBytes(cache_bytes_));
 }
 
 Status StoredSource::CheckRead() {
@@ -141,7 +141,7 @@ Status StoredSource::CheckRead() {
        end = wanted.end()]() mutable -> std::optional<std::vector<ExtentsAhead::Wanted>> {
         return next == end ? std::nullopt : std::optional(std::vector{*next++});
       },
-      AheadBytes(), AheadBytes() / 2);
+      AheadBytes(cache_bytes_), AheadBytes(cache_bytes_) / 2);
   for (const ExtentsAhead::Wanted& gap : wanted) {
     CAIRN_ASSIGN_OR_RETURN(auto taken, ahead.Take(gap.id));
     Saw(gap.file, gap.begin, taken->bytes);

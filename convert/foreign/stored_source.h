@@ -55,8 +55,9 @@ class StoredSource final : public ForeignSource {
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void ReadAhead(BoxSequence next) override;
   Status CheckRead() override;
-  // At most a quarter of it is for reading ahead.
   void SetCacheBytes(uint64_t bytes) override;
+  // That part of the cache which is for reading ahead.
+  static uint64_t AheadBytes(uint64_t cache_bytes) { return std::min<uint64_t>(cache_bytes / 4, 32 << 20); }
   uint64_t bytes_read() const override { return bytes_read_; }
 
   bool CheckRecords(std::vector<SummedRecord> records) override {
@@ -80,7 +81,6 @@ class StoredSource final : public ForeignSource {
   void Saw(uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {
     if (sums_) sums_->Add(file, offset, bytes);
   }
-  uint64_t AheadBytes() const { return std::min<uint64_t>(cache_bytes_ / 4, 32 << 20); }
   Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
   StoredCatalog catalog_;

@@ -19,7 +19,6 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
-constexpr uint64_t kSlots = 4;  // blocks in flight: neither thread waits for a short pause of the other
 constexpr uint64_t kMaxReaderCacheBytes = 128 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
@@ -49,7 +48,7 @@ class ReadAhead {
   Result<std::optional<Block>> Next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return filled_ > used_ || finished_; });
-    if (filled_ > used_) return std::optional(slots_[used_ % kSlots].block);
+    if (filled_ > used_) return std::optional(slots_[used_ % kBlocksInFlight].block);
     if (!status_.ok()) return status_;
     return std::optional<Block>();
   }
@@ -133,8 +132,8 @@ class ReadAhead {
   // Null once the visitor has gone.
   Slot* WaitForFreeSlot() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return filled_ - used_ < kSlots || stop_; });
-    return stop_ ? nullptr : &slots_[filled_ % kSlots];
+    changed_.wait(lock, [this] { return filled_ - used_ < kBlocksInFlight || stop_; });
+    return stop_ ? nullptr : &slots_[filled_ % kBlocksInFlight];
   }
 
   CheckpointSource& reader_;
@@ -143,7 +142,7 @@ class ReadAhead {
   const std::function<void(const Block&)>& see_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<Slot, kSlots> slots_;
+  std::array<Slot, kBlocksInFlight> slots_;
   uint64_t filled_ = 0;  // blocks read so far
   uint64_t used_ = 0;    // blocks visited so far
   bool finished_ = false;
@@ -155,7 +154,7 @@ class ReadAhead {
 }  // namespace
 
 uint64_t BlockBytesFor(uint64_t max_memory) {
-  return std::clamp(max_memory / 8 / kSlots, kMinBlockBytes, kMaxBlockBytes);
+  return std::clamp(max_memory / 8 / kBlocksInFlight, kMinBlockBytes, kMaxBlockBytes);
 }
 
 uint64_t ReaderCacheFor(uint64_t max_memory) { return std::min(max_memory / 2, kMaxReaderCacheBytes); }

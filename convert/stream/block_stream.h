@@ -14,6 +14,7 @@
 namespace cairn {
 
 inline constexpr uint64_t kDefaultMaxMemory = 256 << 20;
+inline constexpr uint64_t kBlocksInFlight = 4;  // neither thread waits for a short pause of the other
 inline constexpr uint64_t kMaxBlockBytes =
     16 << 20;  // larger ones gained nothing and leave the last-level cache
 

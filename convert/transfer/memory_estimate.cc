@@ -3,20 +3,19 @@
 #include <algorithm>
 #include <array>
 
+#include "ckpt/step/step_reader.h"
+#include "convert/foreign/stored_source.h"
+
 namespace cairn {
 namespace {
 
-constexpr size_t kEstimatedSlots = 4;  // as in block_stream.cc
 constexpr uint64_t kHdf5Memory = 10 << 20;
 constexpr uint64_t kShardMemory = 1 << 20;
-constexpr uint64_t kLeastAheadBytes = 2 * kChunkBytes;  // as in step_reader.cc
-constexpr uint64_t kMostAheadBytes = 8 * kChunkBytes;
-constexpr uint64_t kMostWindowBytes = 8 << 20;  // as in stored_source.cc
 
 // Blocks go through the slots in turn; each slot touches the memory of its largest block.
 uint64_t MemoryOfSlots(const CheckpointSource& source, std::span<const uint32_t> tensors,
                        uint64_t block_bytes) {
-  std::array<uint64_t, kEstimatedSlots> touched{};
+  std::array<uint64_t, kBlocksInFlight> touched{};
   size_t block = 0;
   for (const uint32_t tensor : tensors) {
     const TensorEntry& entry = source.catalog().tensors[tensor];
@@ -50,9 +49,9 @@ uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_
                          uint64_t block_bytes, uint64_t max_memory) {
   const uint64_t slots = MemoryOfSlots(source, tensors, block_bytes);
   const uint64_t cache = ReaderCacheFor(max_memory), bytes = BytesRead(source, tensors);
-  if (!source.native_step()) return slots + std::min({cache, kMostWindowBytes, bytes / 16});
+  if (!source.native_step()) return slots + std::min(StoredSource::AheadBytes(cache), bytes / 16);
   // Chunks ahead, and those of the pieces that a block is made of.
-  const uint64_t ahead = std::min(std::clamp(cache / 4, kLeastAheadBytes, kMostAheadBytes), bytes / 4);
+  const uint64_t ahead = std::min(StepReader::AheadBytes(cache), bytes / 4);
   const Topology& topology = source.manifest().topology;
   const uint64_t side_by_side = kChunkBytes * static_cast<uint64_t>(topology.tp * topology.dp);
   return slots + ahead + std::min({side_by_side, cache - std::min(cache, ahead), bytes / 8});
