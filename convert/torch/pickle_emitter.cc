@@ -1,4 +1,4 @@
-// Each call appends its opcodes at once: there is no tree and no memo. A container opens with a mark and
+// Each call appends its opcodes at once: there is no tree. A container opens with a mark and
 // closes with an opcode that takes everything up to it, so that its size need not be known beforehand.
 // Numbers are little-endian, except floats, which pickle stores big-endian.
 
@@ -38,13 +38,26 @@ void PickleEmitter::Float(double value) {
 }
 
 void PickleEmitter::Text(std::string_view utf8) {
-  out_ += 'X';
-  AppendLittle(out_, utf8.size(), 4);
-  out_ += utf8;
+  std::string opcodes = "X";
+  AppendLittle(opcodes, utf8.size(), 4);
+  Once(opcodes.append(utf8));
 }
 
 void PickleEmitter::Global(std::string_view module, std::string_view name) {
-  out_.append("c").append(module).append("\n").append(name).append("\n");
+  Once(std::string("c").append(module).append("\n").append(name).append("\n"));
+}
+
+void PickleEmitter::Once(std::string opcodes) {
+  const auto [value, fresh] =
+      written_.try_emplace(std::move(opcodes), static_cast<uint32_t>(written_.size()));
+  if (fresh) out_ += value->first;
+  fresh ? AppendNumbered('q', 'r', value->second) : AppendNumbered('h', 'j', value->second);
+}
+
+void PickleEmitter::AppendNumbered(char short_opcode, char long_opcode, uint32_t number) {
+  const bool is_short = number < 256;
+  out_ += is_short ? short_opcode : long_opcode;
+  AppendLittle(out_, number, is_short ? 1 : 4);
 }
 
 void PickleEmitter::BeginOrderedDict() {

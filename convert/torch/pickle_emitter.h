@@ -1,13 +1,15 @@
 // Writes pickles that torch.load(weights_only=True) takes: protocol 2, plain values, tensors, and those
 // objects that a checkpoint's reader insists on.
 //
-// The same calls give the same bytes. Nothing is memoised: equal values are written twice, and storages
-// are distinguished by their keys. Source: CPython's pickletools, and torch's _weights_only_unpickler.
+// The same calls give the same bytes. Texts and classes are written once and then named by their number, as
+// Python does; other equal values are written twice, and storages are distinguished by their keys. Source:
+// CPython's pickletools, and torch's _weights_only_unpickler.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "ckpt/base/box.h"
 #include "ckpt/base/dtype.h"
@@ -58,7 +60,12 @@ class PickleEmitter {
   std::string Finish();
 
  private:
+  // These opcodes, which make a value; or its number, if they were written before.
+  void Once(std::string opcodes);
+  void AppendNumbered(char short_opcode, char long_opcode, uint32_t number);
+
   std::string out_;
+  std::unordered_map<std::string, uint32_t> written_;  // by Once(): their numbers
 };
 
 }  // namespace cairn
