@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
+constexpr uint64_t kAloneBytes = 256 << 10;     // of a cached chunk: a system call costs less than a copy
 
 // The requests as placed boxes.
 class RequestRegions final : public Regions {
@@ -213,7 +214,10 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
     const Piece piece = catalog_.pieces[program_.copies[ref->copy].from];
     const ChunkPlace place = PlaceOf(piece, ref->chunk);
     const uint64_t end = place.offset + place.stored_bytes;
-    const bool joins = piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
+    const bool alone =
+        options_.cached && std::max(extent.end - extent.begin, place.stored_bytes) >= kAloneBytes;
+    const bool joins =
+        !alone && piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
     if (extent.chunks.empty()) {
       extent.file = piece.file;
       extent.begin = place.offset;

@@ -36,6 +36,9 @@ struct LoadOptions {
   // in the processor's cache. False: chunks are copied from the page cache or from buffers of huge pages;
   // `out` is often in pages of 4 KiB, to which some disks transfer at half their rate.
   bool in_place = false;
+  // True: most bytes are in the page cache. Then a large chunk is a read of its own, which goes in place; a
+  // disk is better read with neighbours together.
+  bool cached = false;
 };
 
 class StepLoader {

@@ -43,7 +43,9 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
 }  // namespace
 
 Reads::Opened::Opened(OpenedSource from)
-    : source(std::move(from)), parallel(source.step.reader && !source.step.reader->JoinsTensors()) {}
+    : source(std::move(from)),
+      parallel(source.step.reader && !source.step.reader->JoinsTensors()),
+      cached(IsCached(source)) {}
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenOptions options,
@@ -67,13 +69,13 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
   reply.head = {{"dir", source.name()},
                 {"step", manifest.step},
                 {"format", opened.foreign ? "foreign" : "cairn"},
-                {"cached", IsCached(opened)},
                 {"tensors", DescribeTensors(source.catalog(), names)},
                 {"objects", std::move(objects)},
                 {"paths", PathsOf(read)},
                 {"state", manifest.state},
                 {"model", manifest.model}};
   auto kept = std::make_shared<Opened>(std::move(opened));
+  reply.head["cached"] = kept->cached;
   const std::lock_guard lock(mutex_);
   reply.head["handle"] = next_handle_;
   opened_.emplace(next_handle_++, std::move(kept));
@@ -123,7 +125,7 @@ Status Reads::Read(const nlohmann::json& request) {
   std::unique_lock lock(opened->mutex, std::defer_lock);
   if (!opened->parallel) lock.lock();
   if (const auto& step = opened->source.step.reader)
-    return step->Load(boxes, {.threads = 1, .in_place = true});
+    return step->Load(boxes, {.threads = 1, .in_place = true, .cached = opened->cached});
   for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
   return OkStatus();
 }

@@ -39,6 +39,7 @@ class Reads {
 
     OpenedSource source;
     const bool parallel;  // several threads may read it at once
+    const bool cached;    // most of it is in the page cache, as a guess
     std::mutex mutex;     // of a read, if they may not, and of a check
   };
   Result<std::shared_ptr<Opened>> At(const nlohmann::json& request);
