@@ -35,11 +35,11 @@ StepRecipe StepLoaderRecipe() {
   return recipe;
 }
 
-enum class Way { kWarm, kCold, kThroughTheCache, kPastTheCache, kForeign, kInMemory, kInPlace };
+enum class Way { kWarm, kCold, kThroughTheCache, kPastTheCache, kForeign, kInMemory, kInPlace, kCached };
 
 std::string NameOf(Way way) {
-  return std::array{"Warm", "Cold", "ThroughTheCache", "PastTheCache", "Foreign", "InMemory", "InPlace"}
-      [static_cast<size_t>(way)];
+  return std::array{"Warm",    "Cold",     "ThroughTheCache", "PastTheCache",
+                    "Foreign", "InMemory", "InPlace",         "Cached"}[static_cast<size_t>(way)];
 }
 
 class StepLoaderTest : public testing::TestWithParam<Way> {
@@ -65,7 +65,8 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
   }
 
   LoadOptions Options() const {
-    LoadOptions options{.threads = 3, .in_place = GetParam() == Way::kInPlace};
+    const bool cached = GetParam() == Way::kCached;
+    LoadOptions options{.threads = 3, .in_place = cached || GetParam() == Way::kInPlace, .cached = cached};
     if (GetParam() == Way::kThroughTheCache) options.direct = Direct::kOff;
     if (GetParam() == Way::kPastTheCache) options.direct = Direct::kOn;
     return options;
@@ -130,7 +131,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
 
 INSTANTIATE_TEST_SUITE_P(Ways, StepLoaderTest,
                          testing::Values(Way::kWarm, Way::kCold, Way::kThroughTheCache, Way::kPastTheCache,
-                                         Way::kForeign, Way::kInMemory, Way::kInPlace),
+                                         Way::kForeign, Way::kInMemory, Way::kInPlace, Way::kCached),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(StepLoaderTest, WholeTensorsReadEachByteOnce) {
