@@ -55,7 +55,7 @@ struct Brain {
   [[gnu::always_inline]] static uint32_t Widen(uint16_t b) { return uint32_t{b} << 16; }
 };
 
-// Any values.
+// Rounds any values and counts them.
 template <typename Format>
 [[gnu::always_inline]] inline CastCounts NarrowCounted(const std::byte* in, uint64_t count,
                                                        std::byte* __restrict out, uint32_t overflow_result) {

@@ -21,16 +21,15 @@ constexpr unsigned kZstdLevel = 1;           // what a program that rewrites the
 
 struct Access {
   bool aligned = false;  // whatever HDF5 places starts at a page; metadata pays for it in space and time
-  bool adds = false;     // to a file that is there
   bool views = false;    // a view takes 6 KB while HDF5 knows it, so it forgets each one that is closed
 };
 
-H5Handle AccessList(Access access) {
+H5Handle AccessList(Access access, bool adds) {
   H5Handle list(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
   if (access.aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
   if (access.views) H5Pset_evict_on_close(list.get(), true);
-  H5Pset_meta_block_size(list.get(), access.adds ? kAddedBlockBytes : kMetadataBlockBytes);
+  H5Pset_meta_block_size(list.get(), adds ? kAddedBlockBytes : kMetadataBlockBytes);
   H5Pset_small_data_block_size(list.get(), 0);
   return list;
 }
@@ -87,7 +86,7 @@ Result<H5Layout> Build(SparsePages& memory, Access access,
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Layout layout;
   {
-    const H5Handle access_list = AccessList(access);
+    const H5Handle access_list = AccessList(access, !memory.pages.empty());
     CAIRN_RETURN_IF_ERROR(UseSparseMemory(access_list.get(), &memory));
     const H5Handle file = OpenOrCreate(memory, access_list);
     if (!file.ok()) return H5Error("create a file in memory");
@@ -142,7 +141,7 @@ Result<H5Layout> BuildH5(const std::function<Status(int64_t, H5Layout&)>& fill) 
 
 Result<H5Layout> ExtendH5(const H5Layout& base, const std::function<Status(int64_t, H5Layout&)>& fill) {
   SparsePages memory = PagesOf(base);
-  return Build(memory, {.adds = true}, fill);
+  return Build(memory, {}, fill);
 }
 
 Status AddH5Groups(int64_t file, const std::string& path) {

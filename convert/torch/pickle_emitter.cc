@@ -1,5 +1,5 @@
-// Each call appends its opcodes at once: there is no tree. A container opens with a mark and
-// closes with an opcode that takes everything up to it, so that its size need not be known beforehand.
+// Each call appends its opcodes at once; no tree is built. A container opens with a mark and closes with an
+// opcode that takes everything up to it, so its size need not be known beforehand.
 // Numbers are little-endian, except floats, which pickle stores big-endian.
 
 #include "convert/torch/pickle_emitter.h"
