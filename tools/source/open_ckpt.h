@@ -30,7 +30,8 @@ bool IsForeign(const std::string& argument);
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                         // its reader is null if the format is foreign
-  std::string path;                        // of another system's checkpoint
+  std::string path;                        // of another system's checkpoint, or of a step around it
+  const System* system = nullptr;          // that wrote it; null of a native step
   std::unique_ptr<ReadLog> log;            // of its files; null of a native step
   std::unique_ptr<ForeignSource> foreign;  // null if it is native and not read by a config.json
 
