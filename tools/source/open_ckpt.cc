@@ -150,6 +150,18 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   if (!history.empty()) step.Redescribe(std::move(model), history);
 }
 
+// True if a cast to `cast` would be of 16-bit weights of a training, not of the masters that they were
+// rounded from.
+bool LacksMasters(const OpenedSource& opened, Dtype cast) {
+  const auto& tensors = opened.source().catalog().tensors;
+  return opened.system && opened.system->training &&
+         std::ranges::none_of(tensors, [](const auto& tensor) { return tensor.role == Role::kMaster; }) &&
+         std::ranges::any_of(tensors, [&](const auto& tensor) {
+           const bool narrow = tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF16;
+           return tensor.role == Role::kWeight && narrow && tensor.dtype != cast;
+         });
+}
+
 }  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
@@ -195,13 +207,16 @@ Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions&
   return opened;
 }
 
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options) {
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+                                 std::optional<Dtype> cast) {
   Result<OpenedSource> opened = OpenAnyCkpt(argument, options);
   if (opened.ok()) return opened;
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
   Result<OpenedSource> weights = OpenAnyCkpt(argument, without);
   if (!weights.ok()) return opened;
+  if (cast && LacksMasters(*weights, *cast))
+    return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
   const std::string why = opened.status().message();
   PrintProblem("note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow ")));
   return weights;

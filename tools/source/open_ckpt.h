@@ -46,7 +46,9 @@ struct OpenedSource {
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 // The same for a result without an optimizer: a source that can be read only without its optimizer's state
-// is read so, and a note says why.
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options);
+// is read so, and a note says why. If `cast` is another type than that of 16-bit weights, their masters are
+// what is published: then the optimizer's state is left behind only if `options` allow it.
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+                                 std::optional<Dtype> cast = {});
 
 }  // namespace cairn
