@@ -1,115 +1,26 @@
 #include "convert/formats/systems.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 
-#include "ckpt/base/glob.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/hugging_face/weight_files.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/formats/torch/torch.h"
+#include "convert/formats/verl/verl.h"
 
 namespace cairn {
 namespace {
 
-// Puts every relaxation that was used into the history, by name; some readers have put it there already.
-void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
-  if (options.vocab_size > 0)
-    source.AddHistory(
-        fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
-  for (const std::string& name : options.allowed_names) {
-    std::string line = fmt::format("import: {} was left out (--allow)", name);
-    const auto says_it = [&](const nlohmann::json& entry) {
-      return entry == line || entry == "left out " + name;
-    };
-    // LeaveOutOptimizer() says why.
-    if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
-      source.AddHistory(std::move(line));
-  }
-}
-
-// Megatron-DeepSpeed writes Megatron's tracker beside DeepSpeed's, but no iterations of Megatron's.
-bool IsMegatron(FileSystem& fs, const std::string& path) {
-  if (!MatchesMegatronLm(fs, path)) return false;
-  if (!MatchesDeepSpeed(fs, path)) return true;
-  const auto names = fs.List(path);
-  return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
-           const bool iteration = name.starts_with(kMegatronStep) || name == kMegatronRelease;
-           return (iteration || name.starts_with("mp_rank_")) &&
-                  MatchesMegatronLm(fs, iteration ? JoinPath(path, name) : path) &&
-                  fs.List(JoinPath(path, name)).ok();
-         });
-}
-
-// Notes files beside released weights that are not read.
-void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string>& notes) {
-  for (const char* name : {"optimizer.pt", "optimizer.bin"})
-    if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
-      notes.push_back(
-          fmt::format("{}, the optimizer's state, is not read: {} is taken as weights alone", file, path));
-  if (fs.Stat(JoinPath(path, kAdapterFile)).ok() &&
-      (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles)))
-    notes.push_back(
-        fmt::format("{} is not read: transformers adds this adapter to the model; merge it first, or give "
-                    "the file itself",
-                    JoinPath(path, kAdapterFile)));
-}
-
-struct Unsupported {
-  const char* file;  // glob of a name that only this format has
-  const char* what;
-  const char* advice;
-};
-
-constexpr Unsupported kUnsupported[] = {
-    {"shard-*-model-*.safetensors", "torch.distributed.checkpoint in safetensors form",
-     "load it with transformers' from_pretrained and save_pretrained it without distributed_checkpoint=True"},
-    {"*.gguf", "GGUF, llama.cpp's quantized form", "convert the Hugging Face model that it was made from"},
-    {"model_world_size_*_rank_*.pt", "verl's, one file of DTensors per rank",
-     "python -m verl.model_merger merge makes a Hugging Face model of it"},
-    {"_CHECKPOINT_METADATA", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
-    {"manifest.ocdbt", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
-    {"flax_model.msgpack", "Flax weights",
-     "load them with transformers' from_pretrained(from_flax=True) and save_pretrained"},
-    {"tf_model.h5", "TensorFlow weights",
-     "load them with transformers' from_pretrained(from_tf=True) and save_pretrained"},
-};
-
-// Errors: NotSupported naming the format that is not read, and what to do.
-Status CheckUnsupported(FileSystem& fs, const std::string& path) {
-  const auto info = fs.Stat(path);
-  if (!info.ok()) return OkStatus();
-  std::vector<std::string> names = {path.substr(path.find_last_of('/') + 1)};
-  if (info->is_directory()) {
-    const auto listed = fs.List(path);
-    if (!listed.ok()) return OkStatus();
-    names = *listed;
-  }
-  for (const auto& [file, what, advice] : kUnsupported) {
-    const auto found = std::ranges::find_if(names, [&](const auto& name) { return FitsGlob(name, file); });
-    if (found != names.end())
-      return NotSupported("{}: {} is of a format that is not read: {}; {}", path, *found, what, advice);
-  }
-  return OkStatus();
-}
-
-// The names that `--from` takes.
-std::string ReadableNames(std::span<const System> systems) {
-  std::vector<std::string_view> names;
-  for (const System& system : systems)
-    if (system.open) names.push_back(system.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 constexpr std::string_view kMegatronSteps[] = {kMegatronStep};
 constexpr std::string_view kTrainerSteps[] = {"checkpoint-"};
 constexpr std::string_view kDeepSpeedSteps[] = {kDeepSpeedStep};
+constexpr std::string_view kVerlSteps[] = {kVerlStep};
 constexpr std::string_view kDcpSteps[] = {"checkpoint_", "step_", "step-", "step"};  // accelerate, torchtitan
 
 // By tensor, pipeline and expert parallel rank.
@@ -127,7 +38,7 @@ constexpr System kSystems[] = {
      .release = StripFormat::kNative},
     {.name = "megatron",
      .reads = "a checkpoint of Megatron-LM (mp_rank_* directories) or Megatron-Core (torch_dist)",
-     .matches = IsMegatron,
+     .matches = MatchesMegatronLm,
      .open = OpenMegatronLm,
      .training = true,
      .covers = "dcp",
@@ -169,12 +80,19 @@ constexpr System kSystems[] = {
      .plan = PlanUniversal,
      .reader = "universal",
      .sets = kUniversalSets},
+    {.name = "gpt-neox",
+     .reads = "GPT-NeoX's layer files without tensor parallelism, every tensor under its own name",
+     .note = "it is of GPT-NeoX: its tensors keep the names that they have in its layer files",
+     .matches = MatchesGptNeox,
+     .open = OpenDeepSpeed,
+     .training = true,
+     .covers = "deepspeed"},
     {.name = "deepspeed",
      .reads = "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
      .matches = MatchesDeepSpeed,
      .open = OpenDeepSpeed,
      .training = true,
-     .steps = {.prefixes = kDeepSpeedSteps, .tracker = kDeepSpeedTracker},
+     .steps = {.prefixes = kDeepSpeedSteps, .tracker = kDeepSpeedTracker, .number = DeepSpeedStepOf},
      .sets = kDeepSpeedSets,
      .check_files = CheckDeepSpeedFiles},
     {.name = "megatron-deepspeed",
@@ -192,6 +110,13 @@ constexpr System kSystems[] = {
      .reader = "dcp",
      .steps = {.prefixes = kDcpSteps, .last_file = kDcpMetadata, .last_after = "*.distcp"},
      .check_files = CheckDcpFiles},
+    {.name = "verl",
+     .reads = "verl's files of a world of one rank, every tensor under its own name",
+     .matches = MatchesVerl,
+     .open = OpenVerl,
+     .training = true,
+     .steps = {.prefixes = kVerlSteps, .tracker = kMegatronTracker},
+     .check_files = CheckVerlFiles},
     {.name = "torch",
      .reads = "a file of torch.save, every tensor under its own name",
      .matches = MatchesTorch,
@@ -217,57 +142,6 @@ std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const
       if (error == std::errc() && end == digits.data() + digits.size() && named.step >= 0) return named;
     }
   return std::nullopt;
-}
-
-Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
-  const System *weights = nullptr, *training = nullptr;
-  for (const System& system : systems) {
-    if (!system.matches) continue;
-    const bool covered = training != nullptr && training->covers == system.name;
-    const System*& found = system.training ? training : weights;
-    if ((found != nullptr && !system.training) || covered || !system.matches(fs, path)) continue;
-    if (found != nullptr)
-      return InvalidArgument("{} holds two trainings; --from {} reads the one, --from {} the other", path,
-                             found->name, system.name);
-    found = &system;
-  }
-  if (training != nullptr) {
-    Recognised recognised{training, {}};
-    if (weights != nullptr)
-      recognised.notes.push_back(fmt::format(
-          "{} holds a training ({}) and weights for use ({}); the training is read, and --from {} reads the "
-          "weights alone{}",
-          path, training->name, weights->name, weights->name,
-          weights->name == "hf" ? fmt::format("; --config {} reads the training as that model", path) : ""));
-    return recognised;
-  }
-  if (weights != nullptr) {
-    Recognised recognised{weights, {}};
-    NoteOthers(fs, path, recognised.notes);
-    return recognised;
-  }
-  CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
-  return NotFound("{}: neither a Cairn step or run nor a checkpoint of {}; name it with --from", path,
-                  ReadableNames(systems));
-}
-
-Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
-                                                   const OpenOptions& options,
-                                                   std::span<const System> systems) {
-  const auto named = std::ranges::find(systems, options.format, &System::name);
-  const System* system = named == systems.end() ? nullptr : &*named;
-  if (options.format.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path, systems));
-    system = recognised.system;
-  } else if (!system || !system->open) {
-    return InvalidArgument("format {} is unknown; the formats are {}", options.format,
-                           ReadableNames(systems));
-  }
-  ReaderOptions used{options, {}};
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, system->open(fs, path, used));
-  if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory()) source->SetName(path);
-  RecordAllowed(used, *source);
-  return source;
 }
 
 }  // namespace cairn

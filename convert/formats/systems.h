@@ -2,9 +2,12 @@
 // are written, and how its trainers name their steps.
 //
 // convert, strip, seal, ls, archive, --from, --to and their help read this one table. To add a format, write
-// its functions in a folder of its own and add its row in systems.cc. A directory may hold two checkpoints:
-// the Trainer of transformers writes model.safetensors beside DeepSpeed's files. Recognise() decides which
-// one is read, for every verb.
+// its functions in a folder of its own and add its row in systems.cc.
+//
+// For every verb Recognise() decides which files a path means, and StepAt() which directories are steps. A
+// directory may hold two checkpoints: the Trainer of transformers writes model.safetensors beside DeepSpeed's
+// files. It may also be one level too high: OLMo-core keeps a step's tensors in model_and_optim, NeMo in
+// weights, verl in actor.
 #pragma once
 
 #include <memory>
@@ -26,11 +29,15 @@ struct StepNames {
   std::string_view last_file = {};                  // in a step: written when all others are there
   const char* last_after = nullptr;    // glob of files that it follows in their folder; null: in every step
   const char* without_last = nullptr;  // glob of a file of steps, named the same way, that have no such file
+  // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: names
+  // alone tell.
+  std::optional<int64_t> (*number)(FileSystem& fs, const std::string& directory) = nullptr;
 };
 
 struct System {
   std::string_view name;        // as --from and --to take it
   std::string_view reads = {};  // one line for `cairn convert --help`; empty: --from does not take it
+  std::string_view note = {};   // for those who read a checkpoint of it
   // True if `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
   // Null: no files of another system.
   bool (*matches)(FileSystem& fs, const std::string& path) = nullptr;
@@ -58,23 +65,38 @@ std::span<const System> Systems();
 // Null if no row has this name.
 const System* FindSystem(std::string_view name);
 
-// A directory that is named like a step of another system: "global_step2", "iter_0000100", "checkpoint-500".
+// A directory that is a step of another system.
 struct NamedStep {
   const System* system = nullptr;
   int64_t step = 0;
 };
+// By the name alone: "global_step2", "iter_0000100", "checkpoint-500".
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
+// By its name, which may also have "step=187" in it, as Lightning's and NeMo's have; else by its files:
+// DeepSpeed takes any name for a tag.
+std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory);
+
+// True if `names`, the entries of a directory, are those of a step or a run of Cairn, even of one without a
+// committed step.
+bool IsOfCairn(const std::vector<std::string>& names);
 
 struct Recognised {
   const System* system = nullptr;
-  std::vector<std::string> notes;  // other checkpoints in the same place, which are not read
+  std::string path;                // of the checkpoint: the one that was asked for, or one in it
+  std::vector<std::string> notes;  // why it is `path`, and other checkpoints in the same place
 };
 
-// A training is read before weights for use. Errors: NotFound if no format recognises `path`, naming those
-// there are; NotSupported naming a format that is not read; InvalidArgument if it holds two trainings, naming
-// both.
+// The checkpoint at `path`. If no format recognises a directory, the only directory or file of weights in it
+// that one recognises. A training is read before weights for use. Errors: NotFound if there is none, naming
+// the formats; NotSupported naming a format that is not read; InvalidArgument if there are several, naming
+// them.
 Result<Recognised> Recognise(FileSystem& fs, const std::string& path,
                              std::span<const System> systems = Systems());
+// True if a format recognises what is at `path` itself, also a run whose tracker leads to a step.
+bool IsCheckpoint(FileSystem& fs, const std::string& path);
+// All of them: one at `path` itself, or those in it, perhaps none. Errors: as above.
+Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& path,
+                                             std::span<const System> systems = Systems());
 
 // In the format that `options` name, else in the recognised one. Errors: those of Recognise() and
 // System::open.

@@ -252,10 +252,19 @@ class ExportTest(CliTest):
     def test_a_release_does_not_need_the_optimizer(self):
         self.cairn("convert", self.run_dir, "zero", "--to", "megatron-deepspeed", "--tp", 2, "--dp", 2, "--zero", 1)
         next(self.dir.glob("zero/*/bf16_zero_pp_rank_1_mp_rank_01*")).unlink()
-        for number, verb in enumerate((("strip",), ("convert", "--to", "safetensors"), ("convert", "--to", "native", "--dtype", "bf16"))):
+        for number, verb in enumerate((("strip", "--dtype", "bf16"), ("convert", "--to", "safetensors"),
+                                       ("convert", "--to", "native", "--dtype", "bf16"))):
             done = self.cairn(*verb, "zero", f"out{number}")
             self.assertIn("note: the optimizer's state is left behind: ", done.stderr)
             self.assertIn("rank 1 and model parallel rank 1 is missing\n", done.stderr)
+        # The masters are what these publish.
+        for verb in (("strip",), ("strip", "--dtype", "fp32"),
+                     ("strip", "--dtype", "bf16", "--keep-fp32", "*norm*"),
+                     ("convert", "--to", "safetensors", "--dtype", "fp32")):
+            self.cairn(*verb, "zero", "narrow", code=2,
+                       says=["rank 1 is missing", "16-bit ones, not their masters"])
+            self.assertFalse((self.dir / "narrow").exists())
+        self.cairn("strip", "zero", "narrow", "--dtype", "fp32", "--allow", "optimizer")
         self.cairn("convert", "zero", "whole", "--to", "native", code=2, says="--allow optimizer takes the weights")
         self.assertFalse((self.dir / "whole").exists())
         self.cairn("convert", "zero", "whole", "--to", "native", "--allow", "optimizer")

@@ -1,6 +1,8 @@
 """cairn seal as a user and a job script call it: runs that the program exported, as another system's trainer would leave them."""
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -151,7 +153,7 @@ class SealTest(CliTest):
         self.seal(checkpoint)
         self.cairn("verify", checkpoint, says="every byte against the seal")
         (self.dir / "nothing").mkdir()
-        self.cairn("verify", self.dir / "nothing", code=2, says="neither a step nor a run directory of Cairn\n")
+        self.cairn("verify", self.dir / "nothing", code=2, says="neither a step or run of Cairn nor ")
 
     def test_what_stands_in_the_way_leaves_nothing(self):
         run = self.make_run(steps=(100,))
@@ -180,6 +182,172 @@ class SealTest(CliTest):
         self.assertEqual([path.name for path in (full / "global_step100").iterdir() if "seal" in path.name], [])
         subprocess.run(["mount", "-o", "remount,ro", full], check=True)
         self.seal(full / "global_step100", code=2, says="no permission to write")
+
+    def test_a_step_is_archived_as_a_whole_though_it_holds_one(self):
+        """As the Trainer's checkpoint-100 holds DeepSpeed's global_step100."""
+        step = self.dir / "out" / "checkpoint-100"
+        self.make_run("out/checkpoint-100", steps=(100,))
+        (step / "trainer_state.json").write_text("{}")
+        self.archive("run", step, "--store", self.store)
+        self.archive("restore", f"{self.store}:out@100", self.dir / "back")
+        self.assertTrue((self.dir / "back" / "trainer_state.json").exists())
+
+
+class PlaceTest(CliTest):
+    """Directories one level too high or too low: a verb knows which files they mean, or how to name them."""
+
+    def export(self, target, name, *flags):
+        if not self.run_dir.exists():
+            self.make_step("--tp", 2)
+        self.cairn("convert", self.run_dir, name, "--to", target, *flags)
+        self.values = self.json("fingerprint", name)["fingerprint"]
+        return self.dir / name
+
+    def reads(self, path, note=""):
+        """Every verb that reads `path` reads what was exported."""
+        for args in (["inspect", path], ["convert", path, "native", "--to", "native"]):
+            self.cairn(*args, says=note)
+        shutil.rmtree(self.dir / "native")
+        self.cairn("verify", path, says="good")
+        self.assertEqual(self.json("fingerprint", path)["fingerprint"], self.values)
+
+    def typed(self, done):
+        """The command that a message ends with works when it is typed."""
+        command = re.search(r"cairn ((inspect|seal) [^;]*)$", done.stderr.strip())
+        self.assertTrue(command, done.stderr)
+        return self.cairn(*shlex.split(command[1]))
+
+    def steps(self, run):
+        return [(step["step"], step["system"], step["state"]) for step in self.json("ls", run)[0]["steps"]]
+
+    def test_a_step_around_its_checkpoint(self):
+        """OLMo-core's form; NeMo's has weights, verl's actor."""
+        step = self.dir / "run" / "step100"
+        step.mkdir(parents=True)
+        self.export("dcp", "dcp").rename(step / "model_and_optim")
+        (step / "config.yaml").write_text("model: {}")
+        self.reads(step, note=f"note: {step}/model_and_optim is read, the only checkpoint in {step}")
+        self.reads(step.parent, note=f"note: {step} is read, the only step in {step.parent}")
+        self.cairn("inspect", step, "--from", "dcp")
+        self.assertEqual(self.steps(step), [(100, "dcp", "not sealed")])
+        self.assertEqual(self.steps(step.parent), [(100, "dcp", "not sealed")])
+        self.cairn("seal", step.parent, "--settle", 0,
+                   says=["step100: sealed", "dcp: ", "every element covered once"])
+        next(step.glob("model_and_optim/*.distcp")).unlink()
+        self.cairn("seal", step, "--settle", 0, "--again", code=1, says=".distcp")
+
+    def test_a_directory_around_a_checkpoint_is_listed_unless_it_holds_runs(self):
+        around = self.dir / "final"
+        around.mkdir()
+        self.export("dcp", "dcp").rename(around / "weights")
+        self.assertEqual(self.steps(around), [(0, "dcp", "not sealed")])
+        shutil.copytree(self.run_dir, around / "gpt")
+        self.assertEqual([run["run"] for run in self.json("ls", around)], [str(around / "gpt")])
+
+    def test_several_checkpoints_in_a_directory_are_named(self):
+        step = self.dir / "step"
+        step.mkdir()
+        shutil.copytree(self.export("dcp", "dcp"), step / "actor")
+        shutil.copytree(self.dir / "dcp", step / "critic")
+        done = self.cairn("convert", step, "out", "--to", "native", code=2,
+                          says="holds several checkpoints: actor, critic")
+        self.typed(done)
+        self.cairn("verify", step, code=2, says="actor, critic")
+        facts = self.json("seal", step, "--settle", 0)
+        covered = [line.split(":")[0] for line in facts[0]["whole"] if "covered" in line]
+        self.assertEqual(covered, ["dcp", "dcp"])
+
+    def test_a_run_whose_newest_step_is_not_finished(self):
+        """torch.distributed.checkpoint has no tracker: .metadata is written last."""
+        run = self.dir / "run"
+        run.mkdir()
+        for step in (100, 200):
+            shutil.copytree(self.export("dcp", f"dcp{step}"), run / f"step_{step}")
+        (run / "step_200" / ".metadata").unlink()
+        (run / "latest").symlink_to("step_200")
+        note = f"note: {run}/step_100 is read, the newest finished step in {run}"
+        done = self.cairn("inspect", run, says=note)
+        self.assertIn(f"passed over: {run}/step_200/.metadata is not there yet", done.stderr)
+        self.assertEqual(self.json("fingerprint", run)["fingerprint"], self.values)
+        self.cairn("verify", run, code=1, says=["step_200", "no .metadata"])  # verify looks at the newest
+        self.cairn("inspect", run / "latest", code=2, says="no .metadata")
+
+    def test_a_tracker_that_was_lost_or_is_empty(self):
+        run = self.export("megatron", "run")
+        tracker = run / "latest_checkpointed_iteration.txt"
+        for lose in (lambda: tracker.write_text(""), tracker.unlink):
+            lose()
+            self.reads(run, note=f"note: {run}/iter_0000100 is read, the only step in {run}; {tracker} ")
+        shutil.copytree(run / "iter_0000100", run / "iter_0000200")
+        done = self.cairn("convert", run, "out", "--to", "native", code=2,
+                          says="nothing says which of its 2 steps is finished")
+        self.typed(done)
+        done = self.cairn("seal", run, "--settle", 0, code=1)
+        self.typed(done)
+
+    def test_a_tag_of_deepspeed_may_have_any_name(self):
+        run = self.export("megatron-deepspeed", "run", "--tp", 2, "--dp", 2, "--zero", 1)
+        (run / "global_step100").rename(run / "mytag")
+        (run / "latest").write_text("mytag")
+        self.reads(run)
+        self.reads(run / "mytag")
+        shutil.copytree(run / "mytag", run / "best-7")
+        (run / "last").symlink_to("mytag")
+        self.assertEqual(self.steps(run), [(100, "deepspeed", "not sealed")] * 2)
+        self.cairn("seal", run, "--settle", 0, says=["best-7: sealed", "mytag: sealed"])
+        self.cairn("archive", "run", run, "--store", self.store)
+        self.assertEqual({member["step"] for member in self.json("archive", "ls", self.store)}, {100})
+
+    def test_steps_of_lightning_have_a_tag_each(self):
+        logs = self.dir / "logs"
+        logs.mkdir()
+        for name in ("epoch=0-step=20000.ckpt", "epoch=1-step=187.ckpt", "last.ckpt"):
+            step = logs / name
+            self.export("megatron-deepspeed", name, "--tp", 2, "--dp", 2, "--zero", 1).rename(step)
+            (step / "global_step100").rename(step / "checkpoint")
+            (step / "latest").write_text("checkpoint")
+        self.reads(logs / "epoch=1-step=187.ckpt")
+        newest = logs / "epoch=0-step=20000.ckpt"
+        self.reads(logs, note=f"note: {newest} is read, the newest finished step in {logs}")
+        self.assertEqual(self.steps(logs), [(step, "deepspeed", "not sealed") for step in (100, 187, 20000)])
+        self.json("inspect", f"{logs}@187")
+        facts = self.json("seal", logs, "--settle", 0)
+        self.assertEqual([(fact["step"], fact["state"]) for fact in facts],
+                         [(step, "sealed") for step in (20000, 187, 100)])
+        (logs / "last.ckpt" / "latest").write_text("")
+        self.cairn("seal", logs / "last.ckpt", "--again", "--settle", 0, code=1,
+                   says="latest still names nothing")
+
+    def test_a_file_of_weights_under_another_name(self):
+        model = self.export("hf", "model")
+        (model / "model.safetensors").rename(model / "model.fp16.safetensors")
+        (model / "SHA256SUMS").unlink()
+        (model / "training_args.bin").write_bytes(b"x")
+        file = model / "model.fp16.safetensors"
+        self.reads(model, note=f"note: {file} is read, the only checkpoint in {model}")
+        shutil.copy(file, model / "model.fp32.safetensors")
+        self.typed(self.cairn("strip", model, "out", code=2, says=f"{file.name}, model.fp32.safetensors"))
+
+    def test_a_distributed_checkpoint_without_args(self):
+        """NeMo keeps what describes the model beside it."""
+        self.export("torch-dist", "run")
+        (self.dir / "gpt--step=9-last").mkdir()
+        weights = self.dir / "gpt--step=9-last" / "weights"
+        (self.dir / "run" / "iter_0000100").rename(weights)
+        (weights / "common.pt").unlink()
+        done = self.cairn("convert", weights.parent, "out", "--to", "native", code=2,
+                          says="common.pt is missing")
+        self.typed(done)
+        self.cairn("inspect", weights.parent, "--from", "dcp")
+
+    def test_nothing_that_is_read(self):
+        nothing = self.dir / "nothing"
+        nothing.mkdir()
+        (nothing / "notes.txt").write_text("x")
+        for verb, *rest in (["inspect"], ["verify"], ["fingerprint"], ["strip", "out"],
+                            ["convert", "out", "--to", "hf"]):
+            self.cairn(verb, nothing, *rest, code=2,
+                       says="neither a step or run of Cairn nor a checkpoint of megatron, ")
 
 
 if __name__ == "__main__":

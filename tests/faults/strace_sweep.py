@@ -38,7 +38,7 @@ def done(*command):
 def fingerprint(path):
     """The fingerprint of the newest whole step; None if there is none."""
     verified = done(CAIRN, "verify", path)
-    if any(text in verified.stderr for text in ("no committed step", "neither a step nor a run directory")):
+    if any(text in verified.stderr for text in ("no committed step", "neither a step or run of Cairn")):
         return None
     if verified.returncode != 0:
         raise Failed(verified.stdout + verified.stderr)

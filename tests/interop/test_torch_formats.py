@@ -272,6 +272,66 @@ class OwnNamesTest(Case):
             cairn("inspect", self.path(directory))
             cairn("verify", self.path(directory))
 
+    @staticmethod
+    def write_gpt_neox(directory, tp, layers=2, hidden=8, vocab=16):
+        """Layer files as GPT-NeoX writes them; the tensors under the names that its pipeline has."""
+        os.makedirs(directory)
+        layer = {name: torch.randn(shape).half() for name, shape in (
+            ("input_layernorm.weight", hidden),
+            ("attention.query_key_value.weight", (3 * hidden // tp, hidden)),
+            ("attention.query_key_value.bias", 3 * hidden // tp), ("attention.rotary_emb.inv_freq", 2),
+            ("attention.dense.weight", (hidden, hidden // tp)), ("attention.dense.bias", hidden))}
+        files = {0: {"word_embeddings.weight": torch.randn(vocab // tp, hidden).half()},
+                 **{2 + i: layer for i in range(layers)},
+                 layers + 3: {"norm.weight": torch.randn(hidden).half()},
+                 layers + 4: {"final_linear.weight": torch.randn(vocab // tp, hidden).half()}}
+        for rank in range(tp):
+            for number, tensors in files.items():
+                name = f"layer_{number:02}-model_{rank:02}-model_states.pt"
+                torch.save(collections.OrderedDict(tensors), os.path.join(directory, name))
+            states = {"dp_world_size": 1, "mp_world_size": tp, "module": None, "optimizer": None,
+                      "global_steps": 100, "args": {"num_layers": layers, "hidden_size": hidden}}
+            torch.save(states, os.path.join(directory, f"mp_rank_{rank:02}_model_states.pt"))
+        return {f"{number}.{name}": tensor for number, tensors in files.items()
+                for name, tensor in tensors.items()}
+
+    def test_layers_of_gpt_neox(self):
+        tensors = self.write_gpt_neox(self.path("one", "global_step100"), tp=1)
+        dump = Dump(self.path("one", "global_step100"))
+        self.assertEqual(set(dump.tensors), {(key, "weight") for key in tensors})
+        for key, value in tensors.items():
+            self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
+        for path in (self.path("one"), self.path("one", "global_step100")):
+            self.assertIn("it is of GPT-NeoX", cairn("inspect", path).stderr)
+        with open(self.path("one", "latest"), "w") as file:
+            file.write("global_step100")
+        self.assertEqual(seal(self.path("one"))["system"], "gpt-neox")
+        self.write_gpt_neox(self.path("two", "global_step100"), tp=2)
+        for flags in ((), ("--from", "deepspeed")):
+            refused = cairn("inspect", self.path("two", "global_step100"), *flags, status=2).stderr
+            self.assertIn("GPT-NeoX's layers of 2 tensor parallel ranks are not put together", refused)
+            self.assertIn("convert_neox_to_hf.py", refused)
+
+    def test_the_only_file_of_a_directory(self):
+        """verl's of a world of one rank, and a model.pth."""
+        tensors = {"model.w": torch.randn(3, 5), "lm_head.weight": torch.randn(4).bfloat16()}
+        os.makedirs(self.path("global_step_5", "actor", "huggingface"))
+        os.mkdir(self.path("lit"))
+        names = {"model": collections.OrderedDict(tensors), "optim": {"state": {}}, "extra_state": {"rng": 1}}
+        for kind, value in names.items():
+            torch.save(value, self.path("global_step_5", "actor", kind + "_world_size_1_rank_0.pt"))
+        torch.save(tensors, self.path("lit", "model.pth"))
+        for config in (self.path("lit"), self.path("global_step_5", "actor", "huggingface")):
+            with open(os.path.join(config, "config.json"), "w") as file:
+                json.dump({"model_type": "mamba9"}, file)
+        for path, config in ((self.path("global_step_5"), "actor/huggingface"),
+                             (self.path("global_step_5", "actor"), "huggingface"), (self.path("lit"), "")):
+            dump = Dump(path)
+            for key, value in tensors.items():
+                self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
+            self.assertIn("--config " + os.path.join(path, config).rstrip("/"), cairn("inspect", path).stderr)
+        self.assertEqual(seal(self.path("global_step_5"))["system"], "verl")
+
 
 class DcpTest(Case):
     def test_chunks_of_any_world(self):

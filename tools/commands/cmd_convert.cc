@@ -71,12 +71,13 @@ Result<int> RunConvert(const ConvertArguments& given) {
   StripFlags flags = arguments.flags;
   const bool whole =
       flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty();
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags.transfer, !whole));
+  flags.options.dtype = arguments.dtype;
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
+                         OpenChecked(flags.transfer, !whole, CastOf(flags.options)));
   if (whole) {
     CAIRN_ASSIGN_OR_RETURN(const FileCopies tokenizer, ChooseTokenizer(opened, flags));
     return RunReshape(opened, {.transfer = flags.transfer, .topology = arguments.topology}, tokenizer);
   }
-  flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(opened.source().manifest()));
   return RunStrip(opened, flags);
 }

@@ -8,7 +8,8 @@ namespace cairn {
 namespace {
 
 Result<int> Strip(const StripFlags& flags) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(flags.transfer, /*weights=*/true));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
+                         OpenChecked(flags.transfer, /*weights=*/true, CastOf(flags.options)));
   return RunStrip(opened, flags);
 }
 

@@ -11,6 +11,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
+#include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
 #include "tools/seal/foreign_run.h"
 #include "tools/seal/seal_check.h"
@@ -188,10 +189,12 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
     return std::vector{std::move(alone)};
   }
   if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};
-  if (HasSeal(fs, directory) || (IsForeignStep(fs, directory) && IsKnownForeign(fs, directory))) {
-    const ForeignStep step{directory, ForeignStepOf(NameOf(CanonicalPath(directory)))};
-    return std::vector{RunListing{directory, {ListForeignStep(fs, step)}}};
-  }
+  const std::optional<int64_t> step = ForeignStepOf(fs, directory);
+  const bool alone = IsForeignStep(fs, directory) && IsKnownForeign(fs, directory);
+  const auto itself = [&] {
+    return std::vector{RunListing{directory, {ListForeignStep(fs, {directory, step})}}};
+  };
+  if (alone && (step || HasSeal(fs, directory) || IsCheckpoint(fs, directory))) return itself();
   if (auto run = ListForeignRun(fs, directory)) return std::vector{*std::move(run)};
   std::vector<RunListing> runs;
   for (const std::string& name : names) {
@@ -201,6 +204,7 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
     else if (auto foreign = ListForeignRun(fs, below))
       runs.push_back(*std::move(foreign));
   }
+  if (runs.empty() && alone) return itself();  // around the only checkpoint in it
   if (runs.empty()) return NotFound("{}: no run and no step here", directory);
   return runs;
 }

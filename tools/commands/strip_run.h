@@ -21,6 +21,11 @@ struct StripFlags {
   bool saturate = false;
 };
 
+// The type that some weights are cast to; nothing: none is.
+inline std::optional<Dtype> CastOf(const StripOptions& options) {
+  return options.dtype && !options.keep_fp32.empty() ? Dtype::kF32 : options.dtype;
+}
+
 // Adds --max-shard-size, --keep-fp32, --saturate and --tokenizer.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 

@@ -68,9 +68,9 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
   verb.add_flag("--json", flags.json, "print facts as JSON");
 }
 
-Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened,
-                         (weights ? OpenWeights : OpenAnyCkpt)(flags.source, flags.open));
+Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, weights ? OpenWeights(flags.source, flags.open, cast)
+                                                      : OpenAnyCkpt(flags.source, flags.open));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
   return opened;

@@ -27,8 +27,8 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
                       const std::string& target_help);
 
 // Opens the source, and checks it unless for a dry run. `weights`: for a result that has no place for an
-// optimizer.
-Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights);
+// optimizer; `cast`: the type that weights are cast to.
+Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast = {});
 
 struct TimedTransfer {
   TransferResult result;

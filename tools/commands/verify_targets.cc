@@ -36,8 +36,12 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
     return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
-  if (steps.empty())
-    return NotFound("{}: neither a step nor a run directory of Cairn{}", path, RunsInside(fs, path));
+  if (steps.empty()) {
+    const auto names = fs.List(path);
+    const Status why = names.ok() && IsOfCairn(*names) ? OkStatus() : Recognise(fs, path).status();
+    return NotFound("{}{}", why.ok() ? path + ": no committed step here" : why.message(),
+                    RunsInside(fs, path));
+  }
   if (!all) steps.erase(steps.begin(), steps.end() - 1);
   std::vector<std::string> directories;
   for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
@@ -51,7 +55,7 @@ std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, 
   if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
   const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
   const std::string& newest = steps.back().path;
-  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) ? newest : path};
+  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) || !IsCheckpoint(fs, path) ? newest : path};
   std::vector<std::string> checkpoints;
   for (const ForeignStep& step : steps) {
     if (!HasSeal(fs, step.path)) PrintProblem(fmt::format("note: {} has no seal", step.path));

@@ -19,6 +19,13 @@ std::string LastNameOf(const std::string& path) {
   return std::filesystem::path(CanonicalPath(path)).filename().string();
 }
 
+constexpr size_t kMostUnnamed = 1024;  // entries of a run in which steps are looked for by their files
+
+bool IsLink(FileSystem& fs, const std::string& path) {
+  const auto info = fs.LinkStat(path);
+  return info.ok() && info->kind == FileKind::kLink;
+}
+
 bool IsNativeName(std::string_view name) { return ParseStepDirName(name) || ParseMarkedDirName(name); }
 
 // A directory of steps can be one itself: transformers puts DeepSpeed's global_step40 into checkpoint-40.
@@ -44,19 +51,27 @@ struct Tracker {
 };
 
 // nullopt if the step's system has no tracker. Inside transformers' checkpoint-40 the Trainer's own file
-// counts.
+// counts. Lightning's steps have a tracker each, which speaks of that step alone.
 std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
-  if (!named || named->system->steps.tracker.empty()) return std::nullopt;
+  const auto found = named ? named : StepAt(fs, step.path);
+  if (!found || found->system->steps.tracker.empty()) return std::nullopt;
+  if (!named && !found->system->steps.number) return std::nullopt;  // NeMo writes none beside its steps
   const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
-  Tracker tracker{.path = JoinPath(run, named->system->steps.tracker)};
+  const std::string inside = JoinPath(step.path, found->system->steps.tracker);
+  const bool alone = !named && fs.Stat(inside).ok();
+  Tracker tracker{.path = alone ? inside : JoinPath(run, found->system->steps.tracker)};
   const auto text = ReadSmallFile(fs, tracker.path, 4096);
   if (!text.ok()) return tracker;
   tracker.text = text->substr(0, text->find_first_of(" \r\n"));
-  tracker.step = ForeignStepOf(*tracker.text);
-  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has the number alone
   if (const auto info = fs.Stat(tracker.path); info.ok())
     tracker.written_unix_seconds = info->modified_unix_seconds;
+  if (alone || tracker.text->empty()) {
+    tracker.step = tracker.text->empty() ? std::nullopt : step.step;
+    return tracker;
+  }
+  tracker.step = ForeignStepOf(fs, JoinPath(run, *tracker.text));
+  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has the number alone
   return tracker;
 }
 
@@ -70,7 +85,10 @@ std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std:
                              bool strict) {
   const std::optional<Tracker> tracker = TrackerOf(fs, step);
   if (!tracker) return {};
-  if (!tracker->text) return strict ? fmt::format("{} is not there yet", tracker->path) : "";
+  if (!tracker->text)
+    return strict
+               ? fmt::format("{} is not there yet; if it was lost: cairn seal {}", tracker->path, step.path)
+               : "";
   if (*tracker->text == LastNameOf(step.path) || *tracker->text == "release" ||
       (tracker->step && *tracker->step >= *step.step) || tracker->written_unix_seconds > NewestTime(files))
     return {};
@@ -107,9 +125,9 @@ std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& 
 
 }  // namespace
 
-std::optional<int64_t> ForeignStepOf(std::string_view name) {
-  const auto named = ParseForeignStep(name);
-  return named ? std::optional(named->step) : std::nullopt;
+std::optional<int64_t> ForeignStepOf(FileSystem& fs, const std::string& directory) {
+  const auto found = StepAt(fs, directory);
+  return found ? std::optional(found->step) : std::nullopt;
 }
 
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory) {
@@ -117,12 +135,13 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
   const auto names = fs.List(directory);
   if (!names.ok()) return steps;
   for (const std::string& name : *names) {
-    const auto step = IsNativeName(name) ? std::nullopt : ForeignStepOf(name);
-    if (!step) continue;
+    if (IsNativeName(name)) continue;
     const std::string path = JoinPath(directory, name);
+    // Where names say nothing, a link is another name of a step: "last.ckpt".
+    if (!ParseForeignStep(name) && (names->size() > kMostUnnamed || IsLink(fs, path))) continue;
     const auto info = fs.Stat(path);
-    if (info.ok() && info->is_directory() && !fs.Stat(JoinPath(path, kManifestName)).ok())
-      steps.push_back({path, step});
+    if (!info.ok() || !info->is_directory() || fs.Stat(JoinPath(path, kManifestName)).ok()) continue;
+    if (const auto step = ForeignStepOf(fs, path)) steps.push_back({path, step});
   }
   std::ranges::stable_sort(steps, {}, [](const ForeignStep& step) { return *step.step; });
   std::ranges::stable_partition(steps, [&](const ForeignStep& step) {
@@ -135,7 +154,7 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
 }
 
 bool IsForeignStep(FileSystem& fs, const std::string& directory) {
-  return HasSeal(fs, directory) || ForeignStepOf(LastNameOf(directory)) || HasOwnState(fs, directory) ||
+  return HasSeal(fs, directory) || ForeignStepOf(fs, directory) || HasOwnState(fs, directory) ||
          ListRunSteps(fs, directory).empty();
 }
 
@@ -146,10 +165,10 @@ Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::str
     return NotSupported("{}: a step of Cairn is committed without a seal; cairn verify checks it", directory);
   if (IsForeignStep(fs, directory)) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-    if (std::ranges::any_of(names, IsNativeName))
+    if (IsOfCairn(names))
       return NotSupported("{}: the steps of a run of Cairn are committed without seals; cairn ls lists them",
                           directory);
-    return std::vector{ForeignStep{directory, ForeignStepOf(LastNameOf(directory))}};
+    return std::vector{ForeignStep{directory, ForeignStepOf(fs, directory)}};
   }
   return ListRunSteps(fs, directory);
 }

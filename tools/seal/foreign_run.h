@@ -1,10 +1,11 @@
 // The steps of a run that another system's trainer writes, and whether their writer is done.
 //
-// A step is a directory whose name has its number: global_step40, iter_0000040,
-// checkpoint-40, step-40. Its writer says that it is done in a file that it writes last: `latest` and
-// latest_checkpointed_iteration.txt beside the steps, .metadata of torch.distributed.checkpoint and
-// trainer_state.json in them. DeepSpeed's `latest` comes before the other ranks have ended (engine.py,
-// save_checkpoint: rank 0 writes it, then all meet), so that files must also have been quiet for a while.
+// Every verb asks here which steps a directory means. StepAt() says which directories are steps: by their
+// names (global_step40, iter_0000040, checkpoint-40, step-40), or by their files. Its writer says that a step
+// is done in a file that it writes last: `latest` and latest_checkpointed_iteration.txt beside the steps,
+// .metadata of torch.distributed.checkpoint and trainer_state.json in them. DeepSpeed's `latest` comes before
+// the other ranks have ended (engine.py, save_checkpoint: rank 0 writes it, then all meet), so that files
+// must also have been quiet for a while.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@ namespace cairn {
 
 struct ForeignStep {
   std::string path;
-  std::optional<int64_t> step;  // nullopt: the directory was given by itself, and its name has no number
+  std::optional<int64_t> step;  // nullopt: the directory was given by itself, and nothing says its number
 };
 
-// The number in the name of another system's step (ParseForeignStep); nullopt: it is not named like one.
-std::optional<int64_t> ForeignStepOf(std::string_view name);
+// The number of the step that `directory` is (StepAt); nullopt for other directories.
+std::optional<int64_t> ForeignStepOf(FileSystem& fs, const std::string& directory);
 
-// True if `directory` is itself a step: it is sealed, its name has a number, or none of its directories
-// is a step.
+// True if `directory` is itself a step: it is sealed, StepAt() knows it, or none of its directories is a
+// step.
 bool IsForeignStep(FileSystem& fs, const std::string& directory);
 
 // The directories in `directory` that are steps, by number. Steps that the training abandoned when it went

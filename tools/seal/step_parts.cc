@@ -131,17 +131,28 @@ class PartsChecker {
   void OpenAsAWhole(OpenOptions options) {
     if (IsSavedByCairnMegatron(fs_, directory_)) return OpenStepInside();
     options.replicas = Replicas::kFirst;
-    parts_.system = options.format.empty() ? SystemOf(fs_, directory_) : options.format;
-    if (parts_.system.empty()) {
-      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
-      return;
+    if (!options.format.empty()) {
+      parts_.system = options.format;
+      return Open(directory_, options);
     }
+    const Result<std::vector<Recognised>> found = RecogniseAll(fs_, directory_);
+    if (!found.ok()) return Take(found.status(), directory_);
+    if (found->empty())
+      parts_.untold.push_back("no format recognises the files, so their completeness could not be checked");
+    parts_.system = SystemOf(fs_, directory_);
+    for (const Recognised& one : *found) {
+      options.format = one.system->name;
+      Open(one.path, options);
+    }
+  }
+
+  void Open(const std::string& path, const OpenOptions& options) {
     if (!parts_.problems.empty()) return;  // opening would report the same again
-    auto source = OpenForeign(fs_, directory_, options);
+    auto source = OpenForeign(fs_, path, options);
     if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
       source = ReadByConfig(fs_, std::move(source).value(), options);
-    if (!source.ok()) return Take(source.status(), directory_);
-    parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", parts_.system,
+    if (!source.ok()) return Take(source.status(), path);
+    parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", options.format,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),
                                        (*source)->catalog().bytes()));
   }
@@ -164,8 +175,11 @@ class PartsChecker {
 }  // namespace
 
 std::string SystemOf(FileSystem& fs, const std::string& directory) {
-  const Result<Recognised> found = Recognise(fs, directory);
-  return found.ok() ? std::string(found->system->name) : "";
+  const auto found = RecogniseAll(fs, directory);
+  if (!found.ok() || found->empty()) return "";
+  const System* const first = found->front().system;
+  const bool all = std::ranges::all_of(*found, [&](const auto& one) { return one.system == first; });
+  return all ? std::string(first->name) : "";
 }
 
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,

@@ -25,10 +25,11 @@ struct StepParts {
   std::map<std::string, std::vector<ZipRecord>> records;  // of torch.save's zips, by file
 };
 
-// The name of the format that recognises `directory`; empty: none does.
+// The name of the format that recognises `directory`, or the checkpoints in it; empty: none does, or several.
 std::string SystemOf(FileSystem& fs, const std::string& directory);
 
-// Checks the files of `directory` as they were listed. A file that cannot be read is a problem.
+// Checks the files of `directory` as they were listed, and each checkpoint in it. A file that cannot be read
+// is a problem.
 StepParts CheckStepParts(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files,
                          const OpenOptions& options);
 

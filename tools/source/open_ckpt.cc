@@ -1,6 +1,7 @@
 #include "tools/source/open_ckpt.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
@@ -11,6 +12,7 @@
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
 #include "tools/cli/output.h"
+#include "tools/seal/foreign_run.h"
 
 namespace cairn {
 namespace {
@@ -47,17 +49,68 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
   return opened;
 }
 
+// Says how tensors under their own names become those of a model whose config.json lies beside their file.
+void NoteConfig(const OpenedSource& opened) {
+  const std::string& directory = opened.foreign->directory();
+  if (opened.foreign->manifest().model.contains("architecture")) return;
+  for (const std::string& beside : {directory, JoinPath(directory, "huggingface")})
+    if (opened.fs().Stat(JoinPath(beside, "config.json")).ok())
+      PrintProblem(fmt::format("note: --config {} reads {} as the model of that config.json", beside,
+                               opened.foreign->name()));
+}
+
 // Opens another system's files. Reports what is not read on stderr.
 Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& opened) {
   opened.path = path;
   opened.log = std::make_unique<ReadLog>(opened.step.fs());
+  std::string checkpoint = path;
   if (options.format.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(*opened.log, path));
+    CAIRN_ASSIGN_OR_RETURN(Recognised recognised, Recognise(*opened.log, path));
     for (const std::string& note : recognised.notes) PrintProblem("note: " + note);
     options.format = recognised.system->name;
+    checkpoint = std::move(recognised.path);
   }
-  CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, path, options));
+  opened.system = FindSystem(options.format);
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.log, checkpoint, options));
+  if (options.config.empty() && (opened.system->name == "torch" || opened.system->name == "verl"))
+    NoteConfig(opened);
   return OkStatus();
+}
+
+// The step that is read of another system's run whose tracker does not say it: the only one, or the newest
+// that its writer has finished. Anything else is `path` itself. Errors: NotFound if no step is known to be
+// finished.
+Result<std::string> StepToRead(FileSystem& fs, const std::string& path) {
+  if (IsCheckpoint(fs, path) || HoldsSteps(fs, path) || IterationSavedByCairn(fs, path) != path ||
+      IsForeignStep(fs, path))
+    return path;
+  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
+  std::vector<std::string> unfinished;
+  for (const ForeignStep& step : steps | std::views::reverse) {
+    const auto files = ListStepFiles(fs, step.path);
+    const std::string why =
+        files.ok() ? WhyUnfinished(fs, step, *files, /*strict=*/true, 0, 0) : files.status().message();
+    if (!why.empty() && steps.size() > 1) {
+      unfinished.push_back(why);
+      continue;
+    }
+    for (const std::string& newer : unfinished) PrintProblem("passed over: " + newer);
+    PrintProblem(fmt::format("note: {} is read, the {} step in {}{}{}", step.path,
+                             steps.size() > 1 ? "newest finished" : "only", path, why.empty() ? "" : "; ",
+                             why));
+    return step.path;
+  }
+  return NotFound("{}: nothing says which of its {} steps is finished: {}; name one: cairn inspect {}@{}",
+                  path, steps.size(), unfinished.front(), path, *steps.back().step);
+}
+
+// The error of a path that is neither Cairn's nor any other system's says what was looked for.
+Result<OpenedStep> OpenNative(const std::string& path) {
+  Result<OpenedStep> opened = OpenCkpt(path);
+  const auto names = FileSystem::Posix().List(path);
+  if (opened.status().kind() == StatusKind::kNotFound && names.ok() && !IsOfCairn(*names))
+    CAIRN_RETURN_IF_ERROR(Recognise(FileSystem::Posix(), path).status());
+  return opened;
 }
 
 Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
@@ -77,12 +130,15 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
 Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions& options) {
   const MemberName name = SplitMemberName(FileSystem::Posix(), given);
   if (!name.selector.empty()) return OpenArchived(name, given, options);
-  CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(FileSystem::Posix(), given));
+  CAIRN_ASSIGN_OR_RETURN(std::string argument, StepPath(FileSystem::Posix(), given));
+  if (options.format != "native") {
+    CAIRN_ASSIGN_OR_RETURN(argument, StepToRead(FileSystem::Posix(), argument));
+  }
   OpenedSource opened;
   if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
     CAIRN_RETURN_IF_ERROR(OpenFiles(argument, options, opened));
   } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenNative(argument));
   }
   return opened;
 }
@@ -92,6 +148,18 @@ void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   nlohmann::json model = step.manifest().model;
   const std::vector<std::string> history = LeaveOutFields(allow, model);
   if (!history.empty()) step.Redescribe(std::move(model), history);
+}
+
+// True if a cast to `cast` would be of 16-bit weights of a training, not of the masters that they were
+// rounded from.
+bool LacksMasters(const OpenedSource& opened, Dtype cast) {
+  const auto& tensors = opened.source().catalog().tensors;
+  return opened.system && opened.system->training &&
+         std::ranges::none_of(tensors, [](const auto& tensor) { return tensor.role == Role::kMaster; }) &&
+         std::ranges::any_of(tensors, [&](const auto& tensor) {
+           const bool narrow = tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF16;
+           return tensor.role == Role::kWeight && narrow && tensor.dtype != cast;
+         });
 }
 
 }  // namespace
@@ -139,13 +207,16 @@ Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions&
   return opened;
 }
 
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options) {
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+                                 std::optional<Dtype> cast) {
   Result<OpenedSource> opened = OpenAnyCkpt(argument, options);
   if (opened.ok()) return opened;
   OpenOptions without = options;
   without.allow.emplace_back("optimizer");
   Result<OpenedSource> weights = OpenAnyCkpt(argument, without);
   if (!weights.ok()) return opened;
+  if (cast && LacksMasters(*weights, *cast))
+    return Status(opened.status().kind(), opened.status().message() + ": 16-bit ones, not their masters");
   const std::string why = opened.status().message();
   PrintProblem("note: the optimizer's state is left behind: " + why.substr(0, why.find("; --allow ")));
   return weights;

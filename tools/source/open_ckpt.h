@@ -30,7 +30,8 @@ bool IsForeign(const std::string& argument);
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                         // its reader is null if the format is foreign
-  std::string path;                        // of another system's checkpoint
+  std::string path;                        // of another system's checkpoint, or of a step around it
+  const System* system = nullptr;          // that wrote it; null of a native step
   std::unique_ptr<ReadLog> log;            // of its files; null of a native step
   std::unique_ptr<ForeignSource> foreign;  // null if it is native and not read by a config.json
 
@@ -45,7 +46,9 @@ struct OpenedSource {
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 // The same for a result without an optimizer: a source that can be read only without its optimizer's state
-// is read so, and a note says why.
-Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options);
+// is read so, and a note says why. If `cast` is another type than that of 16-bit weights, their masters are
+// what is published: then the optimizer's state is left behind only if `options` allow it.
+Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
+                                 std::optional<Dtype> cast = {});
 
 }  // namespace cairn

@@ -49,14 +49,36 @@ bool IsTagDirectory(FileSystem& fs, const std::string& path) {
   return names.ok() && HasModelStates(*names);
 }
 
+// The model states of the first rank; nullptr: there are none.
+const std::string* FirstModelStates(const DeepSpeedFiles& files) {
+  if (!files.models.empty()) return &files.models.begin()->second;
+  return files.zero3_models.empty() ? nullptr : &files.zero3_models.begin()->second;
+}
+
 }  // namespace
 
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
   const auto names = fs.List(path);
   if (!names.ok()) return false;
-  const auto is_step = [](const std::string& name) { return name.starts_with(kDeepSpeedStep); };
-  return HasModelStates(*names) || (std::ranges::find(*names, kDeepSpeedTracker) != names->end() &&
-                                    std::ranges::any_of(*names, is_step));
+  if (HasModelStates(*names)) return true;
+  if (std::ranges::find(*names, kDeepSpeedTracker) == names->end()) return false;
+  const auto tag = NamedDirectory(fs, path, kDeepSpeedTracker);
+  return (tag.ok() && IsTagDirectory(fs, *tag)) ||
+         std::ranges::any_of(*names, [](const auto& name) { return name.starts_with(kDeepSpeedStep); });
+}
+
+std::optional<int64_t> DeepSpeedStepOf(FileSystem& fs, const std::string& directory) {
+  constexpr const char* kLightningTag = "checkpoint";
+  for (const std::string& tag : {directory, JoinPath(directory, kLightningTag)}) {
+    if (!IsTagDirectory(fs, tag) || fs.Stat(JoinPath(tag, kUniversalFolder)).ok()) continue;
+    const auto files = FindDeepSpeedFiles(fs, tag);
+    const std::string* const first = files.ok() ? FirstModelStates(*files) : nullptr;
+    if (!first) return std::nullopt;
+    const auto states = TorchFile::Open(fs, tag, *first);
+    const auto step = states.ok() ? AsInt(Find(states->root(), "global_steps")) : std::nullopt;
+    return step && *step >= 0 ? step : std::nullopt;
+  }
+  return std::nullopt;
 }
 
 Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer) {
@@ -72,7 +94,7 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
   if (!IsTagDirectory(fs, path)) {
     CAIRN_ASSIGN_OR_RETURN(files.directory, NamedDirectory(fs, path, kDeepSpeedTracker));
     if (!IsTagDirectory(fs, files.directory))
-      return NotFound("{} names {}, which is not there or empty; name another global_step directory",
+      return NotFound("{} names {}, which is not there or empty; name another directory",
                       JoinPath(path, kDeepSpeedTracker),
                       files.directory.substr(files.directory.rfind('/') + 1));
   }
@@ -97,9 +119,9 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs, directory));
   const bool zero3 = files.models.empty();
   const bool universal = fs.Stat(JoinPath(directory, kUniversalFolder)).ok();  // no rank has files of its own
-  if (universal || (zero3 && files.zero3_models.empty())) return OkStatus();
-  const std::string& first = zero3 ? files.zero3_models.begin()->second : files.models.begin()->second;
-  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, first));
+  const std::string* const first = FirstModelStates(files);
+  if (universal || !first) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, directory, *first));
   const PyValue* config = Find(file.root(), "ds_config");
   const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
   const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +24,13 @@ struct DeepSpeedFiles {
   std::map<std::pair<int, int>, std::string> zero3_models;  // the same
 };
 
-// True if `path` is such a directory, or one with a `latest` file that names one.
+// True if `path` is such a directory, or a run: `latest` names one, or is there beside a global_step
+// directory.
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
+
+// The number of steps in the model states of `directory`, if it is a tag, or a step of Lightning's, which has
+// the tag "checkpoint" in it. nullopt for other directories, and for universal checkpoints.
+std::optional<int64_t> DeepSpeedStepOf(FileSystem& fs, const std::string& directory);
 
 // The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.
 Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer);

@@ -23,6 +23,17 @@ Result<Shapes> ShapesInLayer(FileSystem& fs, const std::string& directory, const
   return shapes;
 }
 
+// Its names are partly Megatron's: "attention.query_key_value.weight", "norm.weight".
+bool IsGptNeox(const std::map<int, Shapes>& layers) {
+  bool transformer = false, norm = false;
+  for (const auto& [index, shapes] : layers)
+    for (const auto& [name, shape] : shapes) {
+      transformer |= name == "attention.query_key_value.weight";
+      norm |= name.starts_with("norm.");
+    }
+  return transformer && norm;
+}
+
 // If the states have args of Megatron's, a name without a place is an error later.
 bool IsMegatron(const std::map<int, Shapes>& layers, const PyValue& root,
                 const std::map<int, std::string>& prefixes) {
@@ -76,6 +87,20 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
 
 }  // namespace
 
+bool MatchesGptNeox(FileSystem& fs, const std::string& path) {
+  if (!MatchesDeepSpeed(fs, path)) return false;
+  const auto files = FindDeepSpeedFiles(fs, path);
+  constexpr int kFirstTransformer = 2;  // behind the embedding, and a layer without parameters
+  if (!files.ok() || !files->layers.contains({kFirstTransformer, 0})) return false;
+  std::map<int, Shapes> layers;
+  const int last = files->layers.rbegin()->first.first;
+  for (const int index : {kFirstTransformer, last - 1, last})
+    if (const auto file = files->layers.find({index, 0}); file != files->layers.end())
+      if (auto shapes = ShapesInLayer(fs, files->directory, file->second); shapes.ok())
+        layers[index] = *std::move(shapes);
+  return IsGptNeox(layers);
+}
+
 std::optional<PipelineName> ParsePipelineName(const std::string& name) {
   PipelineName parsed;
   const char* end = name.data() + name.size();
@@ -113,8 +138,15 @@ Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
     if (key.second != 0) continue;
     CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, files.directory, name));
   }
+  const bool neox = IsGptNeox(layers);
+  if (neox && found.tp > 1)
+    return NotSupported(
+        "{}: GPT-NeoX's layers of {} tensor parallel ranks are not put together: of attention.dense and "
+        "mlp.dense_4h_to_h each rank has a part of the bias, and the parts are a sum; its own "
+        "tools/ckpts/convert_neox_to_hf.py makes a Hugging Face model",
+        files.directory, found.tp);
   found.prefixes = MegatronPrefixes(layers);
-  found.megatron = IsMegatron(layers, models[0].root(), found.prefixes);
+  found.megatron = !neox && IsMegatron(layers, models[0].root(), found.prefixes);
   if (found.megatron) return found;
   const Shapes parameters = NamedParameters(models, found.tp);
   for (const auto& [index, shapes] : layers) {

@@ -20,6 +20,10 @@ std::optional<PipelineName> ParsePipelineName(const std::string& name);
 // The shapes of tensors by name.
 using Shapes = std::map<std::string, Dims>;
 
+// True if `path` is a step, or a run whose newest step is one, that GPT-NeoX wrote: the first transformer
+// layer is the third, and the last norm has a layer of its own.
+bool MatchesGptNeox(FileSystem& fs, const std::string& path);
+
 // The prefixes that make Megatron's names of those in each layer: transformer layers have a query_key_value,
 // and a final norm has no prefix at all.
 std::map<int, std::string> MegatronPrefixes(const std::map<int, Shapes>& layers);
@@ -32,7 +36,7 @@ struct PipelineLayers {
 
 // Reads the layer files of the first tensor parallel rank. `models` are the model states of all model
 // parallel ranks. Errors: NotFound if a layer lacks the file of a rank; NotSupported if a layer has several
-// possible names; those of TorchFile::Open.
+// possible names, and for slices of GPT-NeoX; those of TorchFile::Open.
 Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
                                   const std::vector<TorchFile>& models);
 

@@ -252,13 +252,14 @@ class MegatronOpener {
   Manifest manifest_;
 };
 
-// The directory of the iteration that the tracker names, or `path` itself.
+// The directory of the iteration that the tracker names; `path` itself if there is none, or if it is empty.
 Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
   const std::string tracker = JoinPath(path, kMegatronTracker);
   if (!fs.Stat(tracker).ok()) return path;
   CAIRN_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(fs, tracker, 4096));
   text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
              text.end());
+  if (text.empty()) return path;
   int64_t iteration = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
   if (text != kMegatronRelease && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
@@ -270,6 +271,19 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
   return directory;
 }
 
+bool IsIteration(FileSystem& fs, const std::string& path) {
+  return HoldsRanks(fs, path) || IsMegatronDist(fs, path) || IsSavedByCairnMegatron(fs, path);
+}
+
+// Others write a tracker of the same name: Megatron-DeepSpeed and verl beside directories of their own.
+bool HoldsIterations(FileSystem& fs, const std::string& path) {
+  const auto names = fs.List(path);
+  return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
+           return (name.starts_with(kMegatronStep) || name == kMegatronRelease) &&
+                  IsIteration(fs, JoinPath(path, name));
+         });
+}
+
 }  // namespace
 
 std::string IterationName(int64_t iteration) { return fmt::format("{}{:07}", kMegatronStep, iteration); }
@@ -277,7 +291,9 @@ std::string IterationName(int64_t iteration) { return fmt::format("{}{:07}", kMe
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
   if (!info.ok() || !info->is_directory()) return false;
-  return fs.Stat(JoinPath(path, kMegatronTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
+  if (HoldsRanks(fs, path) || IsMegatronDist(fs, path)) return true;
+  const auto tracked = IterationOf(fs, path);
+  return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path);
 }
 
 std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {

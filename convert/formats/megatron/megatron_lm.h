@@ -15,7 +15,7 @@ inline constexpr std::string_view kMegatronRelease = "release";  // weights from
 inline constexpr std::string_view kMegatronTracker = "latest_checkpointed_iteration.txt";
 std::string IterationName(int64_t iteration);  // "iter_0000100"
 
-// `path` is an iter_* directory, or one with latest_checkpointed_iteration.txt.
+// `path` is an iter_* directory, or one with such and latest_checkpointed_iteration.txt, which names one.
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path);
 // If `path` is a run whose tracker names an iteration that cairn.megatron saved: that iteration, which holds
 // a step of Cairn. Otherwise `path`.

@@ -13,6 +13,7 @@ namespace cairn {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -85,7 +86,6 @@ TEST(Systems, AnOptimizerAndAnAdapterBesideAModelAreNoted) {
 TEST(Systems, WhatIsNotReadIsNamedWithWhatToDo) {
   for (const auto& [file, says] :
        {std::pair("model-Q4_K_M.gguf", "GGUF"), std::pair("_CHECKPOINT_METADATA", "Orbax"),
-        std::pair("model_world_size_2_rank_0.pt", "verl.model_merger"),
         std::pair("shard-00001-model-00001-of-00002.safetensors", "save_pretrained")}) {
     const TempDir dir(TempDir::Place::kMemory);
     PutFiles(dir, {"config.json", file});
@@ -93,6 +93,89 @@ TEST(Systems, WhatIsNotReadIsNamedWithWhatToDo) {
     EXPECT_EQ(found.status().kind(), StatusKind::kNotSupported);
     EXPECT_THAT(found.status().message(), AllOf(HasSubstr(file), HasSubstr(says)));
   }
+}
+
+// `names` in a folder.
+std::vector<std::string> Below(const std::string& folder, std::vector<std::string> names) {
+  for (std::string& name : names) name.insert(0, folder + "/");
+  return names;
+}
+
+TEST(Systems, TheOnlyCheckpointInADirectoryIsTheOneThatIsMeant) {
+  for (const auto& [name, files] : kFilesOf) {
+    const TempDir dir(TempDir::Place::kMemory);
+    PutFiles(dir, Below("weights", files));
+    PutFiles(dir, {"train/rank0.pt", "config.yaml"});
+    const auto found = Recognise(Fs(), dir.path());
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->system->name, name);
+    EXPECT_EQ(found->path, dir / "weights");
+    EXPECT_THAT(found->notes, Contains(HasSubstr(dir / "weights is read")));
+    EXPECT_FALSE(IsCheckpoint(Fs(), dir.path()));
+    PutFiles(dir, Below("critic", files));
+    const auto several = Recognise(Fs(), dir.path());
+    EXPECT_EQ(several.status().kind(), StatusKind::kInvalidArgument);
+    EXPECT_THAT(several.status().message(), AllOf(HasSubstr("critic, weights"), HasSubstr(dir / "critic")));
+    EXPECT_EQ(RecogniseAll(Fs(), dir.path())->size(), 2);
+    PutFiles(dir, {"step-00000100/manifest.json"});  // a run of Cairn, whatever else lies in it
+    EXPECT_EQ(Recognise(Fs(), dir.path()).status().kind(), StatusKind::kNotFound);
+  }
+}
+
+TEST(Systems, TheOnlyFileOfWeightsIsReadUnderAnyName) {
+  const TempDir dir(TempDir::Place::kMemory);
+  PutFiles(dir, {"config.json", "training_args.bin", "optimizer.pt"});
+  EXPECT_EQ(Recognise(Fs(), dir.path()).status().kind(), StatusKind::kNotFound);
+  PutFiles(dir, {"model.fp16.safetensors"});
+  EXPECT_EQ(Recognise(Fs(), dir.path())->path, dir / "model.fp16.safetensors");
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "hf");
+  ASSERT_TRUE(RemoveIfThere(Fs(), dir / "model.fp16.safetensors").ok());
+  ASSERT_TRUE(WriteSmallFile(Fs(), dir / "model.pth", "PK\x03\x04").ok());
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "torch");
+}
+
+TEST(Systems, VerlsRanksAreNamedWithItsMerger) {
+  const TempDir dir(TempDir::Place::kMemory);
+  PutFiles(dir, {"actor/huggingface/config.json", "actor/model_world_size_2_rank_0.pt",
+                 "actor/optim_world_size_2_rank_0.pt", "actor/optim_world_size_2_rank_1.pt"});
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "verl");
+  EXPECT_EQ(OpenForeign(Fs(), dir.path()).status().kind(), StatusKind::kNotSupported);
+  EXPECT_THAT(OpenForeign(Fs(), dir.path()).status().message(), HasSubstr("verl.model_merger"));
+  const System& verl = *FindSystem("verl");
+  EXPECT_THAT(verl.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).message(),
+              HasSubstr("/actor/model_world_size_2_rank_1.pt: is missing"));
+  PutFiles(dir, {"actor/model_world_size_2_rank_1.pt"});
+  EXPECT_TRUE(verl.check_files(Fs(), dir / "actor", *Fs().List(dir / "actor")).ok());
+  PutFiles(dir, {"actor/huggingface/model.safetensors"});
+  EXPECT_THAT(OpenForeign(Fs(), dir.path()).status().message(),
+              HasSubstr("cairn inspect " + (dir / "actor/huggingface")));
+}
+
+TEST(Systems, ATrackerIsMegatronsBesideItsIterationsOnly) {
+  const TempDir dir(TempDir::Place::kMemory);
+  PutFiles(dir, kFilesOf.at("megatron"));
+  EXPECT_TRUE(IsCheckpoint(Fs(), dir.path()));
+  ASSERT_TRUE(RemoveIfThere(Fs(), dir / "latest_checkpointed_iteration.txt").ok());
+  EXPECT_FALSE(IsCheckpoint(Fs(), dir.path()));
+  ASSERT_TRUE(WriteSmallFile(Fs(), dir / "latest_checkpointed_iteration.txt", "\n").ok());
+  EXPECT_FALSE(IsCheckpoint(Fs(), dir.path()));
+  EXPECT_EQ(Recognise(Fs(), dir.path())->path, dir / "iter_0000005");
+  const TempDir verl(TempDir::Place::kMemory);
+  PutFiles(verl, {"global_step_20/actor/model_world_size_1_rank_0.pt"});
+  ASSERT_TRUE(WriteSmallFile(Fs(), verl / "latest_checkpointed_iteration.txt", "20").ok());
+  EXPECT_FALSE(IsCheckpoint(Fs(), verl.path()));
+}
+
+TEST(Systems, AStepMaySayItsNumberAnywhereInItsName) {
+  const TempDir dir(TempDir::Place::kMemory);
+  for (const auto& [name, step] : {std::pair("epoch=1-step=187.ckpt", 187), {"gpt--step=9-last", 9}}) {
+    PutFiles(dir, {std::string(name) + "/notes.txt"});
+    EXPECT_FALSE(StepAt(Fs(), dir / name)) << "nothing to read in it";
+    PutFiles(dir, Below(std::string(name) + "/weights", kFilesOf.at("dcp")));
+    EXPECT_EQ(StepAt(Fs(), dir / name)->step, step);
+    EXPECT_EQ(StepAt(Fs(), dir / name)->system->name, "dcp");
+  }
+  EXPECT_FALSE(StepAt(Fs(), dir.path()));
 }
 
 // A format of one file, toy.bin: two fp32 elements.
@@ -152,6 +235,7 @@ TEST(Systems, NamesOfStepsTellTheSystem) {
                                            {"checkpoint_3", "dcp", 3},
                                            {"step-40", "dcp", 40},
                                            {"step_7", "dcp", 7},
+                                           {"global_step_7", "verl", 7},
                                            {"step9", "dcp", 9}}) {
     const auto named = ParseForeignStep(name);
     ASSERT_TRUE(named) << name;

@@ -1,8 +1,8 @@
 // An argument is interpreted in this order: a step, if it has a manifest; an iteration of Megatron-Core that
-// cairn.megatron saved, as one tree with the step in it; the committed steps of a run directory; the
-// directories in it that carry another system's step number; else the directory itself, as one tree. A
-// directory that looks like a run of Cairn without a committed step is an error: a save that was not finished
-// must not be archived as mere files.
+// cairn.megatron saved, as one tree with the step in it; the committed steps of a run directory; the steps of
+// another system's run (foreign_run.h); else the directory itself, as one tree. A directory that looks like a
+// run of Cairn without a committed step is an error: a save that was not finished must not be archived as
+// mere files.
 
 #include "tools/archive/store/source.h"
 
@@ -15,6 +15,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/megatron/megatron_dist.h"
+#include "convert/formats/systems.h"
 #include "tools/seal/foreign_run.h"
 
 namespace cairn {
@@ -39,23 +40,13 @@ std::string ParentName(const std::string& path) {
   return stdfs::path(path).parent_path().filename().string();
 }
 
-// A run directory of Cairn, even one without a committed step.
-bool LooksLikeRun(const std::vector<std::string>& names) {
-  return std::ranges::any_of(names, [](const std::string& name) {
-    return name == kRunName || ParseStepDirName(name) || ParseMarkedDirName(name);
-  });
-}
-
 // The steps of any system in a run directory, by number.
 std::map<int64_t, std::string> StepsIn(FileSystem& fs, const std::string& run_dir) {
   std::map<int64_t, std::string> steps;
-  const Result<std::vector<std::string>> names = fs.List(run_dir);
-  for (size_t i = 0; names.ok() && i < names->size(); ++i) {
-    const std::string& name = (*names)[i];
-    const std::optional<int64_t> native = ParseStepDirName(name),
-                                 step = native ? native : ForeignStepOf(name);
-    if (step && (native || !steps.contains(*step))) steps[*step] = JoinPath(run_dir, name);
-  }
+  for (const ForeignStep& step : ListRunSteps(fs, run_dir)) steps.emplace(*step.step, step.path);
+  const Result<std::vector<int64_t>> native = ListSteps(fs, run_dir);
+  for (size_t i = 0; native.ok() && i < native->size(); ++i)
+    steps[(*native)[i]] = JoinPath(run_dir, StepDirName((*native)[i]));
   return steps;
 }
 
@@ -87,16 +78,13 @@ Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSourc
     sources.push_back({.path = JoinPath(argument, StepDirName(step)), .of_run = true});
   if (!steps.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
-  if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
+  if (names.empty() || IsOfCairn(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
     return NotFound("{}: neither a committed step nor a run directory with one", argument);
-  const size_t before = sources.size();
-  for (const std::string& name : names) {
-    const std::string path = JoinPath(argument, name);
-    const Result<FileInfo> entry = fs.Stat(path);
-    if (ForeignStepOf(name) && entry.ok() && entry->is_directory())
-      sources.push_back({.path = path, .native = false});
-  }
-  if (sources.size() == before) sources.push_back({.path = argument, .native = false});
+  if (IsForeignStep(fs, argument))
+    sources.push_back({.path = argument, .native = false});
+  else
+    for (const ForeignStep& step : ListRunSteps(fs, argument))
+      sources.push_back({.path = step.path, .native = false});
   return OkStatus();
 }
 
@@ -134,7 +122,7 @@ ArchiveRecord DescribeSource(const StepReader& step) {
 ArchiveRecord NameTree(const std::string& directory) {
   const std::string canonical = CanonicalPath(directory);
   const std::string name = PlainName(LastName(canonical));
-  const auto step = ForeignStepOf(name);
+  const auto step = ForeignStepOf(FileSystem::Posix(), canonical);
   const std::string run = step ? PlainName(ParentName(canonical)) : name;
   ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
   record.form = Form::kFiles;

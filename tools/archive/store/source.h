@@ -23,15 +23,15 @@ struct ArchiveSource {
 // the steps of the run, for a step that does not exist.
 Result<std::string> StepPath(FileSystem& fs, const std::string& argument);
 
-// The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; for
-// other systems the directories with a step's number (global_step2, iter_0000100, checkpoint-500); or the
-// directory as it is. Errors: NotFound naming the argument.
+// The sources that the arguments name: a step (or RUN@STEP); all committed steps of a run directory; the
+// steps of another system's run (foreign_run.h); or the directory as it is. Errors: NotFound naming the
+// argument.
 Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
 
 // The record that `step` would get, without the size of the tar and the digests of the files.
 ArchiveRecord DescribeSource(const StepReader& step);
 
-// The name, step and place in the store that a tree of this path gets; nothing about its content.
+// The name, step and place in the store that a tree of this path gets; nothing else about its content.
 ArchiveRecord NameTree(const std::string& directory);
 
 // Errors: Corrupt if the manifest in `step_dir` does not have this digest (hex).

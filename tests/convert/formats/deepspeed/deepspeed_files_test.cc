@@ -102,6 +102,16 @@ TEST_F(DeepSpeedFilesTest, LatestNamesTheDirectory) {
   }
 }
 
+TEST_F(DeepSpeedFilesTest, ATagMayHaveAnyName) {
+  Make("best-7", {"mp_rank_00_model_states.pt"});
+  EXPECT_FALSE(Matches());
+  Latest("best-7");
+  EXPECT_TRUE(Matches());
+  EXPECT_EQ(FindIn()->directory, temp_ / "best-7");
+  Latest("best-8");
+  EXPECT_FALSE(Matches());
+}
+
 TEST_F(DeepSpeedFilesTest, ATagThatIsMissingOrOutsideIsAnError) {
   Make("global_step2", {"mp_rank_00_model_states.pt"});
   Make("global_step3", {});

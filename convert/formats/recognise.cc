@@ -1,0 +1,254 @@
+// Which files a path means, for every verb. Rows of the table are asked in their order. A directory that none
+// of them knows is looked into once, one level deep; a directory with more entries than any checkpoint has
+// around it is not, nor is a run of Cairn, which is native whatever else lies in it.
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/base/glob.h"
+#include "ckpt/model/layout.h"
+#include "convert/foreign/config_model.h"
+#include "convert/formats/hugging_face/weight_files.h"
+#include "convert/formats/systems.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kMostEntries = 256;  // of a directory that is looked into
+
+// Puts every relaxation that was used into the history, by name; some readers have put it there already.
+void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
+  if (options.vocab_size > 0)
+    source.AddHistory(
+        fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
+  for (const std::string& name : options.allowed_names) {
+    std::string line = fmt::format("import: {} was left out (--allow)", name);
+    const auto says_it = [&](const nlohmann::json& entry) {
+      return entry == line || entry == "left out " + name;
+    };
+    // LeaveOutOptimizer() says why.
+    if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
+      source.AddHistory(std::move(line));
+  }
+}
+
+// Notes files beside released weights that are not read.
+void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string>& notes) {
+  for (const char* name : {"optimizer.pt", "optimizer.bin"})
+    if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
+      notes.push_back(
+          fmt::format("{}, the optimizer's state, is not read: {} is taken as weights alone", file, path));
+  if (fs.Stat(JoinPath(path, kAdapterFile)).ok() &&
+      (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles)))
+    notes.push_back(
+        fmt::format("{} is not read: transformers adds this adapter to the model; merge it first, or give "
+                    "the file itself",
+                    JoinPath(path, kAdapterFile)));
+}
+
+struct Unsupported {
+  const char* file;  // glob of a name that only this format has
+  const char* what;
+  const char* advice;
+};
+
+constexpr Unsupported kUnsupported[] = {
+    {"shard-*-model-*.safetensors", "torch.distributed.checkpoint in safetensors form",
+     "load it with transformers' from_pretrained and save_pretrained it without distributed_checkpoint=True"},
+    {"*.gguf", "GGUF, llama.cpp's quantized form", "convert the Hugging Face model that it was made from"},
+    {"_CHECKPOINT_METADATA", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
+    {"manifest.ocdbt", "Orbax, of JAX", "export it to safetensors with the program that wrote it"},
+    {"flax_model.msgpack", "Flax weights",
+     "load them with transformers' from_pretrained(from_flax=True) and save_pretrained"},
+    {"tf_model.h5", "TensorFlow weights",
+     "load them with transformers' from_pretrained(from_tf=True) and save_pretrained"},
+};
+
+// Errors: NotSupported naming the format that is not read, and what to do.
+Status CheckUnsupported(FileSystem& fs, const std::string& path) {
+  const auto info = fs.Stat(path);
+  if (!info.ok()) return OkStatus();
+  std::vector<std::string> names = {path.substr(path.find_last_of('/') + 1)};
+  if (info->is_directory()) {
+    const auto listed = fs.List(path);
+    if (!listed.ok()) return OkStatus();
+    names = *listed;
+  }
+  for (const auto& [file, what, advice] : kUnsupported) {
+    const auto found = std::ranges::find_if(names, [&](const auto& name) { return FitsGlob(name, file); });
+    if (found != names.end())
+      return NotSupported("{}: {} is of a format that is not read: {}; {}", path, *found, what, advice);
+  }
+  return OkStatus();
+}
+
+// The names that `--from` takes.
+std::string ReadableNames(std::span<const System> systems) {
+  std::vector<std::string_view> names;
+  for (const System& system : systems)
+    if (system.open) names.push_back(system.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Names that files of weights have, and names of files that trainers write beside them.
+constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
+constexpr const char* kNoWeights[] = {"training_args.bin", "optim*",  "scheduler*", "rng_state*",
+                                      "random_states*",    "scaler*", "sampler*",   "extra_state*"};
+
+bool MayBeWeights(const std::string& name) {
+  return std::ranges::any_of(kWeightSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) &&
+         std::ranges::none_of(kNoWeights, [&](const char* glob) { return FitsGlob(name, glob); });
+}
+
+// By what is at `path` itself; without a system if no format recognises it.
+Result<Recognised> RecogniseAt(FileSystem& fs, const std::string& path, std::span<const System> systems) {
+  const System *weights = nullptr, *training = nullptr;
+  for (const System& system : systems) {
+    if (!system.matches) continue;
+    const bool covered = training != nullptr && training->covers == system.name;
+    const System*& found = system.training ? training : weights;
+    if ((found != nullptr && !system.training) || covered || !system.matches(fs, path)) continue;
+    if (found != nullptr)
+      return InvalidArgument("{} holds two trainings; --from {} reads the one, --from {} the other", path,
+                             found->name, system.name);
+    found = &system;
+  }
+  Recognised recognised{training ? training : weights, path, {}};
+  if (training && !training->note.empty())
+    recognised.notes.push_back(fmt::format("{}: {}", path, training->note));
+  if (training && weights)
+    recognised.notes.push_back(fmt::format(
+        "{} holds a training ({}) and weights for use ({}); the training is read, and --from {} reads the "
+        "weights alone{}",
+        path, training->name, weights->name, weights->name,
+        weights->name == "hf" ? fmt::format("; --config {} reads the training as that model", path) : ""));
+  else if (weights)
+    NoteOthers(fs, path, recognised.notes);
+  return recognised;
+}
+
+// The directories and files of weights in `path` that one of `systems` recognises.
+std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
+                                    std::span<const System> systems) {
+  std::vector<Recognised> found;
+  const auto names = fs.List(path);
+  if (!names.ok() || names->size() > kMostEntries || IsOfCairn(*names)) return found;
+  for (const std::string& name : *names) {
+    const std::string below = JoinPath(path, name);
+    const auto info = fs.Stat(below);
+    if (!info.ok() || name.starts_with('.') || (!info->is_directory() && !MayBeWeights(name))) continue;
+    Result<Recognised> there = RecogniseAt(fs, below, systems);
+    if (there.ok() && there->system) found.push_back(*std::move(there));
+  }
+  return found;
+}
+
+// A number behind "step=" in a name: "epoch=1-step=187.ckpt".
+std::optional<int64_t> StepSaidIn(std::string_view name) {
+  constexpr std::string_view kSaid = "step=";
+  const size_t at = name.find(kSaid);
+  int64_t step = -1;
+  if (at == name.npos ||
+      std::from_chars(name.data() + at + kSaid.size(), name.data() + name.size(), step).ec != std::errc() ||
+      step < 0)
+    return std::nullopt;
+  return step;
+}
+
+// "; cairn inspect CKPT --from dcp reads ...", if the format that `system` is a special form of can read what
+// the system cannot.
+std::string OtherFormat(FileSystem& fs, const std::string& path, const System& system,
+                        const OpenOptions& options, std::span<const System> systems) {
+  const auto general = std::ranges::find(systems, system.covers, &System::name);
+  if (system.covers.empty() || general == systems.end() || !general->matches(fs, path)) return "";
+  ReaderOptions used{options, {}};
+  if (!general->open(fs, path, used).ok()) return "";
+  return fmt::format("; its tensors can be read under their own names: cairn inspect {} --from {}", path,
+                     general->name);
+}
+
+}  // namespace
+
+bool IsOfCairn(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name == kManifestName || name == kRunName || ParseStepDirName(name) || ParseMarkedDirName(name);
+  });
+}
+
+std::optional<NamedStep> StepAt(FileSystem& fs, const std::string& directory) {
+  const std::string name = std::filesystem::path(CanonicalPath(directory)).filename().string();
+  if (const auto named = ParseForeignStep(name)) return named;
+  if (const auto said = StepSaidIn(name))
+    if (const auto found = Recognise(fs, directory); found.ok()) return NamedStep{found->system, *said};
+  for (const System& system : Systems())
+    if (system.steps.number)
+      if (const auto step = system.steps.number(fs, directory)) return NamedStep{&system, *step};
+  return std::nullopt;
+}
+
+bool IsCheckpoint(FileSystem& fs, const std::string& path) {
+  const Result<Recognised> here = RecogniseAt(fs, path, Systems());
+  return !here.ok() || here->system != nullptr;  // two trainings are an error
+}
+
+Result<std::vector<Recognised>> RecogniseAll(FileSystem& fs, const std::string& path,
+                                             std::span<const System> systems) {
+  CAIRN_ASSIGN_OR_RETURN(Recognised here, RecogniseAt(fs, path, systems));
+  if (here.system) return std::vector{std::move(here)};
+  CAIRN_RETURN_IF_ERROR(CheckUnsupported(fs, path));
+  return RecogniseIn(fs, path, systems);
+}
+
+Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<const System> systems) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<Recognised> found, RecogniseAll(fs, path, systems));
+  if (found.size() == 1) {
+    if (const std::string& at = found[0].path; at != path)
+      found[0].notes.insert(found[0].notes.begin(),
+                            fmt::format("{} is read, the only checkpoint in {}", at, path));
+    return std::move(found[0]);
+  }
+  if (found.empty())
+    return NotFound(
+        "{}: neither a step or run of Cairn nor a checkpoint of {}; name the directory or file that holds "
+        "one, or its format with --from",
+        path, ReadableNames(systems));
+  std::vector<std::string> names;
+  for (const Recognised& one : found) names.push_back(one.path.substr(one.path.rfind('/') + 1));
+  return InvalidArgument("{} holds several checkpoints: {}; name one: cairn inspect {}", path,
+                         ShortList(names), found[0].path);
+}
+
+Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& given,
+                                                   const OpenOptions& options,
+                                                   std::span<const System> systems) {
+  const auto named = std::ranges::find(systems, options.format, &System::name);
+  const System* system = named == systems.end() ? nullptr : &*named;
+  std::string path = given;
+  if (options.format.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const Recognised recognised, Recognise(fs, path, systems));
+    system = recognised.system;
+    path = recognised.path;
+  } else if (!system || !system->open) {
+    return InvalidArgument("format {} is unknown; the formats are {}", options.format,
+                           ReadableNames(systems));
+  } else if (!system->matches(fs, path)) {
+    const auto found = RecogniseIn(fs, path, std::span(system, 1));
+    if (found.size() == 1) path = found[0].path;
+  }
+  ReaderOptions used{options, {}};
+  Result<std::unique_ptr<ForeignSource>> source = system->open(fs, path, used);
+  if (const StatusKind kind = source.status().kind();
+      kind == StatusKind::kNotSupported || kind == StatusKind::kNotFound)
+    return Status(kind, source.status().message() + OtherFormat(fs, path, *system, options, systems));
+  if (!source.ok()) return source;
+  if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
+    (*source)->SetName(path);
+  RecordAllowed(used, **source);
+  return source;
+}
+
+}  // namespace cairn
