@@ -122,7 +122,9 @@ bool IsUncounted(const std::string& key, const json& value) {
 Status CheckCounted(const json& config) {
   for (const auto& [key, value] : config.items()) {
     if (IsUncounted(key, value))
-      return NotSupported("{} is {}: experts, latent attention, state spaces and encoders are not counted yet", key, value.dump());
+      return NotSupported(
+          "{} is {}: experts, latent attention, state spaces and encoders are not counted yet", key,
+          value.dump());
     if (value.is_object())
       if (const Status inner = CheckCounted(value); !inner.ok()) return inner.WithContext(key);
   }

@@ -22,7 +22,7 @@ constexpr Unit kUnits[] = {{"ms", 1e-3},   {"msec", 1e-3}, {"milliseconds", 1e-3
                            {"s", 1},       {"sec", 1},     {"secs", 1},
                            {"seconds", 1}, {"min", 60},    {"minutes", 60}};
 
-// Of the unit that `text` begins with; null if that is none.
+// The unit that `text` begins with; null if it begins with another word.
 const Unit* UnitAt(std::string_view text) {
   size_t letters = 0;
   while (letters < text.size() && IsLetter(text[letters])) ++letters;
@@ -325,8 +325,9 @@ size_t NumberBehind(std::string_view text, std::string_view word) {
 std::optional<IterationLine> ParseStep(std::string_view text) {
   if (const size_t number = NumberBehind(text, "step:"); number != npos) {
     std::optional<IterationLine> line = TitanLine(text, number);
-    if (line && text.find("validate step:") != npos) line->validation_loss = line->loss;
-    return line;
+    if (!line || text.find("validate step:") == npos) return line;
+    line->validation_loss = line->loss;
+    return std::isnan(line->loss) ? std::nullopt : line;
   }
   IterationLine line;
   if (const size_t number = NumberBehind(text, "iter "); number != npos) {

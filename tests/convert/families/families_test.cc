@@ -367,7 +367,7 @@ json Llama8B() {
 
 // Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each with a key that a dense decoder
 // lacks.
-TEST(ShapeOfConfigTest, AModelThatIsNoDenseDecoderIsRefusedByItsKey) {
+TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
   for (const auto& [key, value] :
        std::vector<std::pair<std::string, json>>{{"num_local_experts", 8},
                                                  {"num_experts", 128},

@@ -98,6 +98,7 @@ TEST(OtherTrainersTest, TorchtitanTakesTheTimeBetweenItsLines) {
       TitanStep("[rank1]:", "46,341", 1, 8.1) + TitanStep("[rank0]:", "51,338", 11, 3.5) +
       TitanStep("[rank1]:", "51,339", 11, 3.5) +
       Titan("[rank0]:", "52,000", "validate step: 11  loss:  3.7500  memory:  9.46GiB(64.99%)  tps: 9,000") +
+      Titan("[rank0]:", "52,100", "validate step: 12  loss:  nan  memory:  9.46GiB(64.99%)  tps: 9,000") +
       Titan("[rank0]:", "53,000",
             "Finished saving the checkpoint (or staging if async is enabled)in 1.53 seconds.") +
       Titan("[rank1]:", "53,000",

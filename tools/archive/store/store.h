@@ -99,8 +99,8 @@ ArchiveMember DescribeMember(const MemberRef& member);
 // Errors: NotFound; InvalidArgument listing the members if several fit.
 Result<ArchiveMember> FindMember(const Store& store, const std::string& selector);
 
-// Of the members that a selector fits, all of one run, those of the newest commit, the fullest form first.
-// The selector means the first, unless the second has the same form, too.
+// Keeps those of the newest commit among the members that a selector fits, all of one run; the fullest form
+// comes first. The selector means the first, unless the second has the same form, too.
 std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits);
 
 // Splits "STORE:SELECTOR". The selector is empty if `argument` has no colon or is a path that exists.
