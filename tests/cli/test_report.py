@@ -49,7 +49,7 @@ class ReportTest(CliTest):
         self.log("open.out", lines(1, 9, 200))
         self.log("scale.out", lines(1, 9, 200) + "Traceback (most recent call last):\n  File \"x\"\n"
                  "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-        self.log("other.out", "step: 1 loss: 2.5 tps: 100\n")
+        self.log("other.out", "epoch 1, batch 3, cost 2.5\n")
         ends = [(run["status"], run["cause"]) for run in self.json("report", "open.out", "scale.out", "other.out")]
         self.assertEqual(ends, [("incomplete", "ends at 9 of 200"), ("fail", "python traceback: Exception"), ("unknown", "unknown format")])
         self.cairn("report", "other.out", says="other.out: unknown format")

@@ -75,7 +75,8 @@ MemoryFacts MemoryIn(std::string_view text) {
   MemoryFacts facts;
   facts.allocated_gib = std::max({GibAfter(text, "max allocated:", kMib), GibAfter(text, "Max_MA ", 1),
                                   GibAfter(text, "MaxMemAllocated=", 1)});
-  facts.reserved_gib = std::max(GibAfter(text, "max reserved:", kMib), GibAfter(text, "Max_CA ", 1));
+  facts.reserved_gib = std::max(
+      {GibAfter(text, "max reserved:", kMib), GibAfter(text, "Max_CA ", 1), GibAfter(text, " memory:", 1)});
   return facts;
 }
 

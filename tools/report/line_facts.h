@@ -12,7 +12,7 @@ struct MemoryFacts {
   double reserved_gib = 0;   // peak of the allocator
 };
 // "max allocated: 2000.2 | reserved: 3000.0 | max reserved: 3200.0" (MB), "Max_MA 5.38 GB ... Max_CA 6 GB",
-// "MaxMemAllocated=15.06GB". 0 if not in the line.
+// "MaxMemAllocated=15.06GB", torchtitan's "memory:  9.46GiB(64.99%)". 0 if not in the line.
 MemoryFacts MemoryIn(std::string_view text);
 
 struct CheckpointFacts {

@@ -68,7 +68,7 @@ constexpr LogWord kLogWords[] = {
     {"mesh with parallelism: ", kConfigLine | kStartLine},
     {"with local batch size ", kConfigLine | kStartLine},
     {"raining starts at step ", kStartLine},
-    {"tps: ", kStepLine},
+    {"tps: ", kStepLine | kMemoryLine},
     {": loss ", kStepLine},
     {": train loss ", kStepLine},
     {"with TP=", kConfigLine | kStartLine},

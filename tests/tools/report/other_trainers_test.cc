@@ -109,6 +109,7 @@ TEST(OtherTrainersTest, TorchtitanTakesTheTimeBetweenItsLines) {
   EXPECT_EQ(RoundedSeconds(starts[0]), (std::vector<double>{2, 0.5, 0.75}));
   EXPECT_EQ(starts[0].series.back().iteration, 21);
   EXPECT_EQ(starts[0].validation_loss, 3.75);
+  EXPECT_EQ(starts[0].reserved_gib, 9.46);
   EXPECT_EQ(starts[0].last_loss, 2.5);
   EXPECT_FLOAT_EQ(starts[0].series.back().grad_norm, 0.8319f);
   EXPECT_EQ(starts[0].checkpoints, 1);
