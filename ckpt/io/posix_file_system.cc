@@ -195,6 +195,8 @@ class PosixFileSystem final : public FileSystem {
 
   Status Exchange(const std::string& a, const std::string& b) override {
     const int result = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    if (result != 0 && (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP))
+      return NotSupported("{}: its file system cannot exchange two names", b);
     return result == 0 ? OkStatus() : PosixError("exchange " + a + " with", b, errno);
   }
 

@@ -5,9 +5,12 @@ no description of the whole; in another format only Cairn could read it, and it 
 So DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py and `cairn convert` read these files, and `cairn reshape`'s work
 stays offline. Cairn adds what the files lack:
 
-- Each rank writes into ``DIR/.cairn-partial/TAG`` and gives its files to the disk. When all ranks have, rank 0 checks that the files of every
-  rank are there, seals them (``cairn seal``: a digest of every file) and renames the directory to ``DIR/TAG``. Then DeepSpeed moves ``latest``.
-  A crash before that leaves ``DIR`` unchanged, even if TAG existed before.
+- Each rank writes into ``DIR/.cairn-partial/TAG`` and gives its files to the disk. When all ranks have, rank 0
+  checks that the files of every rank are there, seals them (``cairn seal``: a digest of every file) and publishes
+  the directory as ``DIR/TAG`` (``cairn seal --publish``). Then DeepSpeed moves ``latest``. A crash before that
+  leaves ``DIR`` unchanged. A TAG that existed before changes places with the new one in one step; where the file
+  system cannot do that (NFS), it waits below ``.cairn-partial`` for the time of one rename, and the next start
+  brings it back after a crash.
 - A rank that cannot write makes the save fail on all ranks, with its error, instead of leaving the others in a barrier.
 - ``engine.load_checkpoint`` compares the tag with its seal before a byte of it is loaded, and skips tags that are not whole.
 """
@@ -59,7 +62,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         self._directory, self._tag, self._fault = os.path.abspath(info.save_dir), info.tag, None
         if info.tag != os.path.basename(info.tag) or info.tag.startswith("."):
             raise ValueError(f"the tag {info.tag!r}: give the name of a directory, without a dot before it")
-        _on_rank_0(lambda: _clean(self._directory, self._tag))
+        _on_rank_0(lambda: _clean(self._directory))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Nothing: directories are made with their files, which lie elsewhere until the tag is whole."""
@@ -134,12 +137,11 @@ def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") ->
     Raises NotWhole if `tag` itself, or every tag, differs from its seal.
     """
     directory = os.path.abspath(load_dir)
+    _recover(directory)
     if tag is not None:
-        _recover(directory, tag)
         return _checked(directory, tag, check)
     latest = _latest(directory)
     if latest is not None:
-        _recover(directory, latest)
         try:
             return _checked(directory, latest, check)
         except (NotWhole, FileNotFoundError) as error:
@@ -181,49 +183,42 @@ def _newest(directory: str, check: str) -> Optional[str]:
     return os.path.basename(done.stdout.strip()) if done.returncode == 0 else None
 
 
-def _clean(directory: str, tag: str) -> None:
-    _recover(directory, tag)
-    if os.path.isdir(partial := os.path.join(directory, PARTIAL)):
-        shutil.rmtree(partial)
+def _clean(directory: str) -> None:
+    """Removes what a save left below PARTIAL; what has replaced it is on the disk first."""
+    _recover(directory)
+    partial, removed = os.path.join(directory, PARTIAL), os.path.join(directory, PARTIAL + "-removed")
+    if os.path.isdir(removed):
+        shutil.rmtree(removed)
+    if os.path.isdir(partial):
+        _sync(directory)
+        os.rename(partial, removed)  # a tag that is half removed is never brought back
+        shutil.rmtree(removed)
 
 
 def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
-    """Seals the files in PARTIAL and publishes them. A tag is one rename; files next to the tags are one each."""
+    """Seals the files in PARTIAL and publishes them: a tag by one exchange, files next to the tags by a rename."""
     partial = os.path.join(directory, PARTIAL)
     if any(faults):
-        _clean(directory, tag)
+        _clean(directory)
         raise SaveFailed(f"{directory}: {tag} was not saved: " + "; ".join(f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault), 2)
     for name in sorted(os.listdir(partial)) if os.path.isdir(partial) else ():
-        if name == tag:
-            _publish_tag(directory, tag)
-        else:
-            os.replace(os.path.join(partial, name), os.path.join(directory, name))
-    _sync(directory)
-    _clean(directory, tag)
+        new, place = os.path.join(partial, name), os.path.join(directory, name)
+        if name != tag:
+            os.replace(new, place)
+            continue
+        try:
+            run(["seal", "--settle", "0", "--publish", place, new], capture=True)
+        except CairnError as error:
+            raise SaveFailed(str(error), error.status) from None
+    _clean(directory)
 
 
-def _publish_tag(directory: str, tag: str) -> None:
-    new, place, old = os.path.join(directory, PARTIAL, tag), os.path.join(directory, tag), _old(directory, tag)
-    try:
-        run(["seal", "--settle", "0", new], capture=True)
-    except CairnError as error:
-        raise SaveFailed(str(error), error.status) from None
-    if os.path.lexists(place):  # a tag that is saved again
-        os.makedirs(os.path.dirname(old))
-        os.rename(place, old)
-    os.rename(new, place)
-
-
-def _old(directory: str, tag: str) -> str:
-    """Where a tag that is saved again waits for the one rename that replaces it."""
-    return os.path.join(directory, PARTIAL, ".replaced", tag)
-
-
-def _recover(directory: str, tag: str) -> None:
-    """After a death between the two renames of a tag that was saved again: the sealed new one takes its place."""
-    place, new = os.path.join(directory, tag), os.path.join(directory, PARTIAL, tag)
-    if not os.path.lexists(place) and os.path.isdir(_old(directory, tag)):
-        os.rename(new if os.path.exists(os.path.join(new, SEAL)) else _old(directory, tag), place)
+def _recover(directory: str) -> None:
+    """Brings back every tag that `cairn seal --publish` had put aside when it was killed."""
+    aside = os.path.join(directory, PARTIAL, ".replaced")
+    for tag in os.listdir(aside) if os.path.isdir(aside) else ():
+        if not os.path.lexists(place := os.path.join(directory, tag)):
+            os.rename(os.path.join(aside, tag), place)
 
 
 def _sync(directory: str) -> None:

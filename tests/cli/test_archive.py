@@ -79,6 +79,23 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store, says="already")
         self.assertEqual({p: p.stat().st_mtime_ns for p in self.store.iterdir()}, before)
 
+    def test_a_number_that_was_saved_twice_means_the_later_save(self):
+        for seed, numbers in enumerate(((10, 20), (11, 20))):  # back to 10
+            for number in numbers:
+                step = self.make_step("--seed", seed, step=number)
+            self.archive("run", step, "--store", self.store)
+            if seed == 0:
+                shutil.rmtree(step)
+                self.make_step(step=30)
+        listed = self.json("archive", "ls", self.store)
+        (earlier,) = (m["tar"] for m in listed if "earlier_save" in m)
+        (later,) = (m["tar"] for m in listed if "earlier_save" not in m)
+        hint = f"an earlier one goes by its tar: {self.store}:{earlier}"
+        out = self.archive("ls", self.store, says=["gpt@20 (earlier) ", hint]).stdout
+        self.assertEqual([line.split()[:2] for line in out.splitlines() if later in line], [["gpt@20", "full"]])
+        prints = [self.json("fingerprint", f"{self.store}:{name}")["fingerprint"] for name in ("gpt@20", later, earlier)]
+        self.assertEqual((prints[0] == prints[1], prints[0] == prints[2]), (True, False))
+
     def test_dry_run_writes_nothing(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", self.store, "--dry-run", says=["would store gpt@100", "memory"])

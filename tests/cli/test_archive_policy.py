@@ -84,6 +84,11 @@ class PolicyTest(CliTest):
         self.age(step, 31)
         self.archive("plan", self.policy(), code=1, says="gpt@20 is overdue")
         self.archive("plan", self.policy("purge_days = 90"))
+        for file in step.iterdir():  # read just now, written 31 days ago: as after a restore
+            os.utime(file, (time.time(), file.stat().st_mtime))
+        self.archive("plan", self.policy('purge_by = "atime"'))
+        self.archive("plan", self.policy('purge_by = "mtime"'), code=1, says="gpt@20 is overdue")
+        self.archive("plan", self.policy('purge_by = "ctime"'), code=2, says="purge_by")
         self.archive("plan", self.policy("purge_days = 90", "[quota]\ninodes = 2"), code=1, says="the quota is 2")
         self.archive("plan", self.policy("purge_days = 90", '[quota]\nbytes = "1kB"'), code=1, says="the quota is")
 

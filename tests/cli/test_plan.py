@@ -137,6 +137,22 @@ class PlanTest(CliTest):
         for line in ("num-query-groups 8", "swiglu", "normalization RMSNorm", "position-embedding-type rope", "hidden-dropout 0",
                      "untie-embeddings-and-output-weights", "ffn-hidden-size 14336"):
             self.assertIn(f"\n  --{line}\n", script)
+        fits = ("plan", "--model", config, "--cluster", "h100", "--nodes", 2, "--global-batch-size", 256)
+        self.assertNotIn("note:", self.cairn(*fits).stderr)  # 2048, and no longer sequence that the model knows
+        config.write_text('{"text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34,'
+                          '"num_attention_heads": 8, "head_dim": 256, "num_key_value_heads": 4, "vocab_size": 262208,'
+                          '"intermediate_size": 10240, "max_position_embeddings": 131072}, "vision_config": {}}')
+        found = self.json(*fits)
+        self.assertEqual((found["model"]["seq"], round(found["model"]["parameters"] / 1e9, 2)), (2048, 3.88))
+        said = self.cairn(*fits).stderr
+        self.assertIn("note: planned for sequences of 2048 tokens; --seq-length sets others, up to the model's 131072",
+                      said)
+        self.assertIn("note: vision_config is left out", said)
+        self.assertNotIn("planned for", self.cairn(*fits, "--seq-length", 4096).stderr)
+        config.write_text('{"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000,'
+                          '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,'
+                          '"num_local_experts": 8}')
+        self.cairn(*fits, code=2, says="config.json: num_local_experts is 8: experts, latent")
         self.cairn("plan", "--model", self.dir / "none", "--global-batch-size", 2, code=2, says="none")
 
     def test_scripts_are_bash_and_are_not_overwritten(self):

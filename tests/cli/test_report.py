@@ -49,7 +49,7 @@ class ReportTest(CliTest):
         self.log("open.out", lines(1, 9, 200))
         self.log("scale.out", lines(1, 9, 200) + "Traceback (most recent call last):\n  File \"x\"\n"
                  "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
-        self.log("other.out", "step: 1 loss: 2.5 tps: 100\n")
+        self.log("other.out", "epoch 1, batch 3, cost 2.5\n")
         ends = [(run["status"], run["cause"]) for run in self.json("report", "open.out", "scale.out", "other.out")]
         self.assertEqual(ends, [("incomplete", "ends at 9 of 200"), ("fail", "python traceback: Exception"), ("unknown", "unknown format")])
         self.cairn("report", "other.out", says="other.out: unknown format")
@@ -82,8 +82,10 @@ class ReportTest(CliTest):
         self.log("binary.out", bytes(range(256)) * 4096)
         self.log("huge.out", "x" * (3 << 20))
         self.log("gz.out", b"\x1f\x8b" + b"x" * 100)
+        self.log("wide.out", lines(1, 2, 2).encode("utf-16"))
         for name, code, says in (("empty.out", 0, "empty file"), ("binary.out", 2, "binary data"), ("huge.out", 0, "a line of 3 MB"),
-                                 ("gz.out", 2, "zcat"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
+                                 ("gz.out", 2, "zcat"),
+                                 ("wide.out", 2, "wide.out: UTF-16; give iconv"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
             done = self.cairn("report", name, "good.out", "--format", "csv", "--columns", "file,status", code=code)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(says, done.stderr)
@@ -128,9 +130,17 @@ class ReportTest(CliTest):
         self.assertEqual((self.dir / "t.md").read_text(), table.replace("0.0 ", "52.8 "))
         self.log("t.csv", "gpus,size_b,gbs,sec_per_it,tflops\n64,52,1024,129,0.0\n")
         self.cairn("report", "rewrite", "t.csv", "--seq-length", 1024, says="64,52,1024,129,52.8")
+        self.log("seq.md", table + "| 64 | 52B | 1024 | fail | 0.0 |\n| | 52B | 1024 | 129 | oom |\n")
+        left = "3 rows left as they are: 1 without --gpus, 1 without seconds, 3 without --seq-length\n"
+        self.cairn("report", "rewrite", "seq.md", "--dry-run", says=left)
+        self.cairn("report", "rewrite", "seq.md", "--seq-length", 1024, "--gpus", 64,
+                   says=": 1 without seconds, 1 without a number in the column TFLOPs\n")
+        facts = self.json("report", "rewrite", "seq.md", "--dry-run")
+        self.assertEqual(facts["left_without"], {"gpus": 1, "seconds": 1, "seq_length": 3})
         self.log("memory.md", "| GPUs | Mem | TFLOPs |\n|--:|--:|--:|\n| 8 | 67GB | 108.47 |\n")
         self.cairn("report", "rewrite", "memory.md", "--dry-run",
-                   says="1 rows left as they are; 1 of 1 tables without a column of seconds (Sec/it, Speed)")
+                   says=["1 row left as it is: 1 without --global-batch-size, 1 without seconds, 1 without --seq-length;",
+                         "; 1 of 1 tables without a column of seconds (Sec/it, Speed)"])
         self.log("no.md", "no table\n")
         self.cairn("report", "rewrite", "no.md", code=2, says="no.md: no table")
 

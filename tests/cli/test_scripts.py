@@ -55,6 +55,26 @@ class ScriptsTest(unittest.TestCase):
         self.assertLessEqual({"./bin/make_step", "./environment", "./lib/libhdf5_serial", "./lib/libzstd"}, names)
         self.assertFalse(names & {"./lib/libc", "./lib/libm", "./lib/libstdc++", "./lib/libgomp"})
 
+    def test_a_heartbeat_says_how_far_ctest_is(self):
+        (self.dir / "CTestTestfile.cmake").write_text(
+            f'add_test(quick true)\nadd_test(waits sh -c "until [ -e {self.dir}/go ]; do sleep 0.1; done")\n')
+        log = self.dir / "log"
+        log.touch()
+        command = ["scripts/heartbeat", log, "0.2"]
+        beat = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(beat.communicate)
+        self.addCleanup(beat.kill)
+        self.assertRegex(beat.stdout.readline(), r"^\d\d:\d\d:\d\d setting up and building\n$")
+        with open(log, "w") as file:
+            tests = subprocess.Popen(["ctest", "-j", "2"], cwd=self.dir, stdout=file)
+        while "1 of 2 tests are done; running: waits" not in beat.stdout.readline():
+            self.assertIsNone(tests.poll())
+        (self.dir / "go").touch()
+        self.assertEqual(tests.wait(), 0)
+        while "2 of 2 tests are done; running: \n" not in beat.stdout.readline():
+            self.assertIsNone(beat.poll())
+        self.assertRegex(log.read_text(), "100% tests passed, 0 tests failed out of 2")
+
 
 if __name__ == "__main__":
     unittest.main()

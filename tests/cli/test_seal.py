@@ -155,6 +155,29 @@ class SealTest(CliTest):
         (self.dir / "nothing").mkdir()
         self.cairn("verify", self.dir / "nothing", code=2, says="neither a step or run of Cairn nor ")
 
+    def test_a_step_is_published_under_its_final_name(self):
+        run = self.make_run(steps=(100,))
+        (run / "new").mkdir()
+        step, new = run / "global_step200", run / "new" / "written"
+        shutil.copytree(run / "global_step100", new)
+        self.seal(new, "--publish", step, "--dry-run", says="would be sealed")
+        self.assertFalse(step.exists())
+        self.seal(f"{new}/", "--publish", f"{step}/", says=["sealed", f"{step}: published\n"])
+        self.assertEqual((self.newest(run), new.exists()), (str(step), False))
+        shutil.copytree(run / "global_step100", new)
+        (new / "more").write_text("this one")
+        (fact,) = self.json("seal", new, "--settle", 0, "--publish", step)
+        self.assertEqual((fact["step"], fact["published"]), (200, str(step)))
+        self.assertEqual((step / "more").read_text(), "this one")
+        self.assertEqual(((new / "more").exists(), (new / SEAL).exists()), (False, True))
+        victim = max(new.iterdir(), key=lambda path: path.stat().st_size)
+        victim.unlink()
+        self.seal(new, "--publish", step, code=1, says=[victim.name, "changed since it was sealed"])
+        self.seal(run, "--publish", self.dir / "other", code=2, says="a run; --publish takes one step")
+        self.seal(new, "--publish", self.run_dir, code=2)
+        self.seal(new, new, "--publish", step, code=2, says="--publish takes one step")
+        self.assertEqual((step / "more").read_text(), "this one")
+
     def test_what_stands_in_the_way_leaves_nothing(self):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"

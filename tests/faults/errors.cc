@@ -99,7 +99,8 @@ void RunErrors(const GoalOptions& options, Tally& tally) {
     for (size_t index; (index = next++) < scenarios.size();) attempt_all(index);
   };
   {
-    const std::jthread other(work);
+    std::optional<std::jthread> other;
+    if (options.jobs > 1) other.emplace(work);
     work();
   }
   RunSystemCalls(scenarios.size() * kSeedsPerScenario, options, tally);

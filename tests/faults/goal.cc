@@ -1,7 +1,6 @@
 #include "tests/faults/goal.h"
 
 #include <algorithm>
-#include <thread>
 
 namespace cairn {
 
@@ -31,7 +30,7 @@ void ForEachSeedOn(const GoalOptions& options, uint64_t states, Tally& tally,
     for (uint64_t seed; (seed = next++) < states;) tally.Add(seed, attempt(seed));
   };
   std::vector<std::jthread> threads;
-  for (unsigned i = 1; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  for (unsigned i = 1; i < options.jobs; ++i) threads.emplace_back(work);
   work();
 }
 

@@ -1,12 +1,14 @@
 // One goal of the fault tests: so many states tried, each by a seed that alone brings it back.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace cairn {
@@ -14,6 +16,7 @@ namespace cairn {
 struct GoalOptions {
   std::optional<uint64_t> seed;                                   // this state only, and loudly
   enum class Form { kQuick, kUsual, kLong } form = Form::kUsual;  // how many states
+  unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
 };
 
 class Tally {
@@ -34,7 +37,7 @@ class Tally {
   std::vector<std::string> complaints_;
 };
 
-// Tries seeds 0 to `states` - 1, or the one that the options name, on all cores. `attempt` returns the
+// Tries seeds 0 to `states` - 1, or the one that the options name, on so many threads. `attempt` returns the
 // complaint.
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt);

@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> wanted = names;
   app.add_option("--goal", wanted, "only these")->check(CLI::IsMember(names));
   app.add_option("--seed", options.seed, "only this state of the goal, with its complaint");
+  app.add_option("--jobs", options.jobs, "threads")->check(CLI::Range(1, 1024))->capture_default_str();
   using Form = cairn::GoalOptions::Form;
   auto* quick = app.add_flag_callback(
       "--quick", [&] { options.form = Form::kQuick; }, "fewer power losses, and one bit of each byte");

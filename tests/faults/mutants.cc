@@ -193,7 +193,7 @@ Status CleanWithoutSync(FileSystem& fs, const std::string& run_dir) {
   return CleanLeftovers(unsynced, run_dir);
 }
 
-std::vector<Mutant> AllMutants() {
+std::vector<Mutant> AllMutants(unsigned jobs) {
   return {
       Disordered("no fsync of shards", Without(On(MutantKind::kSync, "shard-"))),
       Disordered("no fsync of the index", Without(On(MutantKind::kSync, "index.h5"))),
@@ -218,10 +218,10 @@ std::vector<Mutant> AllMutants() {
       Unclean("a start removes all but the newest step", RemoveAllButTheNewest),
       Unclean("a start removes files before names are durable", CleanWithoutSync),
       {"digests are not compared",
-       [] {
+       [jobs] {
          Tally tally;
          const BlindDigests blind;
-         TryDamage({}, kDamageStride, tally);
+         TryDamage({.seed = {}, .jobs = jobs}, kDamageStride, tally);
          return tally.passed() < tally.tried();
        }},
   };
@@ -230,7 +230,7 @@ std::vector<Mutant> AllMutants() {
 }  // namespace
 
 void RunMutants(const GoalOptions& options, Tally& tally) {
-  const std::vector<Mutant> mutants = AllMutants();
+  const std::vector<Mutant> mutants = AllMutants(options.jobs);
   for (uint64_t seed = 0; seed < mutants.size(); ++seed)
     if (!options.seed || *options.seed == seed)
       tally.Add(seed, mutants[seed].caught() ? "" : std::string("not caught: ") + mutants[seed].name);

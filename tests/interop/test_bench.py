@@ -13,7 +13,7 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"
 SCRIPT = os.path.join(SCRIPTS, "save_speed.py")
 
 
-class Bench(Case):
+class SaveAndLoad(Case):
     def test_all_tools_save_and_load_the_state(self):
         environment = {**os.environ, "CAIRN_CACHE": self.path("cache")}
         for what, contenders in (("save", ["raw O_DIRECT", "cairn", "cairn, lazy", "cairn.torch", "cairn.torch lazy", "torch.save", "safetensors",
@@ -36,6 +36,8 @@ class Bench(Case):
                 self.assertIn(f"| {contender} |", done.stdout)
         self.assertEqual(sorted(os.listdir(self.dir)), ["cache", "load.json", "save.json"])
 
+
+class Storage(Case):
     def test_the_table_of_storage_is_whole_and_plotted(self):
         report, plots = self.path("storage.json"), self.path("plots")
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "storage.py"), "--bytes", "8MB", "--rounds", "1", "--dir", self.dir,
@@ -58,6 +60,8 @@ class Bench(Case):
                 self.assertIn("1T, 1024" if name == "metadata" else "safetensors", file.read())
         self.assertEqual(sorted(os.listdir(self.dir)), ["plots", "storage.json"])
 
+
+class ReshapeAndStrip(Case):
     def turns(self, script, jobs):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, script), "--bytes", "20MB", "--rounds", "1", "--dir", self.dir,
                                "--json"], capture_output=True, text=True)

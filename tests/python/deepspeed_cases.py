@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import sys
 
@@ -242,6 +243,109 @@ def not_whole(rank, world, directory):
         assert "no tag is whole" in str(error), error
     else:
         raise AssertionError("loaded")
+
+
+def write_tag(path, text):
+    path.mkdir(parents=True)
+    (path / "file").write_text(text)
+
+
+def text_of(path):
+    """The file of a tag that is as it was sealed; None of another."""
+    whole = cairn.run(["seal", "--newest", "--hash", path], check=False, capture=True).returncode == 0
+    return (path / "file").read_text() if whole else None
+
+
+class Death(BaseException):
+    """Of a process, before one of its calls."""
+
+
+def saved_again(directory):
+    """A run in a new directory: two sealed tags, and the files of global_step20 once more, not yet sealed."""
+    template, run = pathlib.Path(directory, "template"), pathlib.Path(directory, "cut_short")
+    if not template.exists():
+        for tag in ("global_step10", "global_step20"):
+            write_tag(template / tag, "old")
+            cairn.run(["seal", "--settle", "0", template / tag], capture=True)
+        write_tag(template / cairn.deepspeed.PARTIAL / "global_step20", "new")
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(template, run)
+    return run
+
+
+def next_start(run, expected):
+    """Finds both tags whole, whether it loads or saves first; the save is that of another tag."""
+    assert cairn.deepspeed.resumable(str(run), "global_step20") == "global_step20"
+    cairn.deepspeed._clean(str(run))
+    assert text_of(run / "global_step10") == "old"
+    assert text_of(run / "global_step20") in expected
+    assert sorted(os.listdir(run)) == ["global_step10", "global_step20"], os.listdir(run)
+
+
+def killed_seals(rank, world, directory):
+    """`cairn seal --publish` is killed before each of its system calls that change or sync names, with an exchange
+    of names and, as on NFS, without."""
+    program, wrapper = os.environ["CAIRN"], pathlib.Path(directory, "killed-cairn")
+    killed = 0
+    without = "-e inject=renameat2:error=EINVAL"
+    for calls, inject in (("renameat2,fsync", ""), ("mkdir,rename,fsync", without)):
+        for call in calls.split(","):
+            for place in range(1, 100):
+                run = saved_again(directory)
+                kill = f"-e inject={call}:signal=KILL:when={place}"
+                wrapper.write_text(f'#!/bin/sh\nexec strace -f -qq -o /dev/null {inject} {kill} {program} "$@"\n')
+                wrapper.chmod(0o755)
+                os.environ["CAIRN"] = str(wrapper)
+                try:
+                    cairn.deepspeed._publish(str(run), "global_step20", [None])
+                    break
+                except cairn.deepspeed.SaveFailed:
+                    killed += 1
+                finally:
+                    os.environ["CAIRN"] = program
+                if not inject:
+                    assert text_of(run / "global_step20") in ("old", "new"), (call, place)
+                next_start(run, ("old", "new"))
+    assert killed > 10, killed
+
+
+def killed_starts(rank, world, directory):
+    """The start that brings a tag back and removes leftovers is killed before each of its calls; another follows."""
+    own = {name: getattr(os, name) for name in ("rename", "unlink", "rmdir", "fsync")}
+    for replaced in (False, True):
+        for budget in range(100):
+            run = saved_again(directory)
+            partial = run / cairn.deepspeed.PARTIAL
+            new, aside = partial / "global_step20", partial / ".replaced" / "global_step20"
+            cairn.run(["seal", "--settle", "0", new], capture=True)
+            aside.parent.mkdir()
+            (run / "global_step20").rename(aside)
+            if replaced:
+                new.rename(run / "global_step20")
+            left = [budget]
+
+            def limited(call, left=left):
+                def do(*args, **kwargs):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Death
+                    return call(*args, **kwargs)
+
+                return do
+
+            for name, call in own.items():
+                setattr(os, name, limited(call))
+            try:
+                cairn.deepspeed._clean(str(run))
+            except Death:
+                pass
+            finally:
+                for name, call in own.items():
+                    setattr(os, name, call)
+            next_start(run, ("new",) if replaced else ("old",))
+            if left[0] >= 0:
+                break
+        assert 5 < budget < 99, budget
 
 
 def refused(rank, world, directory):

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 import unittest
 
@@ -41,7 +43,14 @@ class DeepSpeedTest(ranks.RanksCase):
     def test_5_what_cannot_be_sealed_is_refused(self):
         self.run_ranks("refused", 1)
 
-    def test_6_the_guide(self):
+    def test_6_a_tag_that_is_saved_again_is_whole_at_any_time(self):
+        self.run_ranks("killed_starts", 1)
+        traces = ["strace", "-qq", "-o", "/dev/null", "true"]
+        if not shutil.which("strace") or subprocess.run(traces).returncode != 0:
+            self.skipTest("strace is missing, or is not allowed to trace here")
+        self.run_ranks("killed_seals", 1)
+
+    def test_7_the_guide(self):
         for steps in (2, 4):
             self.run_ranks("guide", 1, arguments=(steps,))
 

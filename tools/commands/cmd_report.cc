@@ -103,8 +103,8 @@ Result<int> RunReportVerb(const ReportOptions& options) {
 void AddReportFlags(CLI::App& report, ReportOptions& options) {
   report.add_option(
       "LOG", options.logs,
-      "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed, Hugging Face's Trainer or cairn train; "
-      "-: stdin");
+      "logs of Megatron-LM, Megatron-DeepSpeed, nanotron, DeepSpeed, torchtitan, nanoGPT, Hugging Face's "
+      "Trainer or cairn train; -: stdin");
   AddTableFormat(report, options.format);
   report.add_option("--columns", options.columns, "columns to show, by their names in --format json")
       ->delimiter(',')

@@ -2,7 +2,9 @@
 // scripts from logs by name or by `#!`, and prints shell lines instead of renaming. Names are quoted for the
 // shell and comments stay on one line: no file name becomes a command.
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "ckpt/io/replace_file.h"
 #include "tools/cli/exit_code.h"
@@ -28,8 +30,19 @@ struct RewriteArguments {
   bool json = false;
 };
 
+// An input as a user gives it: by a flag, except those that only a column has.
+std::string InputText(std::string name) {
+  if (name == "seconds") return "seconds";
+  if (name == "tflops") return "a number in the column TFLOPs";
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
 std::string LeftRows(const RewrittenText& text) {
-  std::string line = fmt::format("{} rows left as they are", text.left);
+  std::string line =
+      text.left == 1 ? "1 row left as it is" : fmt::format("{} rows left as they are", text.left);
+  for (const char* separator = ": "; const auto& [name, rows] : text.lacking)
+    line += fmt::format("{}{} without {}", std::exchange(separator, ", "), rows, InputText(name));
   if (text.without_seconds > 0)
     line += fmt::format("; {} of {} tables without a column of seconds (Sec/it, Speed)", text.without_seconds,
                         text.tables);
@@ -50,7 +63,8 @@ Result<int> RunRewrite(RewriteArguments arguments) {
                {"tables_without_seconds", rewritten->without_seconds},
                {"computed", rewritten->computed},
                {"changed", rewritten->changed},
-               {"left", rewritten->left}});
+               {"left", rewritten->left},
+               {"left_without", rewritten->lacking}});
   } else if (arguments.in_place || arguments.dry_run) {
     PrintLine("{}: {} rows computed, {} cells {}, {}", arguments.table, rewritten->computed,
               rewritten->changed, writes ? "changed" : "would change", LeftRows(*rewritten));

@@ -19,6 +19,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
+#include "tools/seal/publish.h"
 #include "tools/seal/seal_check.h"
 #include "tools/seal/sealer.h"
 #include "tools/source/source_flags.h"
@@ -30,6 +31,7 @@ using nlohmann::ordered_json;
 
 struct SealVerbOptions {
   std::vector<std::string> directories;
+  std::string publish;  // the final name of the one directory; empty: it stays where it is
   OpenOptions open;
   bool newest = false;
   bool watch = false;
@@ -50,6 +52,11 @@ void StopSealing(int) { seal_stop = true; }
 
 void CatchSealSignals() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, StopSealing);
+}
+
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
 }
 
 // Ends early if a signal asks for it.
@@ -98,13 +105,8 @@ class SealVerb {
     if (options_.newest) return Newest();
     CatchSealSignals();
     if (options_.watch) return Watch();
-    for (const std::string& directory : options_.directories) {
-      CAIRN_ASSIGN_OR_RETURN(std::vector<ForeignStep> steps, ListForeignSteps(fs_, directory));
-      const bool strict = steps.size() != 1 || steps[0].path != directory;
-      std::ranges::reverse(steps);
-      for (const ForeignStep& step : steps)
-        if (Status status = SealOne(step, strict); !status.ok()) return status;
-    }
+    for (const std::string& directory : options_.directories)
+      CAIRN_RETURN_IF_ERROR(options_.publish.empty() ? SealAll(directory) : SealAndPublish(directory));
     if (options_.json) PrintJson(list_);
     return code_;
   }
@@ -118,6 +120,31 @@ class SealVerb {
             .anyway = options_.anyway,
             .dry_run = options_.dry_run,
             .stop = &seal_stop};
+  }
+
+  Status SealAll(const std::string& directory) {
+    CAIRN_ASSIGN_OR_RETURN(std::vector<ForeignStep> steps, ListForeignSteps(fs_, directory));
+    const bool strict = steps.size() != 1 || steps[0].path != directory;
+    std::ranges::reverse(steps);
+    for (const ForeignStep& step : steps) CAIRN_RETURN_IF_ERROR(SealOne(step, strict));
+    return OkStatus();
+  }
+
+  // The seal has the number of the final name.
+  Status SealAndPublish(const std::string& directory) {
+    const std::string from = WithoutSlash(directory), to = WithoutSlash(options_.publish);
+    CAIRN_RETURN_IF_ERROR(CheckPublish(fs_, from, to));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
+    if (steps.size() != 1 || steps[0].path != from)
+      return InvalidArgument("{}: a run; --publish takes one step", from);
+    CAIRN_RETURN_IF_ERROR(SealOne({from, ForeignStepOf(to.substr(to.find_last_of('/') + 1))}, false));
+    if (code_ != kExitDone || options_.dry_run) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
+    if (options_.json)
+      list_.back()["published"] = to;
+    else
+      PrintLine("{}: published{}", to, replaced ? fmt::format("; {} has the files of before", from) : "");
+    return OkStatus();
   }
 
   Status SealOne(const ForeignStep& step, bool strict) {
@@ -300,6 +327,8 @@ Result<int> RunSeal(const SealVerbOptions& options) {
     return InvalidArgument("--newest and --watch take one run directory");
   if (options.hash && !options.newest)
     return InvalidArgument("--hash is for --newest: a seal reads every byte by itself");
+  if (!options.publish.empty() && (options.newest || options.watch || options.directories.size() != 1))
+    return InvalidArgument("--publish takes one step, without --newest and --watch");
   if ((options.newest || options.watch) && (options.dry_run || options.again))
     return InvalidArgument("--dry-run and --again are for directories that are sealed now");
   return SealVerb(options).Run();
@@ -329,6 +358,11 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str()
       ->option_text("SECONDS");
+  seal->add_option(
+          "--publish", options->publish,
+          "then rename the one step DIR to TO; a TO that is there changes places with it, so that TO "
+          "is whole at any time")
+      ->option_text("TO");
   AddSourceFlags(*seal, options->open);
   seal->add_flag("--again", options->again, "seal a sealed directory as it is now");
   seal->add_flag("--anyway", options->anyway, "seal in spite of problems; the seal lists them");

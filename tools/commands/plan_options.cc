@@ -13,11 +13,14 @@
 #include "convert/families/hugging_face_config.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kUsualSeq = 2048;  // without --seq-length
 
 template <typename Value>
 CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
@@ -193,6 +196,15 @@ Status ApplyModel(PlanFlags& options) {
                            &ModelShape::kv_heads, &ModelShape::ffn, &ModelShape::seq, &ModelShape::vocab})
     if (options.shape.*field > 0) shape.*field = options.shape.*field;
   shape.vocab_multiple = options.shape.vocab_multiple;
+  if (options.shape.seq == 0) shape.seq = std::min(read->seq, kUsualSeq);
+  if (options.shape.seq == 0 && shape.seq < read->seq)
+    PrintProblem(fmt::format(
+        "note: planned for sequences of {} tokens; --seq-length sets others, up to the model's {}", shape.seq,
+        read->seq));
+  if (shape.positions > 0) shape.positions = std::max(shape.positions, shape.seq);
+  for (const char* part : {"vision_config", "audio_config"})
+    if (config.contains(part))
+      PrintProblem(fmt::format("note: {} is left out: the plan is for the decoder alone", part));
   options.shape = shape;
   return OkStatus();
 }
@@ -234,7 +246,7 @@ void DeclarePlanOptions(CLI::App& plan, PlanFlags& options) {
 Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
   if (!options.config.empty()) CAIRN_RETURN_IF_ERROR(ApplyConfig(plan, options.config));
   if (!options.model.empty()) CAIRN_RETURN_IF_ERROR(ApplyModel(options));
-  if (options.shape.seq == 0) options.shape.seq = 2048;
+  if (options.shape.seq == 0) options.shape.seq = kUsualSeq;
   if (options.untied) options.shape.tied = false;
   if (options.bf16 + options.fp16 + options.fp32 + options.fp8 > 1)
     return InvalidArgument("--bf16, --fp16, --fp32 and --fp8 exclude each other");

@@ -51,6 +51,11 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
     if (!(config.*field)) config.*field = !off;
     return true;
   }
+  if (name == "num_experts" || name == "num_moe_experts") {
+    // Megatron-DeepSpeed has a list.
+    if (!config.mixture) config.mixture = !off && value != "1" && value != "[1]";
+    return true;
+  }
   if (name == "fp16" || name == "bf16") {
     if (!off) SetPrecision(name, config);
     return true;
@@ -126,12 +131,57 @@ void TakeJsonFields(std::string_view text, RunConfig& config) {
   }
 }
 
+// "8,030,261,248 total parameters"
+void TakeTotal(std::string_view text, RunConfig& config) {
+  std::string digits;
+  for (const char c : text.substr(0, text.find(' ')))
+    if (c != ',') digits += c;
+  if (const auto count = CountAt(digits); count && *count > 0 && !config.size_b)
+    config.size_b = static_cast<double>(*count) / 1e9;
+}
+
+// "name=value" or "name value" between commas, of torchtitan.
+struct TitanFact {
+  std::string_view words;
+  std::string_view name;  // of run_config.h
+};
+constexpr TitanFact kTitanFacts[] = {
+    {"local batch size ", "mbs"},
+    {"global batch size ", "gbs"},
+    {"gradient accumulation steps ", "gas"},
+    {"sequence length ", "seq"},
+    {"total steps ", "iters"},
+    {" pp=", "pp"},
+    {" cp=", "cp"},
+    {" tp=", "tp"},
+};
+
+// "Trainer is initialized with local batch size 8, global batch size 64, ..., total steps 10 (warmup 2)"
+// "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1"
+void TakeTitan(std::string_view text, RunConfig& config) {
+  for (const TitanFact& fact : kTitanFacts)
+    if (const std::string_view value = After(text, fact.words); !value.empty())
+      TakeField(fact.name, value.substr(0, value.find_first_of(", (")), config);
+  const int64_t replicas = CountOf(After(text, " dp_replicate=")),
+                shards = CountOf(After(text, " dp_shard="));
+  if (replicas > 0 && shards > 0 && !config.dp) config.dp = replicas * shards;
+}
+
 void TakeSentence(std::string_view text, RunConfig& config) {
   if (text.find("with TP=") != npos) return TakeOurs(text, config);
+  if (text.find("with local batch size ") != npos || text.find("mesh with parallelism: ") != npos)
+    return TakeTitan(text, config);
   if (FindWord(text, "world size:") != npos) return TakeWorldSizes(text, config);
   if (text.find("padded vocab") != npos) TakeField("padded_vocab_size", After(text, "new size: "), config);
   const double parameters = NumberOf(After(text, "TOTAL_PARAMS="));
   if (parameters > 0 && !config.size_b) config.size_b = parameters / 1e9;
+  // nanoGPT's count is in millions.
+  const double millions = NumberOf(After(text, "number of parameters: "));
+  if (millions > 0 && !config.size_b && text.ends_with('M')) config.size_b = millions / 1e3;
+  // torchtitan: "Model llama3 8B size: 8,030,261,248 total parameters", and of a mixture "sparse 9,840,640".
+  if (text.find(" total parameters") != npos) TakeTotal(After(text, " size: "), config);
+  if (const size_t sparse = text.find(", sparse "); sparse != npos && !config.mixture)
+    config.mixture = CountOf(text.substr(sparse + 9)) > 0;
 }
 
 }  // namespace cairn

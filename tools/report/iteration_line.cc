@@ -13,20 +13,40 @@
 namespace cairn {
 namespace {
 
-// A time in seconds; its unit is in the name, "(ms)", or after the number, "1234.5 ms".
+struct Unit {
+  std::string_view name;
+  double seconds;
+};
+constexpr Unit kUnits[] = {{"ms", 1e-3},   {"msec", 1e-3}, {"milliseconds", 1e-3},
+                           {"us", 1e-6},   {"usec", 1e-6}, {"microseconds", 1e-6},
+                           {"s", 1},       {"sec", 1},     {"secs", 1},
+                           {"seconds", 1}, {"min", 60},    {"minutes", 60}};
+
+// The unit that `text` begins with; null if it begins with another word.
+const Unit* UnitAt(std::string_view text) {
+  size_t letters = 0;
+  while (letters < text.size() && IsLetter(text[letters])) ++letters;
+  const auto found = std::ranges::find_if(
+      kUnits, [&](const Unit& unit) { return SameWord(unit.name, text.substr(0, letters)); });
+  return found == std::end(kUnits) ? nullptr : found;
+}
+
+// nanotron writes 4130 as "4.13K". 1 for other numbers.
+double ShortenedBy(std::string_view value) {
+  constexpr std::pair<char, double> kLetters[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+  for (const auto& [letter, factor] : kLetters)
+    if (value.size() > 1 && value.back() == letter && IsDigit(value[value.size() - 2])) return factor;
+  return 1;
+}
+
+// A time in seconds. Its unit is in the name, "(ms)", " ms", "_ms", or behind the number, "1234.5 ms".
 double SecondsIn(std::string_view name, std::string_view value) {
   const auto number = NumberAt(value);
   if (!number || !(number->value >= 0)) return kNoNumber;
-  std::string_view unit = Trim(value.substr(number->length));
-  if (const size_t open = name.rfind('('); open != npos) unit = name.substr(open + 1);
-  const auto is = [unit](std::string_view word) {
-    return unit.size() >= word.size() && SameWord(unit.substr(0, word.size()), word) &&
-           (unit.size() == word.size() || !IsLetter(unit[word.size()]));
-  };
-  if (is("ms") || is("msec") || is("milliseconds")) return number->value / 1e3;
-  if (is("us") || is("usec") || is("microseconds")) return number->value / 1e6;
-  if (is("min") || is("minutes")) return number->value * 60;
-  return number->value;
+  const size_t bracket = name.find_last_of("(["), last = bracket == npos ? name.find_last_of(" _") : bracket;
+  const Unit* unit = last == npos ? nullptr : UnitAt(name.substr(last + 1));
+  if (unit == nullptr) unit = UnitAt(Trim(value.substr(number->length)));
+  return number->value * ShortenedBy(value) * (unit == nullptr ? 1 : unit->seconds);
 }
 
 constexpr int kLanguageModelLoss = 3;
@@ -42,16 +62,20 @@ void TakeLoss(std::string_view name, std::string_view value, IterationLine& line
   line.nan_loss = NumberAt(value).has_value() && !std::isfinite(line.loss);
 }
 
-// Other names, by the words in them.
+bool IsStepTime(std::string_view name) {
+  const auto has = [name](std::string_view word) { return FindWord(name, word) != npos; };
+  return (has("time") && has("iter")) || has("step timing") || has("step time");
+}
+
+// Other names, by the words in them, which blanks separate.
 void TakeOddField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
   const auto has = [name](std::string_view word) { return FindWord(name, word) != npos; };
-  if (has("tflop")) {
+  if (has("tflop") && !has("hardware")) {
     line.tflops = NumberOf(value);
   } else if (has("loss") && !has("scale")) {
     TakeLoss(name, value, line, loss_rank);
-  } else if ((has("time") && has("iter")) || has("step_timing") || has("step time")) {
-    const bool in_seconds = has(" in s");
-    const double seconds = in_seconds ? NumberOf(value) : SecondsIn(name, value);
+  } else if (IsStepTime(name)) {
+    const double seconds = SecondsIn(name, value);
     if (std::isnan(line.seconds) || has("elapsed")) line.seconds = seconds;
   } else if (has("consumed") && has("samples")) {
     line.consumed_samples = CountOf(value);
@@ -115,10 +139,16 @@ const FieldName* FindField(std::string_view name) {
   return nullptr;
 }
 
-// `name` and `value` are trimmed.
+// `name` and `value` are trimmed. A name may have "_" for blanks.
 void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
   const FieldName* field = FindField(name);
-  if (field == nullptr) return TakeOddField(name, value, line, loss_rank);
+  if (field == nullptr) {
+    std::string words(name);
+    std::ranges::replace(words, '_', ' ');
+    if (ShortenedBy(value) != 1 && !IsStepTime(words)) return;  // a count of three digits is not exact
+    field = FindField(words);
+    if (field == nullptr) return TakeOddField(words, value, line, loss_rank);
+  }
   if (field->set == nullptr) return;
   const auto number = NumberAt(value);
   if (!number) return;
@@ -262,6 +292,55 @@ std::optional<IterationLine> ParseDeepSpeed(std::string_view text) {
     tells = line.skipped_so_far >= 0;
   }
   return tells && line.iteration >= 0 ? std::optional(line) : std::nullopt;
+}
+
+namespace {
+
+// "step: 14  loss: ..." at the place of its number; "640/644" is a form of it.
+std::optional<IterationLine> TitanLine(std::string_view text, size_t number) {
+  const Counter counter = ReadCounter(text, number);
+  const std::string_view fields = text.substr(counter.end);
+  const std::string_view loss = After(fields, "loss:");
+  IterationLine line{.iteration = counter.iteration, .total = counter.total};
+  line.loss = NumberOf(loss);
+  line.nan_loss = NumberAt(loss).has_value() && !std::isfinite(line.loss);
+  line.grad_norm = NumberOf(After(fields, "grad_norm:"));
+  const std::string_view tflops = After(fields, "tflops:");
+  const std::string plain = WithoutThousands(tflops.substr(0, tflops.find(' ')));
+  line.tflops = NumberOf(plain.empty() ? tflops : plain);
+  const bool tells = line.iteration >= 0 && fields.find("tps:") != npos;
+  return tells ? std::optional(line) : std::nullopt;
+}
+
+// The number behind the whole word `word`; npos if it is not there.
+size_t NumberBehind(std::string_view text, std::string_view word) {
+  const size_t at = text.find(word);
+  if (at == npos || (at > 0 && IsWordCharacter(text[at - 1]))) return npos;
+  const size_t digit = text.find_first_not_of(' ', at + word.size());
+  return digit != npos && IsDigit(text[digit]) ? digit : npos;
+}
+
+}  // namespace
+
+std::optional<IterationLine> ParseStep(std::string_view text) {
+  if (const size_t number = NumberBehind(text, "step:"); number != npos) {
+    std::optional<IterationLine> line = TitanLine(text, number);
+    if (!line || text.find("validate step:") == npos) return line;
+    line->validation_loss = line->loss;
+    return std::isnan(line->loss) ? std::nullopt : line;
+  }
+  IterationLine line;
+  if (const size_t number = NumberBehind(text, "iter "); number != npos) {
+    line.iteration = CountOf(text.substr(number, text.find(':', number) - number));
+    const std::string_view loss = After(text.substr(number), ": loss ");
+    line.loss = NumberOf(loss);
+    line.nan_loss = NumberAt(loss).has_value() && !std::isfinite(line.loss);
+    const std::string_view time = After(text.substr(number), ", time ");
+    line.seconds = SecondsIn("", time.substr(0, time.find(',')));
+    if (line.iteration >= 0 && !std::isnan(line.seconds)) return line;
+  }
+  line.validation_loss = NumberOf(After(text, ", val loss "));
+  return std::isnan(line.validation_loss) ? std::nullopt : std::optional(line);
 }
 
 }  // namespace cairn

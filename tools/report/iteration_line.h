@@ -28,7 +28,8 @@ struct IterationLine {
   double loss = kNoNumber;
   double grad_norm = kNoNumber;
   double tflops = kNoNumber;  // by the program's own count
-  int64_t skipped = 0;        // iterations of this line
+  double validation_loss = kNoNumber;
+  int64_t skipped = 0;  // iterations of this line
   int64_t nans = 0;
   int64_t skipped_so_far = -1;  // since the start of the program; by DeepSpeed
   bool nan_loss = false;        // the loss is written as nan or inf
@@ -44,5 +45,12 @@ void ParseIterations(std::string_view text, const std::function<void(const Itera
 //   epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.0, CurrSamplesPerSec=25.7, ...
 //   0/10, SamplesPerSec=12.3
 std::optional<IterationLine> ParseDeepSpeed(std::string_view text);
+
+// Lines of torchtitan, whose dates tell the time, and of nanoGPT. A line with a validation loss has no more.
+//   step: 14  loss:  3.24405  grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52
+//   validate step: 14  loss:  3.2  memory: ...  tps: 7,282
+//   iter 2920: loss 3.9883, time 1099.34ms, mfu 15.34%
+//   step 3000: train loss 4.0390, val loss 4.0427
+std::optional<IterationLine> ParseStep(std::string_view text);
 
 }  // namespace cairn

@@ -44,7 +44,15 @@ std::optional<int> FixedDigits(std::string_view text, size_t at, size_t count) {
   return value;
 }
 
-std::optional<int64_t> DateAt(std::string_view text, size_t at) {
+// The digits behind a comma or a dot.
+double FractionAt(std::string_view text, size_t at) {
+  double value = 0, unit = 0.1;
+  if (at >= text.size() || (text[at] != ',' && text[at] != '.')) return value;
+  for (++at; at < text.size() && IsDigit(text[at]); ++at, unit /= 10) value += unit * (text[at] - '0');
+  return value;
+}
+
+std::optional<double> DateAt(std::string_view text, size_t at) {
   const auto year = FixedDigits(text, at, 4), month = FixedDigits(text, at + 5, 2),
              day = FixedDigits(text, at + 8, 2), hour = FixedDigits(text, at + 11, 2),
              minute = FixedDigits(text, at + 14, 2), second = FixedDigits(text, at + 17, 2);
@@ -55,7 +63,9 @@ std::optional<int64_t> DateAt(std::string_view text, size_t at) {
   const year_month_day date{std::chrono::year(*year), std::chrono::month(static_cast<unsigned>(*month)),
                             std::chrono::day(static_cast<unsigned>(*day))};
   if (!date.ok()) return std::nullopt;
-  return int64_t{sys_days(date).time_since_epoch().count()} * 86400 + *hour * 3600 + *minute * 60 + *second;
+  const int64_t days = sys_days(date).time_since_epoch().count();
+  return static_cast<double>(days * 86400 + *hour * 3600 + *minute * 60 + *second) +
+         FractionAt(text, at + 19);
 }
 
 }  // namespace
@@ -65,7 +75,8 @@ MemoryFacts MemoryIn(std::string_view text) {
   MemoryFacts facts;
   facts.allocated_gib = std::max({GibAfter(text, "max allocated:", kMib), GibAfter(text, "Max_MA ", 1),
                                   GibAfter(text, "MaxMemAllocated=", 1)});
-  facts.reserved_gib = std::max(GibAfter(text, "max reserved:", kMib), GibAfter(text, "Max_CA ", 1));
+  facts.reserved_gib = std::max(
+      {GibAfter(text, "max reserved:", kMib), GibAfter(text, "Max_CA ", 1), GibAfter(text, " memory:", 1)});
   return facts;
 }
 
@@ -74,6 +85,11 @@ CheckpointFacts CheckpointIn(std::string_view text) {
   if (const size_t saved = text.find("saved checkpoint"); saved != npos) {
     facts.saved_iteration = CountOf(After(text.substr(saved), "iteration"));
     facts.seconds = LastNumber(After(text, "(stall "));
+    return facts;
+  }
+  if (const size_t saved = text.find("Finished saving the checkpoint"); saved != npos) {
+    facts.of_last_step = true;
+    facts.seconds = LastNumber(After(text.substr(saved), "in "));
     return facts;
   }
   for (const std::string_view name : {"save-checkpoint", "save checkpoint"}) {
@@ -87,7 +103,7 @@ CheckpointFacts CheckpointIn(std::string_view text) {
   return facts;
 }
 
-std::optional<int64_t> DateIn(std::string_view text) {
+std::optional<double> DateIn(std::string_view text) {
   for (size_t at = text.find("20"); at != npos && at + 19 <= text.size(); at = text.find("20", at + 1))
     if (const auto date = DateAt(text, at)) return date;
   return std::nullopt;

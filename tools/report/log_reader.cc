@@ -25,6 +25,7 @@ std::string WhyEmpty(const RunConfig& config, const LogFacts& facts) {
   if (!config.empty()) return "no iteration";
   if (facts.bytes == 0) return "empty file";
   if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
+  if (facts.utf16) return "UTF-16; give iconv -f UTF-16 -t UTF-8 FILE | cairn report -";
   if (facts.zeros > 0) return "binary data, no log";
   if (facts.longest_line >= (1 << 20))
     return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
@@ -42,6 +43,7 @@ class Reader {
     else if (line.kinds & kIterationLine)
       Iterations(line.text);
     if (line.kinds & kDeepSpeedLine) DeepSpeed(line.text);
+    if (line.kinds & kStepLine) Step(line.text);
     if (line.kinds & (kConfigLine | kStartLine | kCommandLine | kJsonLine)) Config(line);
     if (line.kinds & kMemoryLine) Memory(line.text);
     if (line.kinds & kCheckpointLine) Checkpoint(line.text);
@@ -65,6 +67,7 @@ class Reader {
     speaker_.clear();
     after_failure_ = 0;
     last_saved_ = -1;
+    last_step_ = {};
   }
 
   void End() {
@@ -100,6 +103,24 @@ class Reader {
     Iteration(*line, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text.substr(0, 48));
   }
 
+  // torchtitan's lines have a date and no time: a step took the time since the line before.
+  void Step(std::string_view text) {
+    std::optional<IterationLine> line = ParseStep(text);
+    if (!line) return;
+    if (!std::isnan(line->validation_loss)) {
+      start().validation_loss = line->validation_loss;
+      return;
+    }
+    const std::optional<double> date = DateIn(text.substr(0, 200));
+    if (std::isnan(line->seconds) && date && last_step_.date && line->iteration > last_step_.iteration)
+      line->seconds =
+          (*date - *last_step_.date) / static_cast<double>(line->iteration - last_step_.iteration);
+    if (!(line->seconds >= 0)) line->seconds = kNoNumber;  // a clock went back
+    Iteration(*line, SampleSource::kIteration, text.substr(0, 200));
+    if (start().series.empty() || start().series.back().iteration != line->iteration) return;
+    if (last_step_.iteration != line->iteration) last_step_ = {line->iteration, date};
+  }
+
   void Iteration(const IterationLine& line, SampleSource source, std::string_view prefix) {
     if (line.iteration > INT32_MAX || source < start().source) return;
     if (source > start().source && !start().series.empty()) start().series.Clear();
@@ -115,7 +136,7 @@ class Reader {
     ClearFailure();
     Add(line);
     if (prefix.size() < kDateLength) return;
-    if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
+    if (const auto date = DateIn(prefix.substr(0, 200))) Date(static_cast<int64_t>(*date));
   }
 
   // The training continued.
@@ -183,6 +204,8 @@ class Reader {
         ((ran || start().failure) && (banner || flags >= kFlagsOfACommand)))
       BeginAnother();
     FillFrom(told, start().config);
+    if (const int64_t first = CountOf(After(line.text, "starts at step ")); first > 0)
+      last_step_ = {first - 1, DateIn(line.text.substr(0, 200))};
   }
 
   void Trainer(std::string_view text) {
@@ -198,7 +221,9 @@ class Reader {
 
   // The success message and the timer's line are one checkpoint.
   void Checkpoint(std::string_view text) {
-    const CheckpointFacts facts = CheckpointIn(text);
+    CheckpointFacts facts = CheckpointIn(text);
+    if (facts.of_last_step && !start().series.empty())
+      facts.saved_iteration = start().series.back().iteration;
     if (facts.saved_iteration > last_saved_) {
       last_saved_ = facts.saved_iteration;
       ++start().checkpoints;
@@ -215,7 +240,7 @@ class Reader {
     TakeFailure(text, line_, start().failure);
     if (!start().failure) return;
     if (const auto date = DateIn(text.substr(0, 200)); date && start().began_unix >= 0)
-      start().ended_unix = *date;
+      start().ended_unix = static_cast<int64_t>(*date);
   }
 
   const std::string file_;
@@ -225,6 +250,10 @@ class Reader {
   std::string speaker_;
   int after_failure_ = 0;  // iterations since the first sign of it
   int64_t last_saved_ = -1;
+  struct {
+    int64_t iteration = -1;
+    std::optional<double> date;
+  } last_step_;  // of lines without a time
 };
 
 }  // namespace

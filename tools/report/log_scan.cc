@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -60,6 +61,14 @@ bool IsCompressed(std::string_view start) {
   return false;
 }
 
+// Latin text without a mark has a zero in every second byte.
+bool IsUtf16(std::string_view start) {
+  if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) return true;
+  std::array<size_t, 2> zeros{};
+  for (size_t i = 0; i < start.size(); ++i) zeros[i % 2] += start[i] == '\0';
+  return std::max(zeros[0], zeros[1]) > start.size() * 2 / 5 && std::min(zeros[0], zeros[1]) == 0;
+}
+
 class Scanner {
  public:
   explicit Scanner(const LineVisitor& visit) : visit_(visit) {}
@@ -67,6 +76,7 @@ class Scanner {
   void Start(std::string_view first) {
     facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
     facts_.compressed = IsCompressed(first);
+    facts_.utf16 = IsUtf16(first);
   }
 
   // `block` consists of whole lines, or is a part of a long one.

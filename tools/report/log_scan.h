@@ -26,6 +26,7 @@ struct LogFacts {
   uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB comes in parts
   uint64_t zeros = 0;         // zero bytes in the first block
   bool compressed = false;    // gzip, zstd, xz or zip by its first bytes
+  bool utf16 = false;         // text of two bytes a character, by its mark or its zeros
 };
 
 // Receives each line with a word of log_words.h; its text is valid during the call.

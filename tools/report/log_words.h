@@ -23,6 +23,7 @@ enum LineKind : uint32_t {
   kTroubleLine = 1 << 9,      // may be the reason of a failure
   kEvaluationLine = 1 << 10,  // "validation loss at iteration ..."
   kTrainerLine = 1 << 11,     // Hugging Face's Trainer: "{'loss': 3.7, ...}", its banner and its bar
+  kStepLine = 1 << 12,        // torchtitan: "step: 5  loss: ...  tps: ..."; nanoGPT: "iter 5: loss 3.7, ..."
 };
 
 // The kinds of words in `line`, or-ed; 0 if it contains none.

@@ -144,14 +144,23 @@ void TakeCell(const Column& column, std::string_view text, Row& row) {
     TakeField(column.field, text.substr(number->begin, number->end - number->begin), row.config);
 }
 
-std::optional<double> Tflops(Row row, const RewriteOptions& options) {
+// `lacking` gets the inputs that are missing.
+std::optional<double> Tflops(Row row, const RewriteOptions& options, std::vector<std::string>& lacking) {
   FillFrom(options.defaults, row.config);
   RunConfig& config = row.config;
   Derive(config);
-  if (!row.seconds || !config.gbs || !config.seq || !config.gpus) return std::nullopt;
+  for (const auto& [name, is_there] :
+       {std::pair{"seconds", row.seconds.has_value()}, std::pair{"gpus", config.gpus.has_value()},
+        std::pair{"global_batch_size", config.gbs.has_value()},
+        std::pair{"seq_length", config.seq.has_value()}})
+    if (!is_there) lacking.emplace_back(name);
+  if (!lacking.empty()) return std::nullopt;
   // Authors computed with the size in their table.
   const auto parameters = config.size_b ? std::optional(*config.size_b * 1e9) : Parameters(config);
-  return TflopsOf(config, parameters, static_cast<double>(*config.gbs), *row.seconds).Of(options.formula);
+  const auto tflops =
+      TflopsOf(config, parameters, static_cast<double>(*config.gbs), *row.seconds).Of(options.formula);
+  if (!tflops) lacking.emplace_back("size");
+  return tflops;
 }
 
 int DecimalsOf(std::string_view number) {
@@ -246,10 +255,13 @@ class Rewriter {
     }
     if (!target) return void(out_.text += line);
     const std::string_view raw = line.substr(target->begin, target->end - target->begin);
-    const auto tflops = Tflops(row, options_);
+    std::vector<std::string> lacking;
+    const auto tflops = Tflops(row, options_, lacking);
     const auto fresh = tflops && *tflops < 1e9 ? NewCell(raw, *tflops, options_.syntax) : std::nullopt;
     out_.computed += fresh.has_value();
     out_.left += !fresh.has_value();
+    if (!fresh && lacking.empty()) lacking.emplace_back("tflops");
+    for (const std::string& name : lacking) ++out_.lacking[name];
     const bool same = !fresh || Trim(*fresh) == Trim(raw);
     out_.changed += !same;
     out_.text += line.substr(0, target->begin);

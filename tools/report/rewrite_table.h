@@ -1,6 +1,7 @@
 // Recomputes the TFLOPs column of tables in Markdown or CSV from their other columns.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,9 @@ struct RewrittenText {
   int computed = 0;         // rows with all inputs of the formula
   int changed = 0;          // cells
   int left = 0;             // rows that lack an input, or failed; unchanged
+  // For each input, how many of them lack it: "seconds", "gpus", "global_batch_size", "seq_length", "size";
+  // "tflops": the cell has a text that is not a number.
+  std::map<std::string, int> lacking;
 };
 
 // Everything except the digits of TFLOPs stays byte for byte; a cell keeps its number of decimals (2 if it

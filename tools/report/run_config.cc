@@ -45,8 +45,8 @@ constexpr ConfigCount kCounts[] = {
     {&RunConfig::save_interval, "save_interval", "save_interval", "iterations of a checkpoint"},
 };
 
-constexpr std::optional<bool> RunConfig::*kSwitches[] = {&RunConfig::recompute, &RunConfig::gated,
-                                                         &RunConfig::grouped, &RunConfig::untied};
+constexpr std::optional<bool> RunConfig::*kSwitches[] = {
+    &RunConfig::recompute, &RunConfig::gated, &RunConfig::grouped, &RunConfig::untied, &RunConfig::mixture};
 
 // True if `word` is one of `words`, which blanks separate.
 bool IsAmong(std::string_view word, std::string_view words) {
@@ -139,6 +139,7 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   const auto possible = [](const std::optional<int64_t>& side) {
     return side && *side > 0 && *side <= kLargestSide;
   };
+  if (config.mixture.value_or(false)) return std::nullopt;
   if (!possible(config.layers) || !possible(config.hidden) || !possible(config.seq) || !possible(vocab))
     return std::nullopt;
   ModelShape shape{.layers = *config.layers,

@@ -26,6 +26,7 @@ struct RunConfig {
   std::optional<bool> gated;    // MLP
   std::optional<bool> grouped;  // false: ignore kv_heads, because Megatron prints 1 if there are none
   std::optional<bool> untied;   // output layer
+  std::optional<bool> mixture;  // of experts: its parameters and operations are not counted
   std::optional<std::string> precision;  // fp16, bf16, fp32
 
   bool operator==(const RunConfig&) const = default;
@@ -59,7 +60,7 @@ std::optional<int> EqualFields(const RunConfig& a, const RunConfig& b);
 inline bool Agree(const RunConfig& a, const RunConfig& b) { return EqualFields(a, b).has_value(); }
 
 // The model, for size and FLOPs: unknown facts are GPT-2's, and the vocabulary is padded as the program
-// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd.
+// padded it. nullopt if layers, hidden size, sequence or vocabulary are unknown or absurd, and for a mixture.
 std::optional<ModelShape> ShapeOf(const RunConfig& config);
 
 // Parameters of that shape, exact for GPT-2; or size_b; nullopt if neither is known.

@@ -15,6 +15,7 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // StableLM, as docs/adding-a-family.md adds it.
@@ -354,6 +355,72 @@ TEST(ShapeOfConfigTest, MissingAndAbsurdSizesAreNamed) {
   EXPECT_THAT(ShapeOfConfig({{"hidden_size", 8}}).status().message(), HasSubstr("num_layers is missing"));
   EXPECT_THAT(ShapeOfConfig({{"num_hidden_layers", -1}}).status().message(), HasSubstr("positive integer"));
   EXPECT_FALSE(ShapeOfConfig({{"num_hidden_layers", "many"}}).ok());
+}
+
+json Llama8B() {
+  return {{"model_type", "llama"},       {"hidden_size", 4096},
+          {"num_hidden_layers", 32},     {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},    {"intermediate_size", 14336},
+          {"vocab_size", 128256},        {"max_position_embeddings", 8192},
+          {"tie_word_embeddings", false}};
+}
+
+// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each with a key that a dense decoder
+// lacks.
+TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json>>{{"num_local_experts", 8},
+                                                 {"num_experts", 128},
+                                                 {"n_routed_experts", 256},
+                                                 {"kv_lora_rank", 512},
+                                                 {"ffn_config", {{"moe_num_experts", 16}}},
+                                                 {"layers_block_type", {"mamba"}},
+                                                 {"state_size", 16},
+                                                 {"layer_types", {"linear_attention"}},
+                                                 {"is_encoder_decoder", true}}) {
+    json config = Llama8B(), within = {{"text_config", Llama8B()}};
+    config[key] = within["text_config"][key] = value;
+    for (const json& tried : {config, within}) {
+      const auto shape = ShapeOfConfig(tried);
+      EXPECT_EQ(shape.status().kind(), StatusKind::kNotSupported) << key;
+      EXPECT_THAT(shape.status().message(), HasSubstr(key));
+    }
+  }
+  json dense = Llama8B();
+  dense.update({{"num_local_experts", 0},
+                {"num_experts", 1},
+                {"n_routed_experts", nullptr},
+                {"is_encoder_decoder", false},
+                {"layer_types", {"sliding_attention", "full_attention"}}});
+  EXPECT_DOUBLE_EQ(ShapeOfConfig(dense)->TotalParams(), 8030261248.0);
+}
+
+TEST(ShapeOfConfigTest, ModelsOfSeveralPartsHaveTheirSizesInOne) {
+  for (const char* part : {"text_config", "llm_config", "language_config"}) {
+    const auto shape =
+        ShapeOfConfig({{"model_type", "seer"}, {part, Llama8B()}, {"vision_config", {{"hidden_size", 8}}}});
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);
+    EXPECT_THAT(ShapeOfConfig({{part, {{"hidden_size", 8}}}}).status().message(),
+                AllOf(HasSubstr(part), HasSubstr("num_layers is missing")));
+  }
+  json tied = Llama8B();
+  tied.erase("tie_word_embeddings");
+  tied["model_type"] = "gemma3_text";
+  EXPECT_TRUE(ShapeOfConfig({{"text_config", tied}})->tied);
+  EXPECT_FALSE(ShapeOfConfig({{"text_config", tied}, {"tie_word_embeddings", false}})->tied);
+}
+
+TEST(ShapeOfConfigTest, LearnedPositionsAreThoseOfTheModel) {
+  const auto shape = ShapeOfConfig({{"model_type", "gpt_bigcode"},
+                                    {"n_embd", 64},
+                                    {"n_layer", 2},
+                                    {"n_head", 4},
+                                    {"vocab_size", 100},
+                                    {"n_positions", 8192}});
+  ASSERT_TRUE(shape.ok());
+  EXPECT_EQ(shape->positions, 8192);
+  EXPECT_EQ(shape->PositionParams(), 8192 * 64);
 }
 
 TEST(ShapeOfConfigTest, AFamilyWithoutATable) {

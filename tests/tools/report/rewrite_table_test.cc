@@ -86,6 +86,7 @@ TEST(RewriteTableTest, SpeedIsSecondsUnlessItIsARate) {
   EXPECT_EQ(rewritten->text, table);
   EXPECT_EQ(rewritten->computed, 3);
   EXPECT_EQ(rewritten->left, 1);
+  EXPECT_EQ(rewritten->lacking, (std::map<std::string, int>{{"seconds", 1}})) << "7 it/s is a rate";
 }
 
 // BigScience's chronicles have some without seconds among the others.

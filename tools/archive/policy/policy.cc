@@ -113,6 +113,14 @@ const std::vector<Row>& Rows() {
       {{"", "purge_days", "30",
         "scratch deletes files that were not accessed for this many days (default 30)"},
        [](N n, T t) { return Set(t.policy.purge_days, Count(n)); }},
+      {{"", "purge_by", "\"mtime\"",
+        "which time the purge looks at: atime (of the last read) or mtime (of the last write; "
+        "restored files have that of the original) (default atime)"},
+       [](N n, T t) {
+         const auto time = Text(n);
+         t.policy.purge_by_mtime = time == "mtime";
+         return time == "atime" || time == "mtime";
+       }},
       {{"", "margin_days", "5", "a copy must be proven this many days before the purge (default 5)"},
        [](N n, T t) { return Set(t.policy.margin_days, Days(n)); }},
       {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},

@@ -37,6 +37,7 @@ struct Policy {
   std::vector<std::string> runs;
   std::vector<std::string> trees;
   int64_t purge_days = 30;
+  bool purge_by_mtime = false;  // the site looks at the last write of a file, not at the last read
   double margin_days = 5;
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;

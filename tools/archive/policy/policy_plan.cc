@@ -61,15 +61,16 @@ class Planner {
                     .id = stored ? stored->run : "",
                     .step = record.step,
                     .source = {.path = directory, .native = false}};
-    int64_t accessed = std::numeric_limits<int64_t>::max();
+    int64_t accessed = std::numeric_limits<int64_t>::max(), modified = accessed;
     std::vector<uint64_t> entries;
     for (const TreeFile& file : files) {
       if (file.kind != EntryKind::kFile) continue;
       entry.bytes += file.info.bytes;
       entries.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
+      modified = std::min(modified, file.info.modified_unix_seconds);
     }
-    entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
+    entry.purge_days = PurgeDays(accessed, modified);
     entry.full_at_most = AtMost(entries);
     entry.store_full = !stored;
     if (stored) {
@@ -98,8 +99,13 @@ class Planner {
  private:
   void NoteMount(const std::string& path) {
     const Result<AccessTimes> times = AccessTimesAt(path);
-    if (times.ok() && !Caveat(*times).empty())
+    if (times.ok() && !policy_.purge_by_mtime && !Caveat(*times).empty())
       plan_.caveats.push_back(fmt::format("{}: {}", path, Caveat(*times)));
+  }
+
+  double PurgeDays(int64_t accessed, int64_t modified) const {
+    return DaysUntilPurge(policy_.purge_by_mtime ? modified : accessed, now_,
+                          static_cast<int>(policy_.purge_days));
   }
 
   // At most, for a tar of entries of these sizes with its sidecar and parity.
@@ -158,7 +164,7 @@ class Planner {
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
     PlanEntry entry{.run = run.name, .id = run.IdOf(step), .step = step.step, .source = {.path = step.path}};
-    entry.purge_days = DaysUntilPurge(step.accessed, now_, static_cast<int>(policy_.purge_days));
+    entry.purge_days = PurgeDays(step.accessed, step.modified);
     entry.keeps_full = wanted.full;
     if (!step.healthy) {
       entry.why = "not healthy: no class counts it";

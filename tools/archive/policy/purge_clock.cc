@@ -33,8 +33,8 @@ std::string_view Caveat(AccessTimes times) {
   return "";
 }
 
-double DaysUntilPurge(int64_t accessed_unix_seconds, int64_t now_unix_seconds, int purge_days) {
-  return purge_days - static_cast<double>(now_unix_seconds - accessed_unix_seconds) / 86400;
+double DaysUntilPurge(int64_t used_unix_seconds, int64_t now_unix_seconds, int purge_days) {
+  return purge_days - static_cast<double>(now_unix_seconds - used_unix_seconds) / 86400;
 }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// When a purge by access times would delete a file, and how exactly the mount keeps those times.
+// When a purge would delete a file, and how exactly the mount keeps those times.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ std::string_view Name(AccessTimes times);  // "strictatime", "relatime", "noatim
 // One sentence for people; empty if no warning is needed.
 std::string_view Caveat(AccessTimes times);
 
-// Days until a file last accessed at `accessed` is `purge_days` old; negative if that time has passed.
-double DaysUntilPurge(int64_t accessed_unix_seconds, int64_t now_unix_seconds, int purge_days);
+// Days until a file last used at `used` is `purge_days` old; negative if that time has passed.
+double DaysUntilPurge(int64_t used_unix_seconds, int64_t now_unix_seconds, int purge_days);
 
 }  // namespace cairn

@@ -37,11 +37,12 @@ void TakeManifest(const Manifest& manifest, ScratchStep& step) {
 // added to `facts`.
 ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std::vector<StepFacts>& facts) {
   ScratchStep step{.path = path, .step = number};
-  step.accessed = std::numeric_limits<int64_t>::max();
+  step.accessed = step.modified = std::numeric_limits<int64_t>::max();
   const auto names = fs.List(path);
   for (size_t i = 0; names.ok() && i < names->size(); ++i)
     if (const auto info = fs.Stat(JoinPath(path, (*names)[i])); info.ok()) {
       step.accessed = std::min(step.accessed, info->accessed_unix_seconds);
+      step.modified = std::min(step.modified, info->modified_unix_seconds);
       step.bytes += info->bytes;
       if ((*names)[i] == kManifestName) step.saved = info->modified_unix_seconds;
     }

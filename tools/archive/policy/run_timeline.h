@@ -26,6 +26,7 @@ struct ScratchStep {
   int64_t tokens = 0;
   int64_t saved = 0;
   int64_t accessed = 0;  // of the file that was accessed longest ago
+  int64_t modified = 0;  // of the file that was written longest ago
   uint64_t bytes = 0;
   std::vector<uint64_t> entries;  // of its tar
   uint64_t weight_bytes = 0;      // as fp16

@@ -232,6 +232,13 @@ Result<std::vector<ArchiveMember>> ListStore(const Store& store) {
   return members;
 }
 
+std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits) {
+  const BranchedStep newest = std::ranges::max(fits, std::less<>(), &ArchiveMember::commit).commit();
+  std::erase_if(fits, [&](const ArchiveMember& m) { return m.commit() < newest; });
+  std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
+  return fits;
+}
+
 Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
   CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text, members));
@@ -244,10 +251,8 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
     return NotFound("{}: no '{}'; there are {}", store.directory(), text, ListNames(members, titles));
   if (CountRuns(fits) > 1)
     return InvalidArgument("{}: several runs; name one of {}", store.directory(), ListNames(fits, titles));
-  const BranchedStep newest = std::ranges::max(fits, std::less<>(), &ArchiveMember::commit).commit();
-  std::erase_if(fits, [&](const ArchiveMember& m) { return m.commit() < newest; });
-  std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
-  const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
+  fits = OfNewestCommit(std::move(fits));
+  const ArchiveMember& best = fits.front();
   if (fits.size() > 1 && fits[1].form == best.form)
     return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store.directory(),
                            ListNames(fits, titles));

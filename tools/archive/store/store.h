@@ -99,6 +99,10 @@ ArchiveMember DescribeMember(const MemberRef& member);
 // Errors: NotFound; InvalidArgument listing the members if several fit.
 Result<ArchiveMember> FindMember(const Store& store, const std::string& selector);
 
+// Keeps those of the newest commit among the members that a selector fits, all of one run; the fullest form
+// comes first. The selector means the first, unless the second has the same form, too.
+std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits);
+
 // Splits "STORE:SELECTOR". The selector is empty if `argument` has no colon or is a path that exists.
 struct MemberName {
   Store store;

@@ -1,6 +1,8 @@
 // A store is listed without reading a tar.
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
@@ -44,6 +46,20 @@ ordered_json ToJson(const CheckedMember& entry, const std::string& state, bool o
   return json;
 }
 
+// The members that RUN@STEP does not mean although it fits them, by their tars: a training that goes back
+// saves a number twice.
+std::set<std::string> EarlierSaves(const std::vector<CheckedMember>& members, const MemberTitles& titles) {
+  std::map<std::string, std::vector<ArchiveMember>> by_title;
+  for (const CheckedMember& entry : members) by_title[titles.Of(entry.member)].push_back(entry.member);
+  std::set<std::string> earlier;
+  for (auto& [title, fits] : by_title) {
+    if (fits.size() < 2) continue;
+    for (const ArchiveMember& m : fits) earlier.insert(m.tar);
+    for (const ArchiveMember& m : OfNewestCommit(std::move(fits))) earlier.erase(m.tar);
+  }
+  return earlier;
+}
+
 // Sources that were seen and are not stored yet. A store that is read-only has no ledger of them.
 Result<std::vector<SeenSource>> WaitingSources(const Store& store) {
   std::vector<SeenSource> waiting;
@@ -66,6 +82,7 @@ Result<int> RunArchiveLs(const LsOptions& options) {
   ordered_json list = ordered_json::array();
   MemberTitles titles;
   for (const CheckedMember& entry : members) titles.Add(entry.member);
+  const std::set<std::string> earlier = EarlierSaves(members, titles);
   std::vector<std::string> columns{"member", "form", "state", "tokens", "size", "verified", "tar"};
   if (titles.ambiguous()) columns.emplace_back("source");
   TextTable table(columns);
@@ -75,7 +92,9 @@ Result<int> RunArchiveLs(const LsOptions& options) {
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
     const bool on_tape = std::ranges::any_of(FilesOf(store, {m}), IsStub);
     list.push_back(ToJson(entry, state, on_tape));
-    std::vector<std::string> row{titles.Of(m),
+    const bool is_earlier = earlier.contains(m.tar);
+    if (is_earlier) list.back()["earlier_save"] = true;
+    std::vector<std::string> row{titles.Of(m) + (is_earlier ? " (earlier)" : ""),
                                  std::string(Name(m.form)),
                                  on_tape ? state + ", on tape" : state,
                                  m.record ? std::to_string(m.record->tokens) : "-",
@@ -99,6 +118,12 @@ Result<int> RunArchiveLs(const LsOptions& options) {
                     {"bytes", source.bytes}});
   }
   options.json ? PrintJson(list) : table.Print();
+  if (!options.json && !earlier.empty())
+    PrintLine(
+        "A step that was saved again after the training went back means the later save; an earlier one goes "
+        "by "
+        "its tar: {}:{}",
+        options.store, *earlier.begin());
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 

@@ -118,8 +118,11 @@ void AddArchiveRestore(CLI::App& archive, Verb& verb) {
                     "do not restore the owners of a tree's files; without it root does");
   options->recall.AddTo(*restore);
   restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
-  restore->footer(HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",
-                             "the stored copy is damaged; nothing is restored"));
+  restore->footer(
+      "Restored files have the times of the original. If your site deletes files by the time of their last\n"
+      "write, touch them.\n\n" +
+      HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",
+                 "the stored copy is damaged; nothing is restored"));
 }
 
 }  // namespace cairn

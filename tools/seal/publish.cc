@@ -1,0 +1,58 @@
+// With an exchange there are two states, before and after it. Without one, the old directory is moved aside
+// for the time of one rename. Whoever removes `from` afterwards syncs first (SyncBoth does): else a power
+// loss could undo the exchange after the old files are gone.
+
+#include "tools/seal/publish.h"
+
+#include "ckpt/step/partial_dir.h"
+#include "tools/seal/foreign_run.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kAsideName = ".replaced";
+
+Status SyncBoth(FileSystem& fs, const std::string& from, const std::string& to) {
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(to)));
+  return fs.SyncDir(ParentDir(from));
+}
+
+Status ExchangeByRenames(FileSystem& fs, const std::string& from, const std::string& to) {
+  const std::string aside = AsidePath(from);
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(aside)));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(to, aside));
+  const Status taken = fs.Rename(from, to);
+  CAIRN_RETURN_IF_ERROR(taken.ok() ? SyncBoth(fs, from, to) : fs.Rename(aside, to));
+  CAIRN_RETURN_IF_ERROR(taken);
+  return fs.Rename(aside, from);
+}
+
+}  // namespace
+
+std::string AsidePath(const std::string& from) {
+  const std::string name = from.substr(from.find_last_of('/') + 1);
+  return JoinPath(JoinPath(ParentDir(from), kAsideName), name);
+}
+
+Status CheckPublish(FileSystem& fs, const std::string& from, const std::string& to) {
+  CAIRN_RETURN_IF_ERROR(fs.Stat(ParentDir(to)).status());
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, to));
+  if (!fs.LinkStat(to).ok()) return OkStatus();
+  if (fs.LinkStat(AsidePath(from)).ok())
+    return AlreadyExists("{} was left by a publication that was cut short, and {} is there; move one away",
+                         AsidePath(from), to);
+  return ListForeignSteps(fs, to).status();
+}
+
+Result<bool> PublishDirectory(FileSystem& fs, const std::string& from, const std::string& to) {
+  if (!fs.LinkStat(to).ok() && fs.LinkStat(AsidePath(from)).ok())
+    CAIRN_RETURN_IF_ERROR(fs.Rename(AsidePath(from), to));
+  const bool replaces = fs.LinkStat(to).ok();
+  Status published = replaces ? fs.Exchange(from, to) : fs.Rename(from, to);
+  if (published.kind() == StatusKind::kNotSupported) published = ExchangeByRenames(fs, from, to);
+  CAIRN_RETURN_IF_ERROR(published);
+  CAIRN_RETURN_IF_ERROR(SyncBoth(fs, from, to));
+  return replaces;
+}
+
+}  // namespace cairn
