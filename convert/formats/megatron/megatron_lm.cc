@@ -210,7 +210,7 @@ class MegatronOpener {
     for (const ModelChunk& chunk : chunks_) {
       for (const auto& [name, stored] : chunk.tensors) {
         MegatronSlice slice{name.name,
-                            IsInLayers(name.layer) ? name.layer + first_layer : name.layer,
+                            args_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
@@ -229,8 +229,8 @@ class MegatronOpener {
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
-    if (first_layer != args_.shape.layers)
-      return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.shape.layers);
+    if (const int layers = args_.LayerOf(first_layer); layers != args_.shape.layers)
+      return Corrupt("{}: there are {} layers, its args say {}", directory_, layers, args_.shape.layers);
     PutMembers();
     return OkStatus();
   }
