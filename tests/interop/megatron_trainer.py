@@ -76,9 +76,9 @@ def start(rank, spec, port):
     buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
     ddp = DistributedDataParallel(model.config, buffers, model)
     config = optimizer.OptimizerConfig(
-        optimizer="adam", lr=spec.get("lr", 0.5), min_lr=spec.get("lr", 0.5) / 10, bf16=dtype is torch.bfloat16,
-        fp16=dtype is torch.float16, params_dtype=dtype, use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95,
-        clip_grad=spec.get("clip", 0.0))
+        optimizer="adam", lr=spec.get("lr", 0.5), min_lr=spec.get("lr", 0.5) / 10, params_dtype=dtype,
+        bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16, use_distributed_optimizer=distributed,
+        weight_decay=0.1, adam_beta2=0.95, clip_grad=spec.get("clip", 0.0))
     chain = optimizer.get_megatron_optimizer(config, [ddp])
     assert len(chain.chained_optimizers) == 1
     return ddp, chain.chained_optimizers[0]

@@ -55,7 +55,8 @@ def build(rank, spec, port):
         num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=spec.get("ffn", 24),
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
         gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
-        bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16, params_dtype=dtype, pipeline_dtype=dtype, gradient_accumulation_fusion=False,
+        bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16, params_dtype=dtype, pipeline_dtype=dtype,
+        gradient_accumulation_fusion=False,
         activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu, hidden_dropout=0.0,
         attention_dropout=0.0, bias_activation_fusion=not swiglu)
     return GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
@@ -95,7 +96,8 @@ def train(rank, spec, out, port):
         for name, p in model.named_parameters():
             p.copy_(torch.randn(p.shape, generator=generator_of(name, p, spec)))
     state = model.sharded_state_dict(prefix="")
-    common = {"args": arguments(spec), "checkpoint_version": 3.0, "iteration": 3, "num_floating_point_operations_so_far": 5.0}
+    common = {"args": arguments(spec), "checkpoint_version": 3.0, "iteration": 3,
+              "num_floating_point_operations_so_far": 5.0}
     directory = os.path.join(out, "iter_0000003")
     if rank == 0:
         os.makedirs(directory)
@@ -116,7 +118,7 @@ def train(rank, spec, out, port):
 
 
 def fill_extra_states(state, of_rank):
-    """As Transformer Engine fills them with FP8: bytes of a pickle in a tensor, or before its 1.10 in a BytesIO."""
+    """As Transformer Engine fills them with FP8: bytes of a pickle in a tensor, or in a BytesIO."""
     scales = pickle.dumps({"scale_fwd": [1.5, 2.0], "amax_history_fwd": [0.25]})
     for value in state.values():
         if isinstance(value, ShardedObject) and value.key.endswith("_extra_state"):

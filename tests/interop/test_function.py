@@ -164,22 +164,24 @@ def hybrid_model(positions, vocabulary):
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.models.hybrid.hybrid_model import HybridModel
     from megatron.core.ssm.mlp_layer import MLPLayer
-    from megatron.core.transformer import ModuleSpec, TransformerConfig, TransformerLayer, TransformerLayerSubmodules
-    from megatron.core.transformer.torch_norm import WrappedTorchNorm
-    hybrid_block.TENorm = WrappedTorchNorm
+    from megatron.core.transformer import ModuleSpec, TransformerConfig, TransformerLayer, torch_norm
+    from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+    hybrid_block.TENorm = torch_norm.WrappedTorchNorm
     layer = get_gpt_layer_local_spec(normalization="RMSNorm").submodules
-    names = {"sharded_state_dict_keys_map": layer.sharded_state_dict_keys_map}
-    attention = TransformerLayerSubmodules(input_layernorm=layer.input_layernorm, self_attention=layer.self_attention,
-                                           self_attn_bda=layer.self_attn_bda, **names)
-    mlp = TransformerLayerSubmodules(pre_mlp_layernorm=layer.pre_mlp_layernorm, mlp=layer.mlp, mlp_bda=layer.mlp_bda, **names)
-    stack = hybrid_block.HybridStackSubmodules(attention_layer=ModuleSpec(module=TransformerLayer, submodules=attention),
-                                               mlp_layer=ModuleSpec(module=MLPLayer, submodules=mlp))
+
+    def half(module, *parts):
+        chosen = {part: getattr(layer, part) for part in ("sharded_state_dict_keys_map", *parts)}
+        return ModuleSpec(module=module, submodules=TransformerLayerSubmodules(**chosen))
+
+    stack = hybrid_block.HybridStackSubmodules(
+        attention_layer=half(TransformerLayer, "input_layernorm", "self_attention", "self_attn_bda"),
+        mlp_layer=half(MLPLayer, "pre_mlp_layernorm", "mlp", "mlp_bda"))
     config = TransformerConfig(
-        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48, use_cpu_initialization=True,
-        gated_linear_unit=True, add_bias_linear=False, normalization="RMSNorm", gradient_accumulation_fusion=False,
-        hidden_dropout=0.0, attention_dropout=0.0, activation_func=torch.nn.functional.silu, bias_activation_fusion=False,
-        is_hybrid_model=True)
-    return HybridModel(config, ModuleSpec(module=hybrid_block.HybridStack, submodules=stack), vocab_size=vocabulary, max_sequence_length=positions,
+        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
+        use_cpu_initialization=True, gated_linear_unit=True, add_bias_linear=False, normalization="RMSNorm",
+        gradient_accumulation_fusion=False, hidden_dropout=0.0, attention_dropout=0.0,
+        activation_func=torch.nn.functional.silu, bias_activation_fusion=False, is_hybrid_model=True)
+    return HybridModel(config, ModuleSpec(module=hybrid_block.HybridStack, submodules=stack), vocabulary, positions,
                        hybrid_layer_pattern="*-*-", position_embedding_type="rope", rotary_base=500000).eval()
 
 
@@ -362,7 +364,7 @@ class FunctionTest(Case):
                 self.check_strict_load(TO_MEGATRON[name][0], name)
 
     def check_hybrid(self, ids, args):
-        """A HybridModel of attention and MLP by turns is a GPT of half as many layers; of other patterns none is made."""
+        """One of attention and MLP by turns is a GPT of half as many layers; others are refused."""
         from megatron.core import dist_checkpointing
         positions = ids.shape[1]
         with OnCpu():
@@ -370,9 +372,11 @@ class FunctionTest(Case):
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.normal_(0, 0.2) if parameter.dim() > 1 else None
-                reference = model(ids, torch.arange(positions)[None], torch.ones(1, 1, positions, positions).triu(1) > 0)
+                mask = torch.ones(1, 1, positions, positions).triu(1) > 0
+                reference = model(ids, torch.arange(positions)[None], mask)
         del args["cubed_logits"], args["z_loss"]
-        args |= {"num_layers": 4, "hybrid_layer_pattern": "*-*-", "spec": ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]}
+        args |= {"num_layers": 4, "hybrid_layer_pattern": "*-*-",
+                 "spec": ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]}
         common = {"args": argparse.Namespace(**args), "checkpoint_version": 3.0, "iteration": 3}
         ranks, dist = self.path("hybrid-ranks/iter_0000003/mp_rank_00"), self.path("hybrid/iter_0000003")
         os.makedirs(ranks), os.makedirs(dist)

@@ -349,8 +349,8 @@ LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero"
           "fp32_wide": ("fp32", ["--tp", "1", "--pp", "3", "--dp", "1", "--zero", "0"], {"world": 2, "tp": 2, "pp": 1, "zero": 0})}
 
 # In fp32, with clipping and a schedule: on real losses, so that cairn train can continue with them.
-FP32_TRAINING = {"ffn": 24, "vocab": 64, "dtype": "float32", "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1, "schedule": schedule(0.02),
-                 "done": BEFORE}
+FP32_TRAINING = {"ffn": 24, "vocab": 64, "dtype": "float32", "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1,
+                 "schedule": schedule(0.02), "done": BEFORE}
 TRAINED_CORE = {"gpt_tensor": FP32_TRAINING | {"tp": 2, "zero": 0}, "gpt_data": FP32_TRAINING | {"tp": 1, "zero": 1}}
 # And one that continues with what cairn train began. Of fp32 weights no distributed optimizer's state is written.
 GOES_ON = TRAINED_CORE["gpt_tensor"] | {"torch_adam": True}
@@ -469,7 +469,8 @@ class MegatronOptimizerTest(Case):
             theirs, ours = (torch.distributed.checkpoint.FileSystemReader(self.path(name, "iter_0000003")).read_metadata()
                             for name in (source, source + "-same"))
             # The common state is in common.pt of ours, and since 0.19 an item of theirs.
-            self.assertEqual({i for i in theirs.storage_data if i.fqn != "common_state/shard_0_1"}, set(ours.storage_data))
+            known = {item for item in theirs.storage_data if item.fqn != "common_state/shard_0_1"}
+            self.assertEqual(known, set(ours.storage_data))
             for name, entry in theirs.state_dict_metadata.items():
                 if name == "common_state/shard_0_1":
                     continue
