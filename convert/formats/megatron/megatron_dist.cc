@@ -225,7 +225,8 @@ class MegatronDistOpener {
   // `array` holds `box` of a tensor of `shape`.
   Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
-    MegatronSlice slice{name.place.name, args_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
+    MegatronSlice slice{
+        name.place.name, args_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], args_.shape.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),

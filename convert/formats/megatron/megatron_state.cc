@@ -12,14 +12,15 @@ namespace {
 using nlohmann::json;
 
 // The entries of Megatron's top level, and of its optimizer, that are read; beside the model's.
-constexpr std::string_view kRead[] = {
-    "args",      "checkpoint_version", "content_metadata", "iteration", "lr_scheduler", "opt_param_scheduler",
-    "optimizer", "tokens",             "total_iters"};
+constexpr std::string_view kRead[] = {"args",         "checkpoint_version",  "content_metadata", "iteration",
+                                      "lr_scheduler", "opt_param_scheduler", "optimizer",        "tokens",
+                                      "total_iters"};
 constexpr std::string_view kReadOfOptimizer[] = {
-    "fp32_from_fp16_params", "grad_scaler", "optimizer", "param_groups", "param_state_sharding_type", "state"};
+    "fp32_from_fp16_params",     "grad_scaler", "optimizer", "param_groups",
+    "param_state_sharding_type", "state"};
 
 void LeaveOthers(const PyValue& dict, const std::set<std::string>& read, const std::string& prefix,
-                Account& account) {
+                 Account& account) {
   for (size_t i = 0; dict.is(PyKind::kDict) && i + 1 < dict.items.size(); i += 2)
     if (const std::string key = KeyText(*dict.items[i]);
         !read.contains(key) && !dict.items[i + 1]->is(PyKind::kNone))
@@ -151,13 +152,13 @@ Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue&
 }
 
 void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models, const std::string& prefix,
-                       Account& account) {
+                        Account& account) {
   std::set<std::string> read(std::begin(kRead), std::end(kRead));
   read.insert(models.begin(), models.end());
   LeaveOthers(root, read, prefix, account);
   if (const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict))
     LeaveOthers(*optimizer, {std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer)}, prefix + "optimizer.",
-               account);
+                account);
 }
 
 bool IsEmptyState(const PyValue& state) {

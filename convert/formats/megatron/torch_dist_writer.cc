@@ -184,8 +184,9 @@ class TorchDistPlanner {
     if (!plan_.options.local_spec) modules.push_back("self_attention.core_attention");
     for (const std::string& module : modules)
       for (int64_t layer = 0; layer < plan_.shape.layers; ++layer)
-        AddNothing(fmt::format("{}{}.{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
-                   static_cast<int>(layer));
+        AddNothing(
+            fmt::format("{}{}.{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
+            static_cast<int>(layer));
     if (!plan_.options.local_spec)
       AddNothing(fmt::format("decoder.final_layernorm.{}/shard_0_1", kExtraState), kAfterLayers);
   }
