@@ -267,8 +267,12 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
   }
   for (const auto& [fate, name] : names_)
     if (fate <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames) in_no_tensor.push_back(name);
-  return nlohmann::json{
+  nlohmann::json account = {
       {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
+  for (const std::string& name : left_behind_)
+    if (account["left_behind"].size() < kMaxAccountNames) account["left_behind"].push_back(name);
+  if (left_behind_.empty()) account.erase("left_behind");
+  return account;
 }
 
 nlohmann::json AccountOf(const CheckpointSource& source) {

@@ -50,6 +50,9 @@ class Account {
   void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
   // All tensors and bare storages below `value`, whatever holds them.
   void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
+  // A value that is in no tensor and that no part of the result states. Its bytes, if any, are declared as
+  // others are.
+  void LeaveBehind(std::string name) { left_behind_.insert(std::move(name)); }
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
   // An array of the catalog that is compared with the one that is read.
@@ -62,8 +65,8 @@ class Account {
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
-  // "in_no_tensor": [names of values that were read or left out]}; the parts' bytes sum to "bytes". Errors:
-  // Corrupt naming file, storage and bytes.
+  // "in_no_tensor": [names of values that were read or left out], "left_behind"?: [names]}; the parts' bytes
+  // sum to "bytes". Errors: Corrupt naming file, storage and bytes.
   Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
 
  private:
@@ -94,6 +97,7 @@ class Account {
 
   std::map<std::string, Ledger> ledgers_;
   std::set<std::pair<Fate, std::string>> names_;  // of values that were left out
+  std::set<std::string> left_behind_;
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte

@@ -10,6 +10,7 @@
 #include "convert/formats/deepspeed/pipeline_layers.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/hugging_face/weight_files.h"
+#include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/formats/torch/torch.h"
 #include "convert/formats/verl/verl.h"

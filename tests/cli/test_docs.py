@@ -153,6 +153,14 @@ class DocsTest(unittest.TestCase):
             documented = {row[column].strip().split("`")[1] for row in rows[1:] if "`" in row[column]}
             self.assertEqual(documented, set(re.search(rf"{flag} ([\w-]+[|][\w|-]+)", text)[1].split("|")))
 
+    def test_the_versions_that_the_tests_run_are_named(self):
+        page = (ROOT / "docs/formats.md").read_text()
+        pins = "\n".join(file.read_text() for file in ROOT.glob("scripts/requirements*.txt"))
+        for name in "torch megatron-core deepspeed torchtitan transformers accelerate safetensors".split():
+            (row,) = re.findall(rf"^\| (?:[^|]*, )?{name}(?:, [^|]*)? \| (\d.*)$", page, re.M)
+            for version in re.findall(rf"^{name}==(.+)$", pins, re.M):
+                self.assertIn(version, row, name)
+
     def test_every_guide_with_python_is_run_by_a_test(self):
         tests = "".join(path.read_text() for path in sorted(ROOT.glob("tests/python/*.py")))
         for page in PAGES:

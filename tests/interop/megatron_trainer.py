@@ -25,6 +25,7 @@ from megatron.core.tensor_parallel import random
 
 STATES = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 STEPS = 3
+SCALER = {"scale": torch.tensor([512.0]), "growth_tracker": 5, "hysteresis_tracker": 2}
 random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()  # dropout is off
 
 
@@ -71,12 +72,13 @@ def start(rank, spec, port):
         distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
     model = writer.build(rank, spec, port)
     OnCpu().__enter__()
-    distributed, bf16 = spec["zero"] == 1, not spec.get("fp32")
+    distributed, dtype = spec["zero"] == 1, model.config.params_dtype
     buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
     ddp = DistributedDataParallel(model.config, buffers, model)
     config = optimizer.OptimizerConfig(
-        optimizer="adam", lr=spec.get("lr", 0.5), min_lr=spec.get("lr", 0.5) / 10, bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32,
-        use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=spec.get("clip", 0.0))
+        optimizer="adam", lr=spec.get("lr", 0.5), min_lr=spec.get("lr", 0.5) / 10, params_dtype=dtype,
+        bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16, use_distributed_optimizer=distributed,
+        weight_decay=0.1, adam_beta2=0.95, clip_grad=spec.get("clip", 0.0))
     chain = optimizer.get_megatron_optimizer(config, [ddp])
     assert len(chain.chained_optimizers) == 1
     return ddp, chain.chained_optimizers[0]
@@ -114,6 +116,8 @@ def gathered(model, chosen):
 
 def fill(model, chosen, spec):
     """Random values, their own for every parameter; a 16-bit weight is its master rounded."""
+    if scaler := getattr(chosen, "grad_scaler", None):
+        scaler.load_state_dict(SCALER)
     for group in chosen.optimizer.param_groups:
         for p in group["params"]:
             p.grad = torch.zeros_like(p)
@@ -207,6 +211,8 @@ def load(model, chosen, spec):
 
 
 def check_steps(chosen, spec):
+    if scaler := getattr(chosen, "grad_scaler", None):
+        assert scaler.state_dict() == SCALER, scaler.state_dict()
     for group in chosen.optimizer.param_groups:
         assert group["step"] == spec["steps"], group["step"]
         for p in group["params"]:

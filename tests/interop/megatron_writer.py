@@ -9,9 +9,11 @@ Ranks are forked, so that the imports are paid for once.
 
 import argparse
 import contextlib
+import io
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -26,6 +28,7 @@ if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, nump
     numpy.product = numpy.prod
 
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+from megatron.core.dist_checkpointing import ShardedObject  # noqa: E402
 from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
@@ -47,12 +50,13 @@ def build(rank, spec, port):
     torch.manual_seed(0 if "batches" in spec else rank)
     swiglu = spec.get("swiglu", False)
     groups = spec.get("groups", 4)
-    dtype = torch.float32 if spec.get("fp32") else torch.bfloat16
+    dtype = getattr(torch, spec.get("dtype", "bfloat16"))
     config = TransformerConfig(
         num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=spec.get("ffn", 24),
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
         gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
-        bf16=dtype is torch.bfloat16, params_dtype=dtype, pipeline_dtype=dtype, gradient_accumulation_fusion=False,
+        bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16, params_dtype=dtype, pipeline_dtype=dtype,
+        gradient_accumulation_fusion=False,
         activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu, hidden_dropout=0.0,
         attention_dropout=0.0, bias_activation_fusion=not swiglu)
     return GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
@@ -92,21 +96,35 @@ def train(rank, spec, out, port):
         for name, p in model.named_parameters():
             p.copy_(torch.randn(p.shape, generator=generator_of(name, p, spec)))
     state = model.sharded_state_dict(prefix="")
-    common = {"args": arguments(spec), "checkpoint_version": 3.0, "iteration": 3}
+    common = {"args": arguments(spec), "checkpoint_version": 3.0, "iteration": 3,
+              "num_floating_point_operations_so_far": 5.0}
     directory = os.path.join(out, "iter_0000003")
     if rank == 0:
         os.makedirs(directory)
     torch.distributed.barrier()
-    dist_checkpointing.save(state | common, directory, ("torch_dist", 1))
     legacy = os.path.join(out + "-legacy", "iter_0000003", f"mp_rank_{rank_name(pp)}")
     os.makedirs(legacy)
-    torch.save(common | {"model": model.state_dict_for_save_checkpoint()}, os.path.join(legacy, "model_optim_rng.pt"))
+    of_rank = model.state_dict_for_save_checkpoint()
+    if spec.get("fp8"):
+        fill_extra_states(state, of_rank)
+    dist_checkpointing.save(state | common, directory, ("torch_dist", 1))
+    torch.save(common | {"model": of_rank}, os.path.join(legacy, "model_optim_rng.pt"))
     if rank == 0:
         for name in (out, out + "-legacy"):
             with open(os.path.join(name, "latest_checkpointed_iteration.txt"), "w") as file:
                 file.write("3")
     save_known(model, out, rank, pp)
     torch.distributed.barrier()
+
+
+def fill_extra_states(state, of_rank):
+    """As Transformer Engine fills them with FP8: bytes of a pickle in a tensor, or in a BytesIO."""
+    scales = pickle.dumps({"scale_fwd": [1.5, 2.0], "amax_history_fwd": [0.25]})
+    for value in state.values():
+        if isinstance(value, ShardedObject) and value.key.endswith("_extra_state"):
+            value.data = torch.tensor(bytearray(scales)) if "mlp" in value.key else io.BytesIO(scales)
+    of_rank["decoder.layers.0.mlp.linear_fc1._extra_state"] = torch.tensor(bytearray(scales))
+    of_rank["decoder.layers.0.self_attention.linear_qkv._extra_state"] = io.BytesIO(scales)
 
 
 def generator_of(name, p, spec):

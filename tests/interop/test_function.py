@@ -4,6 +4,7 @@ One process for all, for importing the programs is most of the time."""
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import pty
@@ -157,6 +158,33 @@ def core_model(args):
         seq_len_interpolation_factor=args.rotary_seq_len_interpolation_factor if rope else None).eval()
 
 
+def hybrid_model(positions, vocabulary):
+    """Of Megatron-Core's own layers, which need no Transformer Engine."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
+    from megatron.core.ssm.mlp_layer import MLPLayer
+    from megatron.core.transformer import ModuleSpec, TransformerConfig, TransformerLayer, torch_norm
+    from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+    hybrid_block.TENorm = torch_norm.WrappedTorchNorm
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm").submodules
+
+    def half(module, *parts):
+        chosen = {part: getattr(layer, part) for part in ("sharded_state_dict_keys_map", *parts)}
+        return ModuleSpec(module=module, submodules=TransformerLayerSubmodules(**chosen))
+
+    stack = hybrid_block.HybridStackSubmodules(
+        attention_layer=half(TransformerLayer, "input_layernorm", "self_attention", "self_attn_bda"),
+        mlp_layer=half(MLPLayer, "pre_mlp_layernorm", "mlp", "mlp_bda"))
+    config = TransformerConfig(
+        num_layers=4, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
+        use_cpu_initialization=True, gated_linear_unit=True, add_bias_linear=False, normalization="RMSNorm",
+        gradient_accumulation_fusion=False, hidden_dropout=0.0, attention_dropout=0.0,
+        activation_func=torch.nn.functional.silu, bias_activation_fusion=False, is_hybrid_model=True)
+    return HybridModel(config, ModuleSpec(module=hybrid_block.HybridStack, submodules=stack), vocabulary, positions,
+                       hybrid_layer_pattern="*-*-", position_embedding_type="rope", rotary_base=500000).eval()
+
+
 class FunctionTest(Case):
     ids = torch.arange(48).reshape(2, 24) * 7 % 101
 
@@ -284,6 +312,7 @@ class FunctionTest(Case):
         from megatron.core.tensor_parallel import random
         from megatron.core.transformer import TransformerConfig
         torch.cuda.current_device = lambda: "cpu"
+        torch.cuda.synchronize = lambda *_: None
         torch.Tensor.cuda = lambda tensor, *_, **__: tensor
         random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
         torch.distributed.init_process_group("gloo", init_method=f"file://{self.path('rendezvous')}", rank=0, world_size=1)
@@ -325,11 +354,43 @@ class FunctionTest(Case):
                 cairn("strip", core, out, "--dtype", "fp32")
                 self.assertEqual(json.load(open(out + "/config.json"))["model_type"], wanted)
                 self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
+        if importlib.util.find_spec("megatron.core.models.hybrid"):  # since 0.17
+            with self.subTest("hybrid"):
+                self.check_hybrid(ids, vars(args))
         fork = self.path(f"core{list(FROM_CORE).index('a fork')}")
         self.check_allowing(fork)
         for name in STRICT:
             with self.subTest(f"{name}, strictly"), OnCpu():
                 self.check_strict_load(TO_MEGATRON[name][0], name)
+
+    def check_hybrid(self, ids, args):
+        """One of attention and MLP by turns is a GPT of half as many layers; others are refused."""
+        from megatron.core import dist_checkpointing
+        positions = ids.shape[1]
+        with OnCpu():
+            model = hybrid_model(positions, args["padded_vocab_size"])
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.normal_(0, 0.2) if parameter.dim() > 1 else None
+                mask = torch.ones(1, 1, positions, positions).triu(1) > 0
+                reference = model(ids, torch.arange(positions)[None], mask)
+        del args["cubed_logits"], args["z_loss"]
+        args |= {"num_layers": 4, "hybrid_layer_pattern": "*-*-",
+                 "spec": ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]}
+        common = {"args": argparse.Namespace(**args), "checkpoint_version": 3.0, "iteration": 3}
+        ranks, dist = self.path("hybrid-ranks/iter_0000003/mp_rank_00"), self.path("hybrid/iter_0000003")
+        os.makedirs(ranks), os.makedirs(dist)
+        torch.save(common | {"model": model.state_dict_for_save_checkpoint()}, ranks + "/model_optim_rng.pt")
+        dist_checkpointing.save(model.sharded_state_dict() | common, dist, ("torch_dist", 1))
+        cairn("convert", dist, self.path("hybrid-gpt"), "--to", "torch-dist", "--tp", 2, "--pp", 2)
+        for source in (os.path.dirname(ranks), dist, self.path("hybrid-gpt")):
+            out = self.path("stripped-" + os.path.relpath(source, self.dir).split("/")[0])
+            cairn("strip", source, out, "--dtype", "fp32")
+            self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
+        common["args"].hybrid_layer_pattern = "**--"
+        torch.save(common, dist + "/common.pt")  # which is read before the item of the same contents
+        self.refused("--from dcp takes the tensors", "strip", dist, self.path("refused"))
+        cairn("inspect", dist, "--from", "dcp")
 
     def check_allowing(self, fork):
         """All arguments that nobody knows are named at once, with the flag that takes them; of a step, too."""

@@ -795,7 +795,8 @@ class DeepSpeedTest(Case):
 
 MEGATRON_MODELS = {
     "gpt": {"world": 4, "tp": 2, "pp": 2},
-    "llama": {"world": 2, "tp": 2, "pp": 1, "swiglu": True, "rms": True, "rope": True, "groups": 2, "untied": True},
+    "llama": {"world": 2, "tp": 2, "pp": 1, "swiglu": True, "rms": True, "rope": True, "groups": 2,
+              "untied": True, "fp8": True},
 }
 CORE = {"embedding.word_embeddings": "embedding.word", "embedding.position_embeddings": "embedding.position",
         "input_layernorm": "input_norm", "self_attention.linear_proj": "attention.output",
@@ -860,7 +861,24 @@ class MegatronTest(Case):
                     self.assertEqual((dump.facts["step"], dump.facts["tp"], dump.facts["pp"]), (3, spec["tp"], spec["pp"]))
                     self.assertEqual(dump.facts["state"]["consumed_samples"], 24)
                     self.assertEqual(dump.facts["history"], [])
+                    self.check_what_is_named(path, spec)
+            with self.subTest(name=name):
+                os.remove(self.path(name, "iter_0000003", "metadata.json"))
+                said = cairn("seal", self.path(name), "--settle", 0, status=1).stderr
+                self.assertIn("metadata.json: is missing", said)
         self.check_losses()
+
+    def check_what_is_named(self, path, spec):
+        """What the result does not have, and is not empty."""
+        done = cairn("convert", self.path(path), self.path(path + "-named"), "--to", "native", "--json")
+        named = json.loads(done.stdout)["account"]["left_behind"]
+        self.assertIn("num_floating_point_operations_so_far", {name.rsplit(".", 1)[-1] for name in named})
+        states = {name for name in named if "_extra_state" in name}
+        layer = "decoder.layers." + ("0." if path.endswith("-legacy") else "")
+        modules = ["mlp.linear_fc1", "self_attention.linear_qkv"] if path.endswith("-legacy") else [
+            "mlp.linear_fc1", "mlp.linear_fc2", "self_attention.linear_proj", "self_attention.linear_qkv"]
+        wanted = {f"{layer}{module}._extra_state" for module in modules}
+        self.assertEqual(states, wanted if spec.get("fp8") else set())
 
     def check_optimizer(self, name, spec, layout):
         """Megatron's optimizers refuse CPU tensors, so their part of the files is laid out here as they do it."""

@@ -44,7 +44,7 @@ COMMON = {"zero": 1, "lr": 1e-2, "clip": 1.0, "batches": True}
 SETTINGS = {  # of four ranks
     "tp2": {**COMMON, "tp": 2, "pp": 1},
     "pp2": {**COMMON, "tp": 1, "pp": 2},
-    "fp32": {**COMMON, "tp": 2, "pp": 2, "zero": 0, "fp32": True},
+    "fp32": {**COMMON, "tp": 2, "pp": 2, "zero": 0, "dtype": "float32"},
 }
 SAMPLES, MICRO, POSITIONS = 8, 2, 8
 OLD = cairn.megatron._VERSION < (0, 17)  # it finds the strategy by itself
@@ -307,6 +307,9 @@ def guide(rank, world, directory, iterations):
 
     training = Training(rank, world, "tp2", directory, f"guide-{iterations}", tp=1)
     names = {"model": training.model, "optimizer": training.optimizer, "train": training.train}
+    if OLD:  # the page says so
+        save = dist_checkpointing.save
+        dist_checkpointing.save = lambda *args, async_strategy=None, **options: save(*args, **options)
     defined = ranks.run_guide("save-from-megatron.md", names, directory)
     assert defined["iteration"] == iterations
     assert os.path.isfile(f"{directory}/gpt/iter_{iterations:07}/metadata.json")

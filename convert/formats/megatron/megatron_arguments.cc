@@ -15,7 +15,8 @@ namespace cairn {
 // heterogeneous_layers_config_encoded_json, heterogeneous_layers_config_path, hybrid_attention_ratio,
 // hybrid_layer_pattern, hybrid_mlp_ratio, hybrid_override_pattern, is_hybrid_model, linear_attention_freq,
 // mrope_section, mtp_num_layers, multi_latent_attention, qk_l2_norm, quick_geglu, retro_add_retriever, spec,
-// use_mup. They change the function, and only None, False, 0 or empty is supported.
+// use_mup. They change the function, and only None, False, 0 or empty is supported; a
+// hybrid_layer_pattern that is a GPT's is taken out before.
 // clang-format off
 std::string_view MappedMegatronArguments() {
   return

@@ -23,6 +23,7 @@
 namespace cairn {
 namespace {
 
+constexpr const char* kDistMetadata = "metadata.json";
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
 // A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step lies beside
@@ -34,8 +35,17 @@ constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_av
                                                         {"optimizer.state.fp32_param.", Role::kMaster},
                                                         {"optimizer.state.param.", Role::kMaster}};
 
+// The top level of a checkpoint: a file, or since 0.19 an item that is a list of it.
+constexpr const char* kCommon = "common.pt";
+constexpr const char* kCommonItem = "common_state/shard_0_1";
+
 constexpr std::string_view kStateItems[] = {"rng_state",           "common_state",        "optimizer.",
                                             "opt_param_scheduler", "rerun_state_machine", "args"};
+
+const DcpBytes* CommonItemOf(const DcpIndex& index) {
+  const auto item = std::ranges::find(index.bytes, kCommonItem, &DcpBytes::name);
+  return item == index.bytes.end() ? nullptr : &*item;
+}
 
 // A parsed name: a role, a module, and whether all layers are stacked under it.
 struct DistName {
@@ -105,15 +115,19 @@ class MegatronDistOpener {
   }
 
  private:
-  // Leaves values that are not tensors: states of modules, random states, and the state of all ranks.
+  // Leaves values that are not tensors: states of modules, random states, and the state of all ranks. The
+  // name of an item is that of all ranks and layers, "/shard_3_8" is its own.
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
+      const bool buffer = IsMegatronBuffer(name);
       const bool state =
           std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
-      if (!state && !IsMegatronBuffer(name)) continue;
-      CAIRN_RETURN_IF_ERROR(items_.Leave(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState,
-                                         bytes.name, bytes.item));
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      const Fate fate = buffer && IsEmptyState(file.root()) ? Fate::kBuffer : Fate::kTrainingState;
+      if (state || buffer) builder_.account.LeaveBelow(fate, file, file.root(), name);
+      const bool read = &bytes == common_ || name.starts_with("optimizer.");
+      if (fate == Fate::kTrainingState && !read) builder_.account.LeaveBehind(name);
     }
     return items_.ListAll(index);
   }
@@ -163,33 +177,26 @@ class MegatronDistOpener {
     return OkStatus();
   }
 
-  // common.pt, or since 0.19 an item of the same contents in a list.
   Status ReadCommon(const DcpIndex& index) {
-    const std::string path = JoinPath(directory_, "common.pt");
+    const std::string path = JoinPath(directory_, kCommon);
     if (fs_.Stat(path).ok()) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, "common.pt"));
-      builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), "common.pt");
-      CAIRN_RETURN_IF_ERROR(ReadArgs(file.root(), index).WithContext(path));
-      return ReadScalars(file);
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder_.OpenFile(fs_, directory_, kCommon));
+      builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), kCommon);
+      return ReadCommon(file, file.root(), index).WithContext(path);
     }
-    const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
-    if (item == index.bytes.end()) return NotFound("{} is missing; it describes the model", path);
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+    common_ = CommonItemOf(index);
+    if (!common_) return NotFound("{} is missing; it describes the model", path);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(common_->name, common_->item));
     if (!file.root().is(PyKind::kList) || file.root().items.empty())
       return Corrupt("{}: common_state is not what Megatron writes", directory_);
-    return ReadArgs(*file.root().items[0], index).WithContext(directory_);
+    return ReadCommon(file, *file.root().items[0], index).WithContext(directory_);
   }
 
-  // Numbers that torch's optimizers and Megatron's grad scaler keep in tensors.
-  Status ReadScalars(const TorchFile& file) {
-    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
-    if (!optimizer) return OkStatus();
-    const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
-    const PyValue* state = FindKind(inner ? *inner : *optimizer, "state", PyKind::kDict);
-    CAIRN_ASSIGN_OR_RETURN(const auto step,
-                           ScalarOf(fs_, file, state ? Find(*state, "common_step") : nullptr));
-    if (step && *step >= 0 && *step < 1e15) manifest_.state["optimizer_step"] = static_cast<int64_t>(*step);
-    return AddGradScaler(fs_, file, manifest_.state);
+  // `root`: the top level, in `file`.
+  Status ReadCommon(const TorchFile& file, const PyValue& root, const DcpIndex& index) {
+    CAIRN_RETURN_IF_ERROR(ReadArgs(root, index));
+    LeaveWhatIsNotRead(root, {}, common_ ? "common_state." : "common.pt.", builder_.account);
+    return AddNumbersInTensors(fs_, file, root, manifest_.state);
   }
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
@@ -218,7 +225,8 @@ class MegatronDistOpener {
   // `array` holds `box` of a tensor of `shape`.
   Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
-    MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
+    MegatronSlice slice{
+        name.place.name, args_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
     if (shape.rank() < 2 || std::cmp_not_equal(shape[0], args_.shape.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
@@ -255,14 +263,15 @@ class MegatronDistOpener {
     std::vector<MegatronCell> cells;
   };
   std::map<std::string, CutState> cut_;
-  bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
+  const DcpBytes* common_ = nullptr;  // the item of the index that has the top level
+  bool bucketed_ = false;             // the distributed optimizer's state is in its buckets
   Result<MegatronBuckets> buckets_ = NotFound("not read yet");
   Manifest manifest_;
 };
 
 // The backend in metadata.json; null if there is none.
 nlohmann::json BackendOf(FileSystem& fs, const std::string& directory) {
-  const std::string path = JoinPath(directory, "metadata.json");
+  const std::string path = JoinPath(directory, kDistMetadata);
   if (!fs.Stat(path).ok()) return {};
   const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
   if (!text.ok()) return {};
@@ -284,13 +293,24 @@ bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory) {
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
                                                         ReaderOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json,
-                         ReadJsonObject(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
+                         ReadJsonObject(fs, JoinPath(directory, kDistMetadata), kMaxMetadataBytes));
   const auto backend = json.value("sharded_backend", nlohmann::json());
   if (backend != "torch_dist")
     return NotSupported(
         "{}: its backend is {}, only torch_dist is read; load and save it with Megatron-Core before 0.16",
         directory, backend.dump());
   return MegatronDistOpener(fs, directory, options).Open();
+}
+
+Status CheckMegatronFiles(FileSystem& fs, const std::string& directory,
+                          const std::vector<std::string>& names) {
+  const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
+  if (!has(kDcpMetadata) || has(kDistMetadata)) return OkStatus();
+  const std::string lost = JoinPath(directory, kDistMetadata);
+  if (has(kCommon)) return NotFound("{}: is missing; {} is there", lost, kCommon);
+  const Result<DcpIndex> index = ReadDcpIndex(fs, directory);
+  if (!index.ok() || !CommonItemOf(*index)) return OkStatus();
+  return NotFound("{}: is missing; {} lists {}", lost, kDcpMetadata, kCommonItem);
 }
 
 }  // namespace cairn

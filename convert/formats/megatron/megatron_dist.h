@@ -1,6 +1,6 @@
 // Megatron-Core's torch_dist: torch.distributed.checkpoint under Megatron's names, layers stacked.
 //
-// Source: megatron/core/dist_checkpointing of 0.4 to 0.19.
+// Source: megatron/core/dist_checkpointing of 0.4 to 0.19.2.
 #pragma once
 
 #include "convert/foreign/open_options.h"
@@ -16,5 +16,10 @@ bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory);
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
                                                         ReaderOptions& options);
+
+// Checks that Megatron-Core's top level, if common.pt is among `names` of files in `directory` or .metadata
+// lists it, has the metadata.json without which Megatron does not look at it.
+Status CheckMegatronFiles(FileSystem& fs, const std::string& directory,
+                          const std::vector<std::string>& names);
 
 }  // namespace cairn

@@ -56,11 +56,6 @@ bool IsUnderstood(const std::string& name) {
   return kNames.contains(name);
 }
 
-bool IsUnset(const json& value) {
-  return value.is_null() || value == false || value == 0 || (!value.is_primitive() && value.empty()) ||
-         value == "";
-}
-
 json Get(const json& args, const char* name) { return args.value(name, json()); }
 bool Flag(const json& args, const char* name, bool otherwise = false) {
   const json value = Get(args, name);
@@ -266,6 +261,11 @@ json AsJson(const PyValue& value, int depth) {
 }
 
 }  // namespace
+
+bool IsUnset(const json& value) {
+  return value.is_null() || value == false || value == 0 || (!value.is_primitive() && value.empty()) ||
+         value == "";
+}
 
 std::string_view NameOf(MegatronProgram program) {
   return program == MegatronProgram::kCore ? "Megatron-Core" : "Megatron-DeepSpeed";

@@ -28,6 +28,9 @@ std::string_view NameOf(MegatronProgram program);
 // An argparse.Namespace (or dict) as JSON; an enum is its value, of other objects the class.
 nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
+// True for None, False, 0 and what is empty: no value is given.
+bool IsUnset(const nlohmann::json& value);
+
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
 // biases and norms, the written family's name first, and "megatron" if none of Hugging Face's does.
 // `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood

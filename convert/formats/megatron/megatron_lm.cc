@@ -117,6 +117,7 @@ class MegatronOpener {
       taken.insert(fmt::format("model{}", number));
     }
     CAIRN_RETURN_IF_ERROR(builder_.account.LeaveRest(file, taken, options_).WithContext(directory_));
+    LeaveWhatIsNotRead(file.root(), taken, "", builder_.account);
     if (chunks_.size() == first) return NotFound("{}: it has no model", file.path());
     return ReadOptimizer(rank, file, first);
   }
@@ -142,7 +143,7 @@ class MegatronOpener {
       status = reader.ReadPlain(file, *optimizer, chunks).WithContext(rank.file);
     }
     if (status.ok() && reader.step()) status = TakeStep(*reader.step()).WithContext(rank.file);
-    if (status.ok()) return AddGradScaler(fs_, file, manifest_.state);
+    if (status.ok()) return AddNumbersInTensors(fs_, file, file.root(), manifest_.state);
     left_out_ = true;
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
@@ -178,7 +179,8 @@ class MegatronOpener {
     CAIRN_RETURN_IF_ERROR(
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
           if (IsMegatronBuffer(key)) {
-            builder_.account.Leave(Fate::kBuffer, file, tensor, key);
+            const bool state = key.ends_with(kExtraState) && tensor.shape.Volume() > 0;
+            builder_.account.Leave(state ? Fate::kTrainingState : Fate::kBuffer, file, tensor, key);
             return OkStatus();
           }
           auto name = ParseMegatronName(key);
@@ -190,6 +192,10 @@ class MegatronOpener {
           chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
         }));
+    for (size_t i = 0; model.is(PyKind::kDict) && i + 1 < model.items.size(); i += 2)
+      if (const std::string key = KeyText(*model.items[i]);
+          key.ends_with(kExtraState) && !IsEmptyState(*model.items[i + 1]))
+        builder_.account.LeaveBehind(key);
     chunks_.push_back(std::move(chunk));
     return OkStatus();
   }
@@ -204,7 +210,7 @@ class MegatronOpener {
     for (const ModelChunk& chunk : chunks_) {
       for (const auto& [name, stored] : chunk.tensors) {
         MegatronSlice slice{name.name,
-                            IsInLayers(name.layer) ? name.layer + first_layer : name.layer,
+                            args_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
@@ -223,8 +229,8 @@ class MegatronOpener {
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
-    if (first_layer != args_.shape.layers)
-      return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.shape.layers);
+    if (const int layers = args_.LayerOf(first_layer); layers != args_.shape.layers)
+      return Corrupt("{}: there are {} layers, its args say {}", directory_, layers, args_.shape.layers);
     PutMembers();
     return OkStatus();
   }
@@ -313,13 +319,6 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
                     directory);
   // Files of DeepSpeed's in an iteration's directory were recognised by their names before.
   return MegatronOpener(fs, directory, options).Open();
-}
-
-Status CheckMegatronFiles(FileSystem& /*fs*/, const std::string& directory,
-                          const std::vector<std::string>& names) {
-  const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
-  if (!has(".metadata") || !has("common.pt") || has("metadata.json")) return OkStatus();
-  return NotFound("{}: is missing; common.pt is there", JoinPath(directory, "metadata.json"));
 }
 
 }  // namespace cairn

@@ -23,11 +23,6 @@ std::string IterationSavedByCairn(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
                                                       ReaderOptions& options);
 
-// Checks that Megatron-Core's common.pt, if it is among `names` of files in `directory`, has the
-// metadata.json without which Megatron does not look at it.
-Status CheckMegatronFiles(FileSystem& fs, const std::string& directory,
-                          const std::vector<std::string>& names);
-
 // Checkpoints of Megatron-LM in its "torch" format: iter_*/mp_rank_TT[_PPP]/model_optim_rng.pt of
 // Megatron-Core's GPT, with the optimizer's state: ZeRO 0 that of the optimizer that is not distributed, ZeRO
 // 1 distrib_optim.pt of the distributed one; checkpoint version 3.

@@ -40,6 +40,38 @@ class ArgumentReader {
   Status status_;
 };
 
+using nlohmann::json;
+
+// True if all layers of a HybridModel are attention ("*") and MLP ("-") by turns; "|" is where a stage of the
+// pipeline ends.
+bool IsByTurns(const std::string& pattern, const json& count) {
+  uint64_t layers = 0;
+  for (const char layer : pattern)
+    if (layer != '|' && layer != "*-"[layers++ % 2]) return false;
+  return layers > 0 && layers % 2 == 0 && count == layers;
+}
+
+// True for the arguments of a HybridModel (Megatron-Core 0.19) that computes a GPT; those that say so are
+// taken out. False for a GPTModel's. Errors: NotSupported for other layers.
+Result<bool> TakeHalfLayers(json& args) {
+  const auto get = [&](const char* name) { return args.value(name, json()); };
+  json pattern = get("hybrid_layer_pattern");
+  if (IsUnset(pattern)) pattern = get("hybrid_override_pattern");
+  if (IsUnset(pattern)) return false;
+  // These count the layers in which they act.
+  const bool all_alike = IsUnset(get("no_rope_freq")) && IsUnset(get("window_attn_skip_freq"));
+  if (!pattern.is_string() || !IsByTurns(pattern.get<std::string>(), get("num_layers")) || !all_alike)
+    return NotSupported(
+        "its layers are {} (hybrid_layer_pattern); only attention and MLP by turns, \"*-*-\", are a GPT's; "
+        "--from dcp takes the tensors of torch_dist under their own names",
+        pattern.dump());
+  for (const char* name : {"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model"})
+    args.erase(name);
+  if (const json spec = get("spec"); spec.is_array() && spec.size() == 2 && spec[1] == "hybrid_stack_spec")
+    args.erase("spec");
+  return true;
+}
+
 }  // namespace
 
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
@@ -47,7 +79,9 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   ArgumentReader from(args, shown);
   MegatronArgs m;
   ModelShape& shape = m.shape;
-  shape.layers = from.Size("num_layers");
+  json arguments = MegatronArgumentsOf(args);
+  CAIRN_ASSIGN_OR_RETURN(m.half_layers, TakeHalfLayers(arguments));
+  shape.layers = from.Size("num_layers") / (m.half_layers ? 2 : 1);
   shape.hidden = from.Size("hidden_size");
   shape.heads = from.Size("num_attention_heads");
   shape.head_dim = from.Size("kv_channels", shape.hidden / shape.heads);
@@ -77,8 +111,8 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   if (shape.kv_heads != shape.heads) m.facts["num_key_value_heads"] = shape.kv_heads;
   if (shape.head_dim * shape.heads != shape.hidden) m.facts["head_dim"] = shape.head_dim;
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
-  ReadMegatronFunction(MegatronArgumentsOf(args), allowed, m.facts);
-  if (m.facts.value("position_embedding", nlohmann::json()) == "rope") {
+  ReadMegatronFunction(arguments, allowed, m.facts);
+  if (m.facts.value("position_embedding", json()) == "rope") {
     m.facts["num_key_value_heads"] = shape.kv_heads;
     m.facts["head_dim"] = shape.head_dim;
   }

@@ -18,12 +18,15 @@ namespace cairn {
 // A model as its arguments describe it.
 struct MegatronArgs {
   ModelShape shape;
-  uint64_t vocab = 0;      // the true size if it is known, else the padded one
-  bool gate_last = false;  // BigScience's GLU: up * act(gate)
-  double qkv_version = 3;  // checkpoint_version
-  nlohmann::json facts;    // the manifest's model
+  uint64_t vocab = 0;        // the true size if it is known, else the padded one
+  bool gate_last = false;    // BigScience's GLU: up * act(gate)
+  double qkv_version = 3;    // checkpoint_version
+  bool half_layers = false;  // a HybridModel's: attention and MLP are layers of their own, by turns
+  nlohmann::json facts;      // the manifest's model
 
   MegatronCut CutInto(int tp) const;
+  // The layer of the GPT that a stored layer belongs to.
+  int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
 };
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors

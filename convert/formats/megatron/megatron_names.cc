@@ -51,7 +51,7 @@ std::optional<MegatronName> ParseMegatronName(std::string_view name) {
 }
 
 bool IsMegatronBuffer(std::string_view name) {
-  return name.ends_with("_extra_state") || name.ends_with(".inv_freq");
+  return name.ends_with(kExtraState) || name.ends_with(".inv_freq");
 }
 
 }  // namespace cairn

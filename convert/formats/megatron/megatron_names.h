@@ -17,6 +17,9 @@ struct MegatronName {
 // the like, inside any wrappers; nullopt for other names.
 std::optional<MegatronName> ParseMegatronName(std::string_view name);
 
+// The last part of the name of a module's opaque state. With FP8 it has Transformer Engine's scales.
+inline constexpr std::string_view kExtraState = "_extra_state";
+
 // Buffers and opaque states of modules that hold no parameters.
 bool IsMegatronBuffer(std::string_view name);
 

@@ -1,16 +1,37 @@
 #include "convert/formats/megatron/megatron_state.h"
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "convert/formats/training/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
 
-void CopyInteger(const PyValue* from, const char* key, const char* name, nlohmann::json& state) {
+using nlohmann::json;
+
+// The entries of Megatron's top level, and of its optimizer, that are read; beside the model's.
+constexpr std::string_view kRead[] = {"args",         "checkpoint_version",  "content_metadata", "iteration",
+                                      "lr_scheduler", "opt_param_scheduler", "optimizer",        "tokens",
+                                      "total_iters"};
+constexpr std::string_view kReadOfOptimizer[] = {
+    "fp32_from_fp16_params",     "grad_scaler", "optimizer", "param_groups",
+    "param_state_sharding_type", "state"};
+
+void LeaveOthers(const PyValue& dict, const std::set<std::string>& read, const std::string& prefix,
+                 Account& account) {
+  for (size_t i = 0; dict.is(PyKind::kDict) && i + 1 < dict.items.size(); i += 2)
+    if (const std::string key = KeyText(*dict.items[i]);
+        !read.contains(key) && !dict.items[i + 1]->is(PyKind::kNone))
+      account.LeaveBehind(prefix + key);
+}
+
+void CopyInteger(const PyValue* from, const char* key, const char* name, json& state) {
   if (const auto value = AsInt(from ? Find(*from, key) : nullptr)) state[name] = *value;
 }
 
-void AddSchedule(const PyValue& schedule, nlohmann::json& state) {
+void AddSchedule(const PyValue& schedule, json& state) {
   for (size_t i = 0; i + 1 < schedule.items.size(); i += 2) {
     const std::string key = "lr_schedule." + KeyText(*schedule.items[i]);
     const PyValue* value = schedule.items[i + 1];
@@ -25,14 +46,14 @@ void AddSchedule(const PyValue& schedule, nlohmann::json& state) {
   }
 }
 
-void AddSharedParams(const PyValue& shared, nlohmann::json& state) {
+void AddSharedParams(const PyValue& shared, json& state) {
   for (size_t i = 0; i + 1 < shared.items.size(); i += 2)
     if (const auto first = AsText(shared.items[i + 1]))
       state["shared_params"][KeyText(*shared.items[i])] = std::string(*first);
 }
 
 // ZeRO-3 and universal checkpoints state it nowhere else: they hold the fp32 masters alone.
-void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
+void AddParamsDtype(const PyValue& config, json& state) {
   for (const auto& [key, dtype] :
        {std::pair("bf16", Dtype::kBF16), std::pair("bfloat16", Dtype::kBF16), std::pair("fp16", Dtype::kF16)})
     if (const PyValue* section = FindKind(config, key, PyKind::kDict))
@@ -40,16 +61,55 @@ void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
 }
 
 // It decides the order in which DeepSpeed reads its own optimizer files.
-void AddRoundRobin(const PyValue& config, nlohmann::json& state) {
+void AddRoundRobin(const PyValue& config, json& state) {
   const PyValue* zero = FindKind(config, "zero_optimization", PyKind::kDict);
   if (zero && AsInt(Find(*zero, "round_robin_gradients")).value_or(0) != 0)
     state["round_robin_gradients"] = true;
 }
 
+bool IsCount(const std::optional<double>& number) { return number && *number >= 0 && *number < 1e15; }
+
+void TakeStep(const json& groups, json& state) {
+  if (groups[0].contains("step") && groups[0]["step"].is_number())
+    state["optimizer_step"] = groups[0]["step"];
+}
+
+// The step and the rate of an optimizer that runs in a CUDA graph are tensors of one element.
+Status AddNumbersOfGroups(FileSystem& fs, const TorchFile& file, const PyValue& optimizer, json& state) {
+  const auto groups = state.find("param_groups");
+  if (groups == state.end()) return OkStatus();
+  for (size_t g = 0; g < groups->size(); ++g) {
+    const PyValue& group = *Find(optimizer, "param_groups")->items[g];
+    for (size_t i = 0; group.is(PyKind::kDict) && i + 1 < group.items.size(); i += 2) {
+      if (!group.items[i + 1]->is(PyKind::kTensor)) continue;
+      const std::string key = KeyText(*group.items[i]);
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs, file, group.items[i + 1]));
+      if (number && (key != "step" || IsCount(number)))
+        (*groups)[g][key] = key == "step" ? json(static_cast<int64_t>(*number)) : json(*number);
+    }
+  }
+  TakeStep(*groups, state);
+  return OkStatus();
+}
+
+Status AddGradScaler(FileSystem& fs, const TorchFile& file, const PyValue* scaler, json& state) {
+  if (!scaler) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto scale, ScalarOf(fs, file, Find(*scaler, "scale")));
+  if (!scale) return OkStatus();
+  state["loss_scale"] = *scale;
+  state["dynamic_loss_scale"] = true;
+  for (const auto& [key, name] : {std::pair("growth_tracker", "loss_scale_good_steps"),
+                                  std::pair("hysteresis_tracker", "loss_scale_hysteresis")}) {
+    CAIRN_ASSIGN_OR_RETURN(const auto count, ScalarOf(fs, file, Find(*scaler, key)));
+    if (IsCount(count)) state[name] = static_cast<int64_t>(*count);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-nlohmann::json MegatronState(const PyValue& root) {
-  nlohmann::json state = nlohmann::json::object();
+json MegatronState(const PyValue& root) {
+  json state = json::object();
   CopyInteger(&root, "global_steps", "iteration", state);
   CopyInteger(&root, "total_iters", "iteration", state);
   CopyInteger(&root, "iteration", "iteration", state);
@@ -71,28 +131,49 @@ nlohmann::json MegatronState(const PyValue& root) {
   return state;
 }
 
-void AddParamGroups(const PyValue& optimizer, nlohmann::json& state) {
+void AddParamGroups(const PyValue& optimizer, json& state) {
   auto groups = ParamGroupsOf(Find(optimizer, "param_groups"));
   if (groups.empty()) return;
-  if (groups[0].contains("step") && groups[0]["step"].is_number())
-    state["optimizer_step"] = groups[0]["step"];
+  TakeStep(groups, state);
   state["param_groups"] = std::move(groups);
 }
 
-Status AddGradScaler(FileSystem& fs, const TorchFile& file, nlohmann::json& state) {
-  const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
-  const PyValue* scaler = optimizer ? FindKind(*optimizer, "grad_scaler", PyKind::kDict) : nullptr;
-  if (!scaler) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const auto scale, ScalarOf(fs, file, Find(*scaler, "scale")));
-  if (!scale) return OkStatus();
-  state["loss_scale"] = *scale;
-  state["dynamic_loss_scale"] = true;
-  for (const auto& [key, name] : {std::pair("growth_tracker", "loss_scale_good_steps"),
-                                  std::pair("hysteresis_tracker", "loss_scale_hysteresis")}) {
-    CAIRN_ASSIGN_OR_RETURN(const auto count, ScalarOf(fs, file, Find(*scaler, key)));
-    if (count && *count >= 0 && *count < 1e15) state[name] = static_cast<int64_t>(*count);
+Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue& root, json& state) {
+  const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
+  if (!optimizer) return OkStatus();
+  const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
+  if (!inner) inner = optimizer;  // of fp32
+  CAIRN_RETURN_IF_ERROR(AddNumbersOfGroups(fs, file, *inner, state));
+  if (const PyValue* states = FindKind(*inner, "state", PyKind::kDict)) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, file, Find(*states, "common_step")));
+    if (IsCount(step)) state["optimizer_step"] = static_cast<int64_t>(*step);
   }
-  return OkStatus();
+  return AddGradScaler(fs, file, FindKind(*optimizer, "grad_scaler", PyKind::kDict), state);
+}
+
+void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models, const std::string& prefix,
+                        Account& account) {
+  std::set<std::string> read(std::begin(kRead), std::end(kRead));
+  read.insert(models.begin(), models.end());
+  LeaveOthers(root, read, prefix, account);
+  if (const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict))
+    LeaveOthers(*optimizer, {std::begin(kReadOfOptimizer), std::end(kReadOfOptimizer)}, prefix + "optimizer.",
+                account);
+}
+
+bool IsEmptyState(const PyValue& state) {
+  std::unordered_set<const PyValue*> seen;
+  std::vector<const PyValue*> todo{&state};
+  while (!todo.empty()) {
+    const PyValue* value = todo.back();
+    todo.pop_back();
+    if (!value || !seen.insert(value).second) continue;
+    if (value->is(PyKind::kTensor) && value->tensor->shape.Volume() > 0) return false;
+    if ((value->is(PyKind::kBytes) || value->is(PyKind::kStr)) && !value->text.empty()) return false;
+    todo.insert(todo.end(), value->items.begin(), value->items.end());
+    todo.insert(todo.end(), {value->state, value->contents});
+  }
+  return true;
 }
 
 }  // namespace cairn

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
+#include "convert/foreign/account.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -14,7 +17,17 @@ nlohmann::json MegatronState(const PyValue& root);
 // Adds hyper-parameters and step from the state dict of a torch optimizer.
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
 
-// Adds the loss scale of Megatron's `optimizer.grad_scaler` in `file` at `path`, with what its growth counts.
-Status AddGradScaler(FileSystem& fs, const TorchFile& file, nlohmann::json& state);
+// Adds the numbers that the optimizer and the grad scaler below `root`, a checkpoint's top level in `file`,
+// keep in tensors: the step, those of param_groups, the loss scale and what its growth counts.
+Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue& root, nlohmann::json& state);
+
+// Leaves behind in `account` the entries of a checkpoint's top level and of its optimizer that no reader
+// takes. `models`: the keys of the weights; `prefix` comes before each name.
+void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models, const std::string& prefix,
+                        Account& account);
+
+// True if a module's `_extra_state` has no bytes and no elements, so that the module makes its own. With FP8
+// it holds the scales of Transformer Engine: as a tensor of bytes, or as a BytesIO.
+bool IsEmptyState(const PyValue& state);
 
 }  // namespace cairn

@@ -9,6 +9,8 @@
 #include "convert/formats/megatron/megatron_buffer.h"
 #include "convert/formats/megatron/megatron_core.h"
 #include "convert/formats/megatron/megatron_lm.h"
+#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron/megatron_names.h"
 
 namespace cairn {
 namespace {
@@ -68,7 +70,7 @@ class MegatronPlanner {
       const std::string name = head ? kHead : NameOf(tensor, first_layer);
       Held held{{tensor, name}, ""};
       if (head || CoreModuleOf(tensor).linear)
-        held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
+        held.extra_state = fmt::format("{}.{}", name.substr(0, name.rfind('.')), kExtraState);
       chunk.push_back(std::move(held));
     }
     const auto tied_head =

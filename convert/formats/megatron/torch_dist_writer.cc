@@ -12,12 +12,13 @@
 #include "convert/formats/dcp/dcp_metadata.h"
 #include "convert/formats/megatron/megatron_core.h"
 #include "convert/formats/megatron/megatron_lm.h"
+#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron/megatron_names.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kLayers = "decoder.layers.";
-constexpr std::string_view kExtraState = "._extra_state";
 constexpr const char* kMetadata =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
     R"("common_backend_version": 1})";
@@ -183,10 +184,11 @@ class TorchDistPlanner {
     if (!plan_.options.local_spec) modules.push_back("self_attention.core_attention");
     for (const std::string& module : modules)
       for (int64_t layer = 0; layer < plan_.shape.layers; ++layer)
-        AddNothing(fmt::format("{}{}{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
-                   static_cast<int>(layer));
+        AddNothing(
+            fmt::format("{}{}.{}/shard_{}_{}", kLayers, module, kExtraState, layer, plan_.shape.layers),
+            static_cast<int>(layer));
     if (!plan_.options.local_spec)
-      AddNothing(fmt::format("decoder.final_layernorm{}/shard_0_1", kExtraState), kAfterLayers);
+      AddNothing(fmt::format("decoder.final_layernorm.{}/shard_0_1", kExtraState), kAfterLayers);
   }
 
   void AddNothing(const std::string& name, int layer) {

@@ -12,6 +12,7 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Arguments before an optimizer is made have no padded vocabulary yet; a checkpoint's have one.
@@ -78,6 +79,29 @@ TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
   const auto read = Read(args);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_TRUE(read->shape.has.gate && read->gate_last);
+}
+
+TEST(MegatronModelTest, LayersOfAHybridThatIsAGptAreHalvesOfIts) {
+  json args = ArgumentsOf("megatron_lm", "llama");
+  const auto read = [&](const json& pattern) {
+    args["hybrid_layer_pattern"] = pattern;
+    return Read(args);
+  };
+  args["num_layers"] = 6;
+  args["spec"] = {"megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"};
+  for (const char* pattern : {"*-*-*-", "*-*|-*-"}) {
+    const auto hybrid = read(pattern);
+    ASSERT_TRUE(hybrid.ok()) << hybrid.status().message();
+    EXPECT_EQ(hybrid->shape.layers, 3);
+    EXPECT_EQ(hybrid->facts["num_layers"], 3);
+    EXPECT_EQ(hybrid->LayerOf(5), 2);
+    EXPECT_EQ(hybrid->LayerOf(kAfterLayers), kAfterLayers);
+    EXPECT_FALSE(hybrid->facts.contains("other")) << hybrid->facts["other"];
+  }
+  for (const char* other : {"*-*-", "**--**", "-*-*-*", "M-*-*-", "*-*-*-/*-"})
+    EXPECT_THAT(read(other).status().message(), AllOf(HasSubstr(other), HasSubstr("--from dcp")));
+  args["no_rope_freq"] = 4;  // every fourth of six
+  EXPECT_FALSE(read("*-*-*-").ok());
 }
 
 TEST(MegatronModelTest, OtherModelsAreRefused) {

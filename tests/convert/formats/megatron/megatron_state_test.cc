@@ -67,6 +67,27 @@ TEST(MegatronStateTest, MegatronsCountersWinOverDeepSpeeds) {
   EXPECT_EQ(StateOf({{"total_iters", 12}})["iteration"], 12);  // of Megatron-LM v1
 }
 
+TEST(MegatronStateTest, EntriesThatAreNotReadAreLeftBehindByName) {
+  const json root = {{"iteration", 3},
+                     {"model", json::object()},
+                     {"tokens_so_far", 5},
+                     {"lr_scheduler", nullptr},
+                     {"rerun_state_machine", nullptr},
+                     {"optimizer", {{"0", json::object()}, {"grad_scaler", json::object()}}}};
+  Account account;
+  LeaveWhatIsNotRead(*PickledJson(root)->root, {"model"}, "common.pt.", account);
+  const auto closed = account.Close({});
+  ASSERT_TRUE(closed.ok()) << closed.status().message();
+  EXPECT_EQ((*closed)["left_behind"], json({"common.pt.optimizer.0", "common.pt.tokens_so_far"}));
+}
+
+TEST(MegatronStateTest, AnExtraStateIsEmptyWithoutBytes) {
+  for (const json& empty : {json(), json({nullptr}), json({json::array({""}), 7})})
+    EXPECT_TRUE(IsEmptyState(*PickledJson(empty)->root)) << empty;
+  for (const json& full : {json("scale"), json({nullptr, json::array({"", "x"})})})
+    EXPECT_FALSE(IsEmptyState(*PickledJson(full)->root)) << full;
+}
+
 TEST(MegatronStateTest, ValuesOfOtherTypesAreLeftOut) {
   EXPECT_EQ(StateOf(json::object()), json::object());
   EXPECT_EQ(StateOf({{"iteration", "ten"},
