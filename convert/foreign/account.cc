@@ -140,11 +140,21 @@ void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& 
 void Account::Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name) {
   const auto found = tensor.storage ? file.storages().find(tensor.storage->key) : file.storages().end();
   if (found == file.storages().end()) return;
+    if (storage.crc != 0)
+      records_[file.name()].push_back({"data/" + key, storage.file_offset, storage.bytes, storage.crc});
   names_.emplace(fate, name);
   for (auto [from, to] : BytesOf(tensor)) {
     to = std::min(to, found->second.bytes);
     if (from < to) Leave(fate, file.name(), found->second.file_offset + from, to - from, name);
   }
+}
+
+std::vector<SummedRecord> Account::RecordsIn(const std::vector<std::string>& files) const {
+  std::vector<SummedRecord> records;
+  for (uint32_t i = 0; i < files.size(); ++i)
+    if (const auto found = records_.find(files[i]); found != records_.end())
+      for (const ZipRecord& record : found->second) records.push_back({i, record});
+  return records;
 }
 
 void Account::LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name) {

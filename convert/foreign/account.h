@@ -48,6 +48,8 @@ class Account {
   // The stretches of an array, which no part reads.
   void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
   void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
+  // The records of those storages that have a CRC-32, in files of this list.
+  std::vector<SummedRecord> RecordsIn(const std::vector<std::string>& files) const;
   // All tensors and bare storages below `value`, whatever holds them.
   void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
   // The tensors of this name are an optimizer's.
@@ -93,7 +95,9 @@ class Account {
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;
-  std::set<std::pair<Fate, std::string>> names_;  // of values that were left out
+  std::map<std::string, std::vector<ZipRecord>, std::less<>> records_;  // of each file
+  std::set<std::pair<Fate, std::string>> names_;                        // of values that were left out
+  std::set<std::string> left_behind_;
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte

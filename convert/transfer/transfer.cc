@@ -153,6 +153,7 @@ Result<TransferResult> Transfer::Try() const {
   NullTarget nothing;
   CAIRN_RETURN_IF_ERROR(stream.RunAll(nothing));
   return OutcomeOf(*this, stream);
+  CAIRN_RETURN_IF_ERROR(source.CheckRead());
 }
 
 }  // namespace cairn

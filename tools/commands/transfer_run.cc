@@ -77,6 +77,8 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights) {
 }
 
 Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer transfer,
+  else if (opened.foreign && flags.checks.skip_sums)
+    opened.foreign->SkipSums();
                                                  const TransferFlags& flags, bool shown) {
   transfer.compare_masters =
       !transfer.source.native_step() && !flags.checks.first && !flags.checks.skip_rounding;

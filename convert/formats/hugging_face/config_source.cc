@@ -102,8 +102,8 @@ class ConfigSource final : public ForeignSource {
   void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
   uint64_t bytes_read() const override { return source_->bytes_read(); }
 
-  bool CheckRecords(std::vector<SummedRecord> records) override {
-    return !source_->native_step() && static_cast<ForeignSource&>(*source_).CheckRecords(std::move(records));
+  bool SkipSums() override {
+    return !source_->native_step() && static_cast<ForeignSource&>(*source_).SkipSums();
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
