@@ -15,6 +15,7 @@
 
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
+#include "convert/stream/tensor_stream.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -36,6 +37,10 @@ inline constexpr size_t kMaxAccountNames = 256;  // of values in no tensor, in t
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 
+// True for the names that trainers give to what says how far a training was, at the top of a checkpoint:
+// random states, schedulers, dataloaders. Only the program that wrote them can use them.
+bool IsTrainingName(std::string_view name);
+
 class Account {
  public:
   // A storage of `file` (relative to the catalog's directory): `bytes` from byte `begin` on.
@@ -43,15 +48,18 @@ class Account {
   // All storages of a file of torch, or of an item in one; counted once. Bytes that none of its tensors names
   // are kUnreferenced, unless no tensor names any byte of the storage.
   void AddFile(const TorchFile& file);
+  // The records of those storages that have a CRC-32, in files of this list.
+  std::vector<SummedRecord> RecordsIn(const std::vector<std::string>& files) const;
 
   void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
   // The stretches of an array, which no part reads.
   void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
   void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
-  // The records of those storages that have a CRC-32, in files of this list.
-  std::vector<SummedRecord> RecordsIn(const std::vector<std::string>& files) const;
   // All tensors and bare storages below `value`, whatever holds them.
   void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
+  // A value that is in no tensor and that no part of the result states. Its bytes, if any, are declared as
+  // others are.
+  void LeaveBehind(std::string name) { left_behind_.insert(std::move(name)); }
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }
   // An array of the catalog that is compared with the one that is read.
@@ -64,8 +72,8 @@ class Account {
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
-  // "in_no_tensor": [names of values that were read or left out]}; the parts' bytes sum to "bytes". Errors:
-  // Corrupt naming file, storage and bytes.
+  // "in_no_tensor": [names of values that were read or left out], "left_behind"?: [names]}; the parts' bytes
+  // sum to "bytes". Errors: Corrupt naming file, storage and bytes.
   Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
 
  private:
@@ -106,5 +114,15 @@ class Account {
 // The account of a source that was read from another system's files; null of a native step, whose state may
 // still have that of the files it was once made of.
 nlohmann::json AccountOf(const CheckpointSource& source);
+
+// The paths of the optimizers in a file of torch.save, whose tensors have the names of weights; empty: all of
+// the file.
+std::vector<std::string> OptimizerPaths(const Manifest& manifest);
+bool IsBelowAny(const std::string& name, const std::vector<std::string>& paths);
+
+// What a result lacks of its source, beside masters and moments: values that the reader left behind, the
+// training's own tensors and objects, and the optimizers of a file of torch.save.
+std::vector<std::string> ValuesLeftBehind(const CheckpointSource& source,
+                                          const std::vector<WrittenTensor>& written);
 
 }  // namespace cairn
