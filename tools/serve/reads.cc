@@ -12,7 +12,8 @@ namespace {
 nlohmann::json DescribeTensors(const TensorTable& table, const StateNames& names) {
   nlohmann::json rows = nlohmann::json::array();
   for (const TensorEntry& tensor : table.tensors) {
-    const bool own = names.has_state_dict() && !names.Find(tensor);  // JSON and pickles are sent as objects
+    // JSON and pickles are sent as objects.
+    const bool own = (names.has_state_dict() && !names.Find(tensor)) || tensor.role == Role::kPickle;
     const Dims& shape = tensor.spec.shape;
     rows.push_back({{"fqn", own ? nlohmann::json() : nlohmann::json(names.Of(tensor))},
                     {"name", tensor.spec.name},
