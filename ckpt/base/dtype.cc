@@ -12,7 +12,7 @@ struct Row {
   std::string_view alias;
 };
 
-constexpr std::array<Row, 12> kRows = {{
+constexpr std::array<Row, 14> kRows = {{
     {Dtype::kF64, 8, "fp64", "float64"},
     {Dtype::kF32, 4, "fp32", "float32"},
     {Dtype::kF16, 2, "fp16", "float16"},
@@ -25,6 +25,8 @@ constexpr std::array<Row, 12> kRows = {{
     {Dtype::kI8, 1, "int8", "char"},
     {Dtype::kU8, 1, "uint8", "byte"},
     {Dtype::kBool, 1, "bool", "boolean"},
+    {Dtype::kF8E8M0, 1, "fp8_e8m0", "float8_e8m0fnu"},
+    {Dtype::kF4x2, 1, "fp4_e2m1_x2", "float4_e2m1fn_x2"},
 }};
 
 const Row* Find(Dtype dtype) {

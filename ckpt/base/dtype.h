@@ -22,6 +22,9 @@ enum class Dtype : uint8_t {
   kI8 = 10,
   kU8 = 11,
   kBool = 12,  // one byte, 0 or 1
+  // Kept as they are; nothing here computes with them.
+  kF8E8M0 = 13,  // float8_e8m0fnu: a power of two, the scale of a block
+  kF4x2 = 14,    // float4_e2m1fn_x2: two numbers of four bits in a byte
 };
 
 // Bytes of one element; 0 for a number that is not a Dtype.

@@ -62,6 +62,8 @@ H5Handle H5TypeOf(Dtype dtype) {
     case Dtype::kI8:
       return copy(H5T_STD_I8LE);
     case Dtype::kU8:
+    case Dtype::kF8E8M0:
+    case Dtype::kF4x2:
       return copy(H5T_STD_U8LE);
     case Dtype::kBool:
       return BoolType();

@@ -33,10 +33,17 @@ void SelectBox(const H5Handle& space, const Sizes& offset, const Sizes& extent) 
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, offset.data(), nullptr, extent.data(), nullptr);
 }
 
+// HDF5 takes the names of a source as formats: "%b" is the number of a block, and "%%" a percent sign.
+std::string AsH5Format(const std::string& name) {
+  std::string format;
+  for (const char c : name) format.append(c == '%' ? 2 : 1, c);
+  return format;
+}
+
 bool AddSource(const Files& files, const Piece& piece, const std::string& path, const H5Handle& source,
                const H5Handle& create_list, const H5Handle& whole) {
-  return H5Pset_virtual(create_list.get(), whole.get(), files[piece.file].c_str(), path.c_str(),
-                        source.get()) >= 0;
+  return H5Pset_virtual(create_list.get(), whole.get(), AsH5Format(files[piece.file]).c_str(),
+                        AsH5Format(path).c_str(), source.get()) >= 0;
 }
 
 // Maps each box of a flat range of the piece to where it lies in a vector.

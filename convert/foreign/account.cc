@@ -19,12 +19,30 @@ constexpr size_t kMaxListedPathBytes = 512;
 constexpr std::array<std::string_view, 8> kFateNames = {
     "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced", "optimizer"};
 
-// Entries of a checkpoint's top level that say how far a training was. Only the program that wrote them can
-// use them.
-constexpr std::string_view kTrainingState[] = {
-    "args",       "random_rng_state",    "np_rng_state", "torch_rng_state", "cuda_rng_state",
-    "rng_state",  "rng_tracker_states",  "lr_scheduler", "data_sampler",    "opt_param_scheduler",
-    "random_ltd", "rerun_state_machine", "ds_config",    "loss_scaler"};
+constexpr std::string_view kTrainingState[] = {"args",
+                                               "random_rng_state",
+                                               "np_rng_state",
+                                               "torch_rng_state",
+                                               "cuda_rng_state",
+                                               "rng_state",
+                                               "rng_tracker_states",
+                                               "lr_scheduler",
+                                               "data_sampler",
+                                               "opt_param_scheduler",
+                                               "random_ltd",
+                                               "rerun_state_machine",
+                                               "ds_config",
+                                               "loss_scaler",
+                                               "train_state",
+                                               "scheduler",
+                                               "lr_schedulers",
+                                               "schedulers",
+                                               "dataloader",
+                                               "sampler",
+                                               "rng_states",
+                                               "rng",
+                                               "trainer",
+                                               "progress"};
 
 struct Reference {
   std::string path;
@@ -98,6 +116,10 @@ bool Overlap(const std::vector<const ArrayPart*>& parts) {
 
 std::string_view Name(Fate fate) { return kFateNames[static_cast<size_t>(fate)]; }
 
+bool IsTrainingName(std::string_view name) {
+  return std::ranges::find(kTrainingState, name) != std::end(kTrainingState);
+}
+
 void Account::AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes) {
   if (bytes > 0) ledgers_[file].storages.push_back({begin, begin + bytes, std::move(name)});
 }
@@ -118,11 +140,21 @@ void Account::AddFile(const TorchFile& file) {
     const bool known = found != used.end();
     AddStorage(file.name(), known ? found->second.first : "storage " + key, storage.file_offset,
                storage.bytes);
+    if (storage.crc != 0)
+      records_[file.name()].push_back({"data/" + key, storage.file_offset, storage.bytes, storage.crc});
     if (!known || found->second.second.empty()) continue;
     for (const auto& [from, to] : Gaps(std::move(found->second.second), storage.bytes))
       ledgers_[file.name()].claims.push_back(
           {storage.file_offset + from, storage.file_offset + to, LabelOf(Fate::kUnreferenced)});
   }
+}
+
+std::vector<SummedRecord> Account::RecordsIn(const std::vector<std::string>& files) const {
+  std::vector<SummedRecord> records;
+  for (uint32_t i = 0; i < files.size(); ++i)
+    if (const auto found = records_.find(files[i]); found != records_.end())
+      for (const ZipRecord& record : found->second) records.push_back({i, record});
+  return records;
 }
 
 void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
@@ -162,7 +194,7 @@ Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& ta
   for (size_t i = 0; i + 1 < root.items.size(); i += 2) {
     const std::string key = KeyText(*root.items[i]);
     if (taken.contains(key)) continue;
-    const bool state = std::ranges::find(kTrainingState, key) != std::end(kTrainingState);
+    const bool state = IsTrainingName(key);
     uint64_t elements = 0;
     std::string first;
     ForEachReference(*root.items[i + 1], key, [&](const Reference& reference) {
@@ -278,6 +310,40 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
 nlohmann::json AccountOf(const CheckpointSource& source) {
   if (source.native_step()) return nullptr;
   return source.manifest().state.value(kAccountKey, nlohmann::json());
+}
+
+std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
+  std::vector<std::string> paths;
+  for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
+    if (path.is_string()) paths.push_back(path.get<std::string>());
+  return paths;
+}
+
+bool IsBelowAny(const std::string& name, const std::vector<std::string>& paths) {
+  return std::ranges::any_of(
+      paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
+}
+
+std::vector<std::string> ValuesLeftBehind(const CheckpointSource& source,
+                                          const std::vector<WrittenTensor>& written) {
+  std::vector<std::string> names;
+  const nlohmann::json account = AccountOf(source);
+  if (account.is_object() && account.contains("left_behind"))
+    names = account["left_behind"].get<std::vector<std::string>>();
+  std::vector<bool> kept(source.catalog().tensors.size());
+  for (const WrittenTensor& tensor : written) kept[tensor.source] = true;
+  const std::vector<std::string> optimizers = OptimizerPaths(source.manifest());
+  std::set<std::string> left;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const TensorEntry& tensor = source.catalog().tensors[i];
+    if (kept[i]) continue;
+    if (IsOpaque(tensor.role) && tensor.role != Role::kRng) names.push_back(DisplayName(tensor));
+    for (const std::string& path : optimizers)
+      if (IsBelowAny(tensor.spec.name, {path})) left.insert(path.empty() ? "the optimizer" : path);
+  }
+  std::erase_if(names, [&](const std::string& name) { return IsBelowAny(name, {left.begin(), left.end()}); });
+  names.insert(names.end(), left.begin(), left.end());
+  return names;
 }
 
 }  // namespace cairn

@@ -15,6 +15,7 @@
 
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_source.h"
+#include "convert/stream/tensor_stream.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -36,6 +37,10 @@ inline constexpr size_t kMaxAccountNames = 256;  // of values in no tensor, in t
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 
+// True for the names that trainers give to what says how far a training was, at the top of a checkpoint:
+// random states, schedulers, dataloaders. Only the program that wrote them can use them.
+bool IsTrainingName(std::string_view name);
+
 class Account {
  public:
   // A storage of `file` (relative to the catalog's directory): `bytes` from byte `begin` on.
@@ -43,6 +48,8 @@ class Account {
   // All storages of a file of torch, or of an item in one; counted once. Bytes that none of its tensors names
   // are kUnreferenced, unless no tensor names any byte of the storage.
   void AddFile(const TorchFile& file);
+  // The records of those storages that have a CRC-32, in files of this list.
+  std::vector<SummedRecord> RecordsIn(const std::vector<std::string>& files) const;
 
   void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
   // The stretches of an array, which no part reads.
@@ -96,7 +103,8 @@ class Account {
   static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
 
   std::map<std::string, Ledger> ledgers_;
-  std::set<std::pair<Fate, std::string>> names_;  // of values that were left out
+  std::map<std::string, std::vector<ZipRecord>, std::less<>> records_;  // of each file
+  std::set<std::pair<Fate, std::string>> names_;                        // of values that were left out
   std::set<std::string> left_behind_;
   std::set<uint32_t> replicas_;
   std::set<std::string> optimizer_;                    // names of tensors
@@ -106,5 +114,15 @@ class Account {
 // The account of a source that was read from another system's files; null of a native step, whose state may
 // still have that of the files it was once made of.
 nlohmann::json AccountOf(const CheckpointSource& source);
+
+// The paths of the optimizers in a file of torch.save, whose tensors have the names of weights; empty: all of
+// the file.
+std::vector<std::string> OptimizerPaths(const Manifest& manifest);
+bool IsBelowAny(const std::string& name, const std::vector<std::string>& paths);
+
+// What a result lacks of its source, beside masters and moments: values that the reader left behind, the
+// training's own tensors and objects, and the optimizers of a file of torch.save.
+std::vector<std::string> ValuesLeftBehind(const CheckpointSource& source,
+                                          const std::vector<WrittenTensor>& written);
 
 }  // namespace cairn

@@ -82,6 +82,13 @@ std::optional<uint32_t> ModelPlaces::Find(const std::string& name) const {
 
 bool ModelPlaces::IsBuffer(const std::string& name) const { return FitsAnyGlob(name, architecture_.buffers); }
 
+Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config) {
+  return Corrupt(
+      "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
+      "--allow '{}'",
+      copy, original, config, copy);
+}
+
 std::string ShortList(const std::vector<std::string>& names) {
   const auto shown = std::span(names).first(std::min(names.size(), kNamesInMessage));
   std::string text = fmt::format("{}", fmt::join(shown, ", "));

@@ -42,6 +42,9 @@ class ModelPlaces {
   std::unordered_map<std::string, uint32_t> place_of_;
 };
 
+// The error that a model whose config.json ties them has both, and that they differ; it offers both ways out.
+Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config);
+
 // "a, b and 7 more"
 std::string ShortList(const std::vector<std::string>& names);
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "ckpt/model/source.h"
-#include "convert/torch/record_sums.h"
 
 namespace cairn {
 
@@ -17,9 +16,9 @@ class ForeignSource : public CheckpointSource {
   // The name for messages, if it is not the directory.
   void SetName(std::string name) { name_ = std::move(name); }
   void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
-  // Compares records with their CRC-32 as they are read from now on; CheckRead() reports. Returns false, and
-  // does nothing, if values are made of several files.
-  virtual bool CheckRecords(std::vector<SummedRecord> /*records*/) { return false; }
+  // Bytes that are read are compared with the checksums that the files bring along, and CheckRead() reports.
+  // Does without from now on. Returns whether there were any.
+  virtual bool SkipSums() { return false; }
   // Where everything lies (stored_source.h); null if values are made of several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
 

@@ -103,6 +103,15 @@ class MeanSource final : public ForeignSource {
     for (const auto& source : sources_) bytes += source->bytes_read();
     return bytes;
   }
+  Status CheckRead() override {
+    for (const auto& source : sources_) CAIRN_RETURN_IF_ERROR(source->CheckRead());
+    return OkStatus();
+  }
+  bool SkipSums() override {
+    bool had = false;
+    for (const auto& source : sources_) had |= source->SkipSums();
+    return had;
+  }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
     CAIRN_RETURN_IF_ERROR(sources_[0]->ReadBox(tensor, box, out));

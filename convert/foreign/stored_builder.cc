@@ -170,6 +170,7 @@ Result<std::unique_ptr<ForeignSource>> StoredBuilder::Open(FileSystem& fs, const
   auto settled = account.Close(catalog);
   if (!settled.ok()) return settled.status().WithContext(directory);
   manifest.state[kAccountKey] = *std::move(settled);
+  catalog.records = account.RecordsIn(catalog.files);
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog, about));
   return OpenWithReplicas(fs, directory, std::move(manifest), std::move(catalog), replicas_, how);
 }

@@ -126,10 +126,7 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
     CAIRN_RETURN_IF_ERROR(a->ReadAt(extent.file_offset + at, std::span(one).first(size)));
     CAIRN_RETURN_IF_ERROR(b->ReadAt(other_extent.file_offset + at, std::span(other).first(size)));
     if (std::memcmp(one.data(), other.data(), size) != 0)
-      return Corrupt(
-          "{}: {} differs from {}, though config.json ties them; set tie_word_embeddings to false there, "
-          "or leave it out with --allow '{}'",
-          directory, copy.name, original.name, copy.name);
+      return TiedButDifferent(copy.name, original.name, "config.json").WithContext(directory);
   }
   return OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ckpt/base/box_map.h"
@@ -17,12 +18,14 @@
 #include "convert/foreign/foreign_source.h"
 #include "convert/foreign/runs_ahead.h"
 #include "convert/foreign/stored_array.h"
+#include "convert/torch/record_sums.h"
 
 namespace cairn {
 
 struct StoredCatalog : TensorTable {
   std::vector<StoredArray> arrays;
-  std::vector<ArrayPart> parts;  // in any order; cover each tensor once
+  std::vector<ArrayPart> parts;       // in any order; cover each tensor once
+  std::vector<SummedRecord> records;  // of its files, which reading checks
 };
 
 // Parts as regions of their tensors, each in the file where its array begins. The parts, sorted by tensor,
@@ -60,15 +63,14 @@ class StoredSource final : public ForeignSource {
   static uint64_t AheadBytes(uint64_t cache_bytes) { return std::min<uint64_t>(cache_bytes / 4, 32 << 20); }
   uint64_t bytes_read() const override { return bytes_read_; }
 
-  bool CheckRecords(std::vector<SummedRecord> records) override {
-    sums_.emplace(std::move(records));
-    return true;
-  }
+  bool SkipSums() override { return std::exchange(sums_, std::nullopt).has_value(); }
   const StoredCatalog* stored() const override { return &catalog_; }
 
  private:
   StoredSource(FileSystem& fs, std::string directory, Manifest manifest, StoredCatalog catalog)
-      : ForeignSource(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
+      : ForeignSource(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {
+    if (!catalog_.records.empty()) sums_.emplace(std::exchange(catalog_.records, {}));
+  }
   void SetPlace(uint32_t array, Region& region) const;
   Status CheckArrays();
   Status CheckParts() const;

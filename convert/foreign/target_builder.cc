@@ -5,6 +5,24 @@
 #include "convert/torch/zip_layout.h"
 
 namespace cairn {
+namespace {
+
+// One storage and nothing around it.
+class PlainLayout final : public StorageLayout {
+ public:
+  explicit PlainLayout(uint64_t bytes) : bytes_(bytes) {}
+  uint64_t bytes() const override { return bytes_; }
+  size_t storage_count() const override { return 1; }
+  uint64_t storage_offset(size_t) const override { return 0; }
+  uint64_t storage_bytes(size_t) const override { return bytes_; }
+  bool wants_crcs() const override { return false; }
+  std::vector<PlacedBytes> Around(const StorageSums&) const override { return {}; }
+
+ private:
+  const uint64_t bytes_;
+};
+
+}  // namespace
 
 uint32_t TargetBuilder::AddFile(const std::string& name) {
   target.files.push_back({.name = name});
@@ -19,6 +37,15 @@ void TargetBuilder::AddText(const std::string& name, std::string text) {
 uint32_t TargetBuilder::BeginZip(uint32_t file, const std::string& archive) {
   drafts_.push_back({file, archive, {}, {}});
   return static_cast<uint32_t>(drafts_.size() - 1);
+}
+
+uint32_t TargetBuilder::AddBytes(uint32_t file, uint64_t bytes) {
+  const uint32_t zip = BeginZip(file, "");
+  drafts_[zip].plain = true;
+  drafts_[zip].storages = {bytes};
+  target.storages.push_back({zip, 0});
+  AddArray({"", Dtype::kU8, {bytes}, {{{0, bytes}, static_cast<uint32_t>(target.storages.size() - 1), 0}}});
+  return zip;
 }
 
 // "a/b_model_states.pt": "b_model_states"
@@ -52,9 +79,14 @@ uint32_t TargetBuilder::AddArray(StoredArray array) {
 }
 
 void TargetBuilder::Place() {
-  for (Draft& draft : drafts_)
-    target.containers.push_back(
-        {draft.file, 0, std::make_shared<ZipLayout>(draft.archive, draft.pickle.Finish(), draft.storages)});
+  for (Draft& draft : drafts_) {
+    std::shared_ptr<const StorageLayout> layout;
+    if (draft.plain)
+      layout = std::make_shared<PlainLayout>(draft.storages[0]);
+    else
+      layout = std::make_shared<ZipLayout>(draft.archive, draft.pickle.Finish(), draft.storages);
+    target.containers.push_back({draft.file, 0, std::move(layout)});
+  }
   drafts_.clear();
   PlaceContainers(target);
 }

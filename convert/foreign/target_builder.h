@@ -17,12 +17,15 @@ class TargetBuilder {
     std::string archive;
     PickleEmitter pickle;
     std::vector<uint64_t> storages;  // bytes of each
+    bool plain = false;              // no zip: one storage, and nothing around it
   };
 
   uint32_t AddFile(const std::string& name);
   void AddText(const std::string& name, std::string text);
   // A zip in a file; its number. Zips of a file lie in this order.
   uint32_t BeginZip(uint32_t file, const std::string& archive);
+  // So many bytes as they are in place of a zip, as an array; their number among the zips.
+  uint32_t AddBytes(uint32_t file, uint64_t bytes);
   // A file with one zip, whose archive is named as torch names it.
   uint32_t BeginTorchFile(const std::string& name);
   PickleEmitter& pickle(uint32_t zip) { return drafts_[zip].pickle; }

@@ -189,8 +189,14 @@ void BlockCursor::Advance() {
 }
 
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
-                    const std::function<Status(const Block&)>& visit,
-                    const std::function<void(const Block&)>& see) {
+                    const std::function<Status(const Block&)>& visit) {
+  CAIRN_RETURN_IF_ERROR(StreamPart(reader, tensors, block_bytes, visit));
+  return reader.CheckRead();
+}
+
+Status StreamPart(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+                  const std::function<Status(const Block&)>& visit,
+                  const std::function<void(const Block&)>& see) {
   ReadAhead ahead(reader, tensors, block_bytes, see);
   while (true) {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<Block> block, ahead.Next());

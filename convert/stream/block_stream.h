@@ -53,11 +53,16 @@ struct Block {
 };
 
 // Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
-// `see`, if any, is called for every block before that, on the reading thread, to take work off the visitor.
-// Errors: those of CheckpointSource::ReadBox and of `visit`.
+// In the end the checksums of what was read are verified. Errors: those of CheckpointSource::ReadBox, of
+// CheckRead() and of `visit`.
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
-                    const std::function<Status(const Block&)>& visit,
-                    const std::function<void(const Block&)>& see = {});
+                    const std::function<Status(const Block&)>& visit);
+
+// The same for one of several parts of what is read: the caller calls CheckRead() after the last one. `see`,
+// if any, is called for every block before `visit`, on the reading thread, to take work off the visitor.
+Status StreamPart(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+                  const std::function<Status(const Block&)>& visit,
+                  const std::function<void(const Block&)>& see = {});
 
 // 0, 1, ..., as many as the catalog has tensors.
 std::vector<uint32_t> AllTensors(const TensorTable& catalog);

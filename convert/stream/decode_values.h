@@ -1,4 +1,5 @@
-// Elements of any dtype as exact doubles, to look at values, not to compute with them.
+// Elements of any dtype as exact doubles, to look at values, not to compute with them. Of types that nothing
+// computes with (HoldsNumbers), the bytes as unsigned integers.
 #pragma once
 
 #include <bit>
@@ -65,10 +66,14 @@ void VisitValues(Dtype dtype, std::span<const std::byte> bytes, Visit visit) {
       return each(int8_t{}, same);
     case Dtype::kU8:
     case Dtype::kBool:
+    case Dtype::kF8E8M0:
+    case Dtype::kF4x2:
       return each(uint8_t{}, same);
   }
 }
 
 inline bool IsFloat(Dtype dtype) { return dtype <= Dtype::kF8E5M2; }
+// Whether its elements are compared as numbers, or only bit by bit.
+inline bool HoldsNumbers(Dtype dtype) { return dtype <= Dtype::kBool; }
 
 }  // namespace cairn

@@ -101,7 +101,10 @@ void ValueDistance::AddChunk(uint64_t begin, std::span<const std::byte> a, std::
       if (equal) continue;
       if (a_ == b_ && IsFloat(a_) && !std::isnan(of_a[i]) && !std::isnan(of_b[i]))
         max_ulp = std::max(max_ulp, UlpsApart(size_a, x, y));
-      AddElement(begin + at + i, value_a, value_b);
+      if (HoldsNumbers(a_) && HoldsNumbers(b_))
+        AddElement(begin + at + i, value_a, value_b);
+      else
+        AddElement(begin + at + i, 0, std::numeric_limits<long double>::infinity());
     }
   }
 }

@@ -79,7 +79,7 @@ Status RecordSums::Check(std::span<const std::string> names) const {
     if (found != record.crc)
       return Corrupt(
           "{} at byte {}: record {} of {} bytes has the CRC-32 {:08x}, its zip says {:08x}; the file is "
-          "damaged; cairn verify lists all, --no-checksums passes over them",
+          "damaged; cairn verify lists all, and convert --no-checksums passes over them",
           names[state.of.file], record.file_offset, record.name, record.bytes, found, record.crc);
   }
   return OkStatus();

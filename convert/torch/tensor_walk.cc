@@ -1,4 +1,4 @@
-// ForEachTensor() goes depth first with a stack of frames, without recursion. Values may be shared or hold
+// ForEachTensor() goes depth first with a stack of frames, without recursion. Visited may be shared or hold
 // themselves, and a tensor that is there twice must be visited twice, so a set of visited values would be
 // wrong. Instead every visit is paid from one budget, and depth and length of paths are bounded. An object
 // made by a call that the machine does not know is refused if elements are among its arguments: the walk
@@ -6,14 +6,19 @@
 
 #include "convert/torch/tensor_walk.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
+#include <unordered_set>
 #include <vector>
 
 namespace cairn {
 namespace {
 
 constexpr size_t kMaxDepth = 100;
-constexpr size_t kMaxPathBytes = 1024;
+constexpr size_t kMaxPathBytes = 1 << 20;
+constexpr uint64_t kPathCost = 64;    // bytes of a path that cost as much as a visit of a plain value
 constexpr size_t kMaxKeyBytes = 256;  // of a key that is not text
 // The most that a walk may cost if values are shared, in visits of plain values.
 constexpr uint64_t kMaxCost = 1 << 22;
@@ -31,40 +36,69 @@ bool LeadsOn(const PyValue& value) {
          value.is(PyKind::kDict) || value.is(PyKind::kObject) || value.is(PyKind::kStorage);
 }
 
-// True if elements of a tensor or an array are among the arguments of a call that the machine does not know.
-// No walk visits those.
-bool HidesElements(const PyValue& value, size_t depth, uint64_t& left) {
-  if (value.is(PyKind::kTensor) || value.is(PyKind::kStorage)) return true;
-  if (depth == 0 || left == 0) return false;
-  --left;
-  return std::ranges::any_of(value.items,
-                             [&](const PyValue* item) { return HidesElements(*item, depth - 1, left); });
-}
-
 bool IsNumpyArray(const PyValue& value) {
-  return value.is(PyKind::kObject) && value.module.starts_with("numpy") && value.text == "_reconstruct";
+  return value.is(PyKind::kObject) && value.module.starts_with("numpy") &&
+         (value.text == "_reconstruct" || value.text == "_frombuffer");
 }
 
-constexpr size_t kMaxHidingDepth = 8;
-constexpr uint64_t kMaxHidingCost = 4096;
+using Visited = std::unordered_set<const PyValue*>;
 
-// Errors: NotSupported if the walk would skip elements.
-Status CheckNothingHidden(const PyValue& value, const std::string& path) {
-  uint64_t left = kMaxHidingCost;
-  const bool call = value.is(PyKind::kObject) && HidesElements(value, kMaxHidingDepth, left);
-  if (!call && !value.is(PyKind::kStorage) && !IsNumpyArray(value)) return OkStatus();
-  const auto is_dtensor = [](const PyValue* item) {
-    return item->is(PyKind::kGlobal) && item->text == "DTensor";
-  };
-  if (std::ranges::any_of(value.items, is_dtensor))
-    return NotSupported(
-        "{:.80} is a DTensor, and this file has one rank's part of it; save the whole with "
-        "torch.distributed.checkpoint, or its .full_tensor()",
-        path);
+// Visits all values below `root`, hidden in calls or not, each once, until `visit` returns false. Passes over
+// those in `known`. Returns what was visited.
+Visited VisitAll(const PyValue& root, const std::function<bool(const PyValue&)>& visit,
+                 const Visited& known = {}) {
+  Visited seen;
+  std::vector<const PyValue*> todo{&root};
+  while (!todo.empty()) {
+    const PyValue* value = todo.back();
+    todo.pop_back();
+    if (!value || known.contains(value) || !seen.insert(value).second) continue;
+    if (!visit(*value)) break;
+    todo.insert(todo.end(), value->items.rbegin(), value->items.rend());
+    todo.insert(todo.end(), {value->contents, value->state});
+  }
+  return seen;
+}
+
+// "rank 1's part", as the place of its first shard says; "one rank's part" if nothing does.
+std::string PartOf(const PyValue& sharded) {
+  std::optional<int64_t> rank;
+  VisitAll(sharded, [&](const PyValue& value) {
+    if (value.IsNamed("_remote_device")) rank = AsInt(Find(value, "_rank"));
+    return !rank;
+  });
+  return rank ? fmt::format("rank {}'s part", *rank) : "one rank's part";
+}
+
+// Errors: NotSupported if the walk would skip elements, since it does not look among the arguments of calls
+// that the machine does not know. `clean`: values without any below them. `visits` counts.
+Status CheckNothingHidden(const PyValue& value, const std::string& path, Visited& clean, uint64_t& visits) {
+  bool hides = value.is(PyKind::kStorage) || IsNumpyArray(value);
+  for (const PyValue* argument : value.items) {
+    if (hides || !value.is(PyKind::kObject)) break;
+    Visited visited = VisitAll(
+        *argument,
+        [&](const PyValue& below) {
+          hides = below.is(PyKind::kTensor) || below.is(PyKind::kStorage) || IsNumpyArray(below);
+          return !hides;
+        },
+        clean);
+    visits += visited.size();
+    if (!hides) clean.merge(visited);
+  }
+  if (!hides) return OkStatus();
+  for (const std::string_view part : {"DTensor", "ShardedTensor"})
+    if (std::ranges::any_of(value.items, [&](const PyValue* item) {
+          return item->is(PyKind::kGlobal) && item->text == part;
+        }))
+      return NotSupported(
+          "{:.80} is a {}, and this file has {} of it; save the whole with torch.distributed.checkpoint, or "
+          "as "
+          "full tensors",
+          path, part, PartOf(value));
   return NotSupported(
       "{:.80}: {} holds elements that Cairn does not understand (sparse, quantized, nested, conjugate or "
-      "negative "
-      "tensors, numpy arrays); save it as a plain tensor, or leave it out",
+      "negative tensors, numpy arrays); save it as a plain tensor",
       path.empty() ? "its root" : path, value.is(PyKind::kStorage) ? "a bare storage" : value.ClassName());
 }
 
@@ -106,14 +140,17 @@ void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t
 }
 
 Status ForEachTensor(const PyValue& root,
-                     const std::function<Status(const std::string&, const TensorRef&)>& visit) {
+                     const std::function<Status(const std::string&, const TensorRef&)>& visit,
+                     const VisitHidden& hidden) {
   std::string path;
   std::vector<Frame> frames;
+  Visited clean;
   uint64_t left = kMaxCost;
   const auto charge = [&](uint64_t cost) {
-    if (cost > left || frames.size() > kMaxDepth || path.size() > kMaxPathBytes)
+    const uint64_t all = cost + path.size() / kPathCost;
+    if (all > left || frames.size() > kMaxDepth || path.size() > kMaxPathBytes)
       return Corrupt("its object is nested without end at {:.80}", path);
-    left -= cost;
+    left -= all;
     return OkStatus();
   };
   const auto enter = [&](const PyValue* value) -> Status {
@@ -125,7 +162,10 @@ Status ForEachTensor(const PyValue& root,
       return visit(path, tensor);
     }
     CAIRN_RETURN_IF_ERROR(charge(kContainerCost));
-    CAIRN_RETURN_IF_ERROR(CheckNothingHidden(*value, path));
+    uint64_t visits = 0;
+    Status why = CheckNothingHidden(*value, path, clean, visits);
+    CAIRN_RETURN_IF_ERROR(charge(visits));
+    if (!why.ok()) return hidden ? hidden(path, *value, std::move(why)) : why;
     frames.push_back({value, 0, path.size()});
     return OkStatus();
   };
@@ -156,6 +196,18 @@ Status ForEachTensor(const PyValue& root,
     }
   }
   return OkStatus();
+}
+
+HeldElements ElementsIn(const PyValue& root, uint64_t& visits) {
+  HeldElements held;
+  VisitAll(root, [&](const PyValue& value) {
+    if (visits == 0) return !(held.tensors = true);
+    --visits;
+    if (value.is(PyKind::kTensor)) (value.tensor->shape.rank() == 0 ? held.numbers : held.tensors) = true;
+    held.others |= value.is(PyKind::kStorage) || IsNumpyArray(value);
+    return true;
+  });
+  return held;
 }
 
 }  // namespace cairn

@@ -25,9 +25,23 @@ void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t
 
 // Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
 // path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited
-// twice. Stops at the first error. Errors: Corrupt if the object holds itself, or shares its parts so
-// often that walking it would cost far more than reading it.
+// twice. Stops at the first error. A value whose elements no walk understands (a sparse tensor, an array of
+// NumPy) goes to `hidden`, if that is given, with the error that it otherwise is; it is not walked. Errors:
+// Corrupt if the object holds itself, or shares its parts so often that walking it would cost far more than
+// reading it; NotSupported naming such a value.
+using VisitHidden = std::function<Status(const std::string& path, const PyValue& value, Status why)>;
 Status ForEachTensor(const PyValue& root,
-                     const std::function<Status(const std::string&, const TensorRef&)>& visit);
+                     const std::function<Status(const std::string&, const TensorRef&)>& visit,
+                     const VisitHidden& hidden = {});
+
+// What lies below a value, hidden in calls or not.
+struct HeldElements {
+  bool numbers = false;  // tensors without dimensions
+  bool tensors = false;  // others
+  bool others = false;   // bare storages and arrays of NumPy
+};
+// At most `visits` values are looked at, and counted off; if that is not enough, it counts as if it had
+// tensors.
+HeldElements ElementsIn(const PyValue& root, uint64_t& visits);
 
 }  // namespace cairn

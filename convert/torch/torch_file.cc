@@ -121,7 +121,7 @@ Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {
   constexpr std::string_view kPrefix = "data/";
   for (const ZipRecord& record : zip.records())
     if (record.name.starts_with(kPrefix))
-      torch.storages_[record.name.substr(kPrefix.size())] = {record.file_offset, record.bytes};
+      torch.storages_[record.name.substr(kPrefix.size())] = {record.file_offset, record.bytes, record.crc};
   CAIRN_RETURN_IF_ERROR(torch.CheckStorages());
   return torch;
 }

@@ -22,6 +22,7 @@ enum class TorchContainer { kZip, kStream, kPickle };
 struct TorchStorage {
   uint64_t file_offset = 0;
   uint64_t bytes = 0;
+  uint32_t crc = 0;  // of its record; 0: its container has none
 };
 
 class TorchFile {

@@ -126,6 +126,7 @@ TransferResult OutcomeOf(const Transfer& transfer, const TensorStream& stream) {
                         .unlike_masters = stream.UnlikeMasters(),
                         .tensors = stream.Counts(transfer.reported),
                         .notes = transfer.notes,
+                        .left_behind = transfer.left_behind,
                         .fingerprints = stream.SourceFingerprints(),
                         .bytes_read = transfer.source.bytes_read()};
   return result;
@@ -152,6 +153,7 @@ Result<TransferResult> Transfer::Try() const {
   TensorStream stream = StreamOf(*this, Accumulated(progress));
   NullTarget nothing;
   CAIRN_RETURN_IF_ERROR(stream.RunAll(nothing));
+  CAIRN_RETURN_IF_ERROR(source.CheckRead());
   return OutcomeOf(*this, stream);
 }
 

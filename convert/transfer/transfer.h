@@ -15,6 +15,7 @@
 #include "ckpt/model/copy_program.h"
 #include "ckpt/run/rank_team.h"
 #include "ckpt/step/seal.h"
+#include "convert/foreign/account.h"
 #include "convert/foreign/stored_target.h"
 #include "convert/stream/step_plan.h"
 #include "convert/stream/tensor_stream.h"
@@ -65,6 +66,7 @@ struct TransferResult {
   std::vector<std::string> unlike_masters;  // weights of the source, if compare_masters
   std::vector<TransferredTensor> tensors;   // the first Transfer::reported of them
   std::vector<std::string> notes;           // about the result, for its user
+  std::vector<std::string> left_behind;     // values of the source that it lacks (account.h)
   Fingerprints fingerprints;                // of the source's tensors that were read
   uint64_t bytes_read = 0;                  // of the source, by all ranks
   uint64_t bytes_written = 0;               // of all files
@@ -80,11 +82,15 @@ struct Transfer {
   bool compare_masters = false;  // of the source with the weights that they round to (master_proof.h)
   size_t reported = 0;           // tensors whose counts the result has
   std::vector<std::string> notes;
+  const std::vector<std::string> left_behind;  // values of the source that the result lacks
   std::function<void(uint64_t)> progress =
       {};  // gets the bytes of TransferCost::moved_bytes done; one at a time
 
   Transfer(CheckpointSource& from, std::variant<StepTarget, FilesTarget> to, WriterOptions how = {})
-      : source(from), target(std::move(to)), writer(std::move(how)) {}
+      : source(from),
+        target(std::move(to)),
+        writer(std::move(how)),
+        left_behind(ValuesLeftBehind(from, tensors())) {}
 
   const std::vector<WrittenTensor>& tensors() const;
 

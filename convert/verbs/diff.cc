@@ -148,18 +148,20 @@ class Differ {
     std::vector<std::byte> other;
     std::optional<ValueDistance> distance;
     uint64_t done = 0;
-    return StreamBlocks(a_, compared_, BlockBytesFor(options_.max_memory), [&](const Block& block) -> Status {
-      const TensorPair& pair = pairs_[block.tensor];
-      const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
-      if (block.begin == 0)
-        distance.emplace(x.dtype, y.dtype, pair.tolerance.absolute, pair.tolerance.relative);
-      other.resize(block.box.Volume() * SizeOf(y.dtype));
-      CAIRN_RETURN_IF_ERROR(b_.ReadBox(pair.b, block.box, other));
-      distance->Add(block.begin, block.bytes, other);
-      if (distance->elements == x.spec.shape.Volume()) Take(options_.name_a(x), *distance);
-      if (options_.progress) options_.progress(done += block.bytes.size());
-      return OkStatus();
-    });
+    CAIRN_RETURN_IF_ERROR(
+        StreamBlocks(a_, compared_, BlockBytesFor(options_.max_memory), [&](const Block& block) -> Status {
+          const TensorPair& pair = pairs_[block.tensor];
+          const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
+          if (block.begin == 0)
+            distance.emplace(x.dtype, y.dtype, pair.tolerance.absolute, pair.tolerance.relative);
+          other.resize(block.box.Volume() * SizeOf(y.dtype));
+          CAIRN_RETURN_IF_ERROR(b_.ReadBox(pair.b, block.box, other));
+          distance->Add(block.begin, block.bytes, other);
+          if (distance->elements == x.spec.shape.Volume()) Take(options_.name_a(x), *distance);
+          if (options_.progress) options_.progress(done += block.bytes.size());
+          return OkStatus();
+        }));
+    return b_.CheckRead();
   }
 
   void Take(std::string name, const ValueDistance& distance) {

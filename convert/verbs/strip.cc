@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ckpt/base/glob.h"
+#include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/release_plan.h"
 #include "convert/formats/hugging_face/safetensors.h"
@@ -72,23 +73,10 @@ Dtype MainType(const std::vector<WrittenTensor>& weights) {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
-// The paths of optimizers in a file of torch.save (formats/torch/torch.h).
-std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
-  std::vector<std::string> paths;
-  for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
-    if (path.is_string()) paths.push_back(path.get<std::string>());
-  return paths;
-}
-
-bool IsOptimizers(const std::string& name, const std::vector<std::string>& paths) {
-  return std::ranges::any_of(
-      paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
-}
-
 std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
   const std::vector<std::string> paths = OptimizerPaths(source.manifest());
-  std::erase_if(parameters, [&](const ParameterSpec& spec) { return IsOptimizers(spec.name, paths); });
+  std::erase_if(parameters, [&](const ParameterSpec& spec) { return IsBelowAny(spec.name, paths); });
   const std::set<std::string> alone = OrphanStates(source.catalog());
   std::erase_if(parameters, [&](const ParameterSpec& spec) { return alone.contains(spec.name); });
   return parameters;
@@ -140,8 +128,10 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
   for (const auto& [source, entry, read_back] : plan.weights) {
     const TensorEntry& tensor = catalog.tensors[source];
     if (tensor.dtype != entry.dtype && !CanCast(tensor.dtype, entry.dtype))
-      return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
-                          Name(tensor.dtype));
+      return NotSupported(
+          "tensor {} is {}; fp32, bf16 and fp16 are cast to others, and cairn convert without --dtype keeps "
+          "it",
+          DisplayName(tensor), Name(tensor.dtype));
   }
   plan.parameters = plan.weights.size();
   if (options.format == StripFormat::kSafetensors) AddSecondNames(SecondNames(source), plan);
@@ -222,15 +212,6 @@ std::set<std::string> OrphanStates(const TensorTable& table) {
     if (!IsOpaque(tensor.role)) names.insert(tensor.spec.name);
   for (const TensorEntry& tensor : table.tensors)
     if (tensor.role == Role::kWeight || tensor.role == Role::kMaster) names.erase(tensor.spec.name);
-  return names;
-}
-
-std::vector<std::string> NamesOfTraining(const CheckpointSource& source) {
-  const std::vector<std::string> paths = OptimizerPaths(source.manifest());
-  std::vector<std::string> names;
-  for (const TensorEntry& tensor : source.catalog().tensors)
-    if (tensor.role == Role::kTraining || IsOptimizers(tensor.spec.name, paths))
-      names.push_back(tensor.spec.name);
   return names;
 }
 

@@ -38,8 +38,4 @@ Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options
 // alone. A release does not need them.
 std::set<std::string> OrphanStates(const TensorTable& table);
 
-// Tensors that no format releases: those of an optimizer's state dict in a file of torch.save, and those of
-// the training's own state.
-std::vector<std::string> NamesOfTraining(const CheckpointSource& source);
-
 }  // namespace cairn

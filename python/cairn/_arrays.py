@@ -1,6 +1,7 @@
 """Values as numpy arrays. numpy is imported when the first values are asked for.
 
 numpy has no bf16 and no fp8: they become float32, which holds each of their values exactly, NaN with its payload included.
+Of fp8_e8m0 and fp4_e2m1_x2, the scales and numbers of quantized blocks, it gets the bits.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ _SAME = {
     "int8": "int8",
     "uint8": "uint8",
     "bool": "bool",
+    "fp8_e8m0": "uint8",
+    "fp4_e2m1_x2": "uint8",
 }
-_WIDENED = {"bf16": "uint16", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}  # and the types that hold their bits
+_WIDENED = {"bf16": "uint16", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8", "fp8_e8m0": "uint8", "fp4_e2m1_x2": "uint8"}  # and the types that hold their bits
 _OF_TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 

@@ -13,4 +13,6 @@ ITEMSIZE = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "fp8_e8m0": 1,
+    "fp4_e2m1_x2": 1,
 }

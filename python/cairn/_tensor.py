@@ -63,7 +63,8 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """In the checkpoint: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int64" ... "int8", "uint8" or "bool"."""
+        """In the checkpoint: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int64" ... "int8", "uint8", "bool",
+        "fp8_e8m0" or "fp4_e2m1_x2" (two elements in a byte, which counts as one)."""
         return bits_dtype(self._described["dtype"]) if self._as_bits else self._described["dtype"]
 
     @property

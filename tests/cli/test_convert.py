@@ -218,6 +218,26 @@ class ExportTest(CliTest):
                 self.cairn("convert", name, name + "-back", "--to", "native", "--tp", 2, "--pp", 2, "--dp", 1)
                 self.cairn("diff", name + "-back", self.step)
 
+    def test_every_verb_checks_the_crcs_of_every_format(self):
+        for name in self.FORMATS:
+            self.cairn("convert", self.step, name, "--to", name, "--tp", 2)
+            weight = next(t for t in self.json("inspect", name, "layers.0.mlp.up.weight", "--slices")["tensors"]
+                          if t["role"] in ("weight", "master"))
+            place = weight["slices"][0]
+            path = next(p for p in (self.dir / name).rglob("*") if str(p).endswith(place["file"]))
+            bytes_ = bytearray(path.read_bytes())
+            bytes_[place["file_offset"]] ^= 1
+            path.write_bytes(bytes_)
+            for code, verb in ((2, ["fingerprint", name]), (2, ["diff", name, self.step]), (2, ["diff", self.step, name]),
+                               (2, ["inspect", name, "--stats"]), (2, ["inspect", name, weight["name"], "--stats"]),
+                               (2, ["strip", name, "x"]), (2, ["convert", name, "x", "--to", "native"]),
+                               (2, ["convert", name, "x", "--to", "dcp"]), (2, ["reshape", name, "x"]),
+                               (2, ["reshape", name, "x", "--resume"]), (2, ["strip", name, "x", "--dry-run"]),
+                               (1, ["verify", name]), (1, ["verify", name, "--values"]), (1, ["verify", name, "--hash"])):
+                with self.subTest(name, verb=verb):
+                    self.cairn(*verb, code=code, says=[path.name, "CRC-32"])
+                    self.assertFalse((self.dir / "x").exists())
+
     def check_account(self, name):
         """Of a foreign source every release says what became of its bytes, as a step with all of it does."""
         whole = self.json("convert", name, name + "-n", "--to", "native")["account"]

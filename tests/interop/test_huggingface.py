@@ -281,7 +281,7 @@ class HuggingFaceTest(CliTest):
         files = list(index["weight_map"].values())
         name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
         other = next(f for f in files if f != file)
-        for wrong, says in ((other, "which the index does not say"), ("../" + file, "not a file of this directory"), (7, "not a file")):
+        for wrong, says in ((other, f"{file} has it: correct the weight_map"), ("../" + file, "not a file of this directory"), (7, "not a file")):
             path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
             self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
         path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))
@@ -314,7 +314,7 @@ class HuggingFaceTest(CliTest):
                 self.cairn("diff", source, whole, says="no difference")
                 if shards == 2:
                     index.write_text(json.dumps({"weight_map": dict(list(files.items())[1:])}))
-                    self.cairn("fingerprint", source, code=2, says="which the index does not say")
+                    self.cairn("fingerprint", source, code=2, says="the index does not list it")
         norm = state["model.norm.weight"]
         scattered = torch.stack((norm, norm + 1), 1)[:, 0]  # every other element of its storage
         torch.save(dict(state, **{"model.norm.weight": scattered}), self.dir / "llama-1" / "pytorch_model.bin")

@@ -21,7 +21,8 @@ import xxhash
 
 CHUNK = 4 << 20
 DTYPES = {1: ("fp64", 8), 2: ("fp32", 4), 3: ("fp16", 2), 4: ("bf16", 2), 5: ("fp8_e4m3", 1), 6: ("fp8_e5m2", 1),
-          7: ("int64", 8), 8: ("int32", 4), 9: ("int16", 2), 10: ("int8", 1), 11: ("uint8", 1), 12: ("bool", 1)}
+          7: ("int64", 8), 8: ("int32", 4), 9: ("int16", 2), 10: ("int8", 1), 11: ("uint8", 1), 12: ("bool", 1),
+          13: ("fp8_e8m0", 1), 14: ("fp4_e2m1_x2", 1)}
 ROLES = {1: "weight", 2: "master", 3: "exp_avg", 4: "exp_avg_sq", 5: "rng", 6: "step", 25: "json", 26: "pickle", 27: "training"}
 
 

@@ -150,7 +150,7 @@ class TorchFilesTest(Case):
         states = sorted(f"{path}.state.{i}.{state}" for i in range(2) for state in ("exp_avg", "exp_avg_sq", "step"))
         told = json.loads(cairn("convert", self.path(name), self.path(name + "-w"), "--to", "safetensors", "--json").stdout)
         self.assertEqual({part: row["count"] for part, row in told["account"]["parts"].items()}, {"weight": 2, "optimizer": 6})
-        self.assertEqual(sorted(told["training_left_out"]), states)
+        self.assertEqual(told["left_behind"], [path])
         for target in ("native", "dcp"):
             cairn("convert", self.path(name), self.path(name + target), "--to", target)
             held = json.loads(cairn("inspect", self.path(name + target), "--json").stdout)["tensors"]
@@ -333,11 +333,177 @@ class OwnNamesTest(Case):
         self.assertEqual(seal(self.path("global_step_5"))["system"], "verl")
 
 
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 13, "hidden_size": 8, "intermediate_size": 12,
+         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 16,
+         "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32", "rope_theta": 10000.0}
+
+
+def llama():
+    """The weights of LLAMA, by transformers' names."""
+    shapes = {"model.embed_tokens": (13, 8), "model.norm": (8,), "lm_head": (13, 8)}
+    layer = {"self_attn.q_proj": (8, 8), "self_attn.k_proj": (4, 8), "self_attn.v_proj": (4, 8), "self_attn.o_proj": (8, 8),
+             "mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12), "input_layernorm": (8,),
+             "post_attention_layernorm": (8,)}
+    shapes |= {"model.layers.0." + name: shape for name, shape in layer.items()}
+    generator = torch.Generator().manual_seed(1)
+    return {name + ".weight": torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+class BesideTheWeightsTest(Case):
+    """Values beside the weights stop no conversion, and none is lost without its name."""
+
+    def setUp(self):
+        super().setUp()
+        self.weights = llama()
+        with open(self.path("config.json"), "w") as file:
+            json.dump(LLAMA, file)
+
+    def strip(self, name, *flags):
+        """The weights that are published of a file, and the names of what is left behind."""
+        done = cairn("strip", self.path(name), self.path(name + "-out"), "--dtype", "fp32", "--config", self.path("config.json"), "--json", *flags)
+        from safetensors.torch import load_file
+        found = load_file(self.path(name + "-out", "model.safetensors"))
+        shutil.rmtree(self.path(name + "-out"))
+        left = json.loads(done.stdout)["left_behind"]
+        notes = [line for line in done.stderr.splitlines() if "note: left behind: " in line]
+        self.assertEqual(len(notes), 1 if left else 0, done.stderr)
+        if left:
+            self.assertIn(left[0], notes[0])
+        self.assertEqual(set(found), set(self.weights))
+        for key, value in self.weights.items():
+            self.assertTrue(same_bits(found[key], value), key)
+        return left
+
+    def adam(self):
+        return {"state": {i: {"step": torch.tensor(7.0), "exp_avg": torch.randn(v.shape), "exp_avg_sq": torch.rand(v.shape)}
+                          for i, v in enumerate(self.weights.values())},
+                "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "params": list(range(len(self.weights)))}]}
+
+    def test_scalars_and_the_optimizer_beside_a_compiled_model(self):
+        for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
+            torch.save({"model": {prefix + k: v for k, v in self.weights.items()}, "optimizer": self.adam(), "iter_num": 2000,
+                        "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
+            left = self.strip("c.pt")
+            self.assertLessEqual({"best_val_loss/training", "config", "model_args"}, set(left))
+        # A tensor that has no place is named first, and not behind those of the optimizer.
+        torch.save({"model": self.weights | {"odd": torch.ones(3)}, "optimizer": self.adam()}, self.path("odd.pt"))
+        told = cairn("strip", self.path("odd.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
+        self.assertIn("1 tensors have no place in the model", told)
+        self.assertIn("model.odd", told)
+        self.strip("odd.pt", "--allow", "model.odd")
+
+    def test_arrays_and_objects_beside_the_model(self):
+        rng = np.random.RandomState(3).get_state()
+        torch.save({"model": self.weights, "epoch": np.int64(3), "hist": np.arange(5, dtype=np.int32), "rng": rng,
+                    "names": np.array(["a", "bb"]), "obj": np.array([1, None], dtype=object), "best": np.float32(0.25)}, self.path("n.pt"))
+        self.assertEqual(self.strip("n.pt"), ["best", "hist", "names", "obj", "rng"])
+        composer = {"state": {"model": {"model." + k: v for k, v in self.weights.items()}, "optimizers": {"AdamW": self.adam()},
+                              "schedulers": {"LambdaLR": {"last_epoch": 160}}, "rank_zero_seed": 17, "algorithms": []},
+                    "rng": [{"python": (3, tuple(range(625)), None), "numpy": rng, "torch": torch.get_rng_state()}]}
+        torch.save(composer, self.path("composer.pt"))
+        left = self.strip("composer.pt")
+        self.assertLessEqual({"rng.0.numpy.1", "rng.0.torch/training", "state.schedulers", "state.rank_zero_seed"}, set(left))
+        cairn("convert", self.path("composer.pt"), self.path("native"), "--to", "native", "--allow", "optimizer")
+        self.assertTrue(same_bits(Dump(self.path("composer.pt")).tensors["rng.0.torch", "training"], composer["rng"][0]["torch"]))
+        self.assertIn("no difference", cairn("diff", self.path("composer.pt"), self.path("native"), "--ignore", "state.optimizers.*").stdout)
+        # Among the weights, an array may be one of them.
+        for wrong in ({**self.weights, "extra": np.ones(3)}, {"model": {**self.weights, "extra": np.ones(3)}, "epoch": 1}):
+            torch.save(wrong, self.path("among.pt"), pickle_protocol=5 if "model" in wrong else 2)
+            name = "extra" if "extra" in wrong else "model.extra"
+            told = cairn("strip", self.path("among.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
+            self.assertIn(f"--allow '{name}' leaves it out", told)
+            self.strip("among.pt", "--allow", name)
+
+    def test_callbacks_by_their_class(self):
+        import pathlib as classes
+        torch.save({"state_dict": self.weights, "epoch": 1, "callbacks": {classes.PosixPath: {"best_model_score": torch.tensor(0.3)}},
+                    "optimizer_states": [self.adam()], "hyper_parameters": {"path": pathlib.PosixPath("/data")}}, self.path("l.ckpt"))
+        left = self.strip("l.ckpt")
+        self.assertIn("hyper_parameters", left)
+        self.assertTrue(any("best_model_score" in name for name in left))
+
+    def test_one_ranks_part_is_said_to_be_one(self):
+        from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+        torch.distributed.init_process_group("gloo", init_method="file://" + self.path("store"), rank=0, world_size=1)
+        try:
+            part = init_from_local_shards([Shard.from_tensor_and_offsets(torch.ones(6, 4), [0, 0], 0)], [6, 4])
+            torch.save({"state": {"model": {"lm_head.weight": part}}}, self.path("part.pt"))
+            torch.save({"model": {**self.weights, "more": part}}, self.path("mixed.pt"))
+        finally:
+            torch.distributed.destroy_process_group()
+        for name in ("part.pt", "mixed.pt"):
+            for verb in (("verify",), ("fingerprint",), ("strip", self.path("x"))):
+                told = cairn(verb[0], self.path(name), *verb[1:], status=2).stderr
+                self.assertIn("is a ShardedTensor, and this file has rank 0's part of it; save the whole", told)
+        self.strip("mixed.pt", "--allow", "model.more")
+
+    def test_a_head_that_is_not_the_embedding_can_be_kept_or_left_out(self):
+        import torch.distributed.checkpoint as dcp
+        dcp.save({"model": self.weights}, checkpoint_id=self.path("d"), no_dist=True)
+        for tied in (True, False):
+            with open(self.path("config.json"), "w") as file:
+                json.dump(LLAMA | {"tie_word_embeddings": tied}, file)
+            if not tied:
+                self.strip("d")
+                continue
+            told = cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
+            self.assertIn("set tie_word_embeddings to false there, or leave it out with --allow 'lm_head.weight'", told)
+            cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), "--allow", "lm_head.weight")
+
+    def test_a_long_name_goes_into_every_format(self):
+        name = "w" * 65535
+        torch.save({name: torch.ones(3)}, self.path("long.pt"))
+        for target in ("native", "dcp", "safetensors"):
+            cairn("convert", self.path("long.pt"), self.path(target), "--to", target)
+            self.assertEqual([tensor["name"] for tensor in json.loads(cairn("inspect", self.path(target), "--json").stdout)["tensors"]], [name])
+        torch.save({name + "w": torch.ones(3)}, self.path("longer.pt"))
+        cairn("convert", self.path("longer.pt"), self.path("longer"), "--to", "dcp")
+        told = cairn("convert", self.path("longer"), self.path("x"), "--to", "native", status=2).stderr
+        self.assertIn("a name of 65536 bytes, and a step holds 65535; rename it", told)
+        self.assertFalse(os.path.exists(self.path("x")))
+
+
+class TypesWithoutArithmeticTest(Case):
+    """Scales and numbers of quantized blocks keep their bits; nobody casts them."""
+
+    def test_from_safetensors_through_every_format_and_back(self):
+        from safetensors.torch import load_file
+        bits = torch.arange(64, dtype=torch.uint8).reshape(8, 8)
+        saved = {"experts.0.w": bits.view(torch.float4_e2m1fn_x2), "norm.weight": torch.randn(8).bfloat16(),
+                 "experts.0.scale": torch.tensor([[0.5, 1.0, 2.0, 4.0]] * 2, dtype=torch.float8_e8m0fnu)}
+        os.mkdir(self.path("src"))
+        save_file(saved, self.path("src", "model.safetensors"))
+        cairn("verify", self.path("src"))
+        cairn("inspect", self.path("src"), "--stats")
+        before = self.path("src")
+        for target in ("native", "dcp", "safetensors"):
+            cairn("convert", before, self.path(target), "--to", target)
+            self.assertIn("no difference", cairn("diff", self.path("src"), self.path(target)).stdout)
+            before = self.path(target)
+        found = load_file(self.path("safetensors", "model.safetensors"))
+        self.assertEqual(set(found), set(saved))
+        for name, value in saved.items():
+            self.assertTrue(same_bits(found[name], value), name)
+        import torch.distributed.checkpoint as dcp
+        into = {name: torch.zeros_like(value.view(torch.uint8)).view(value.dtype) for name, value in saved.items()}
+        dcp.load({"model": into}, checkpoint_id=self.path("dcp"), no_dist=True)
+        self.assertTrue(all(same_bits(into[name], value) for name, value in saved.items()))
+        torch.save(saved, self.path("x.pt"))
+        self.assertIn("no difference", cairn("diff", self.path("src"), self.path("x.pt")).stdout)
+        told = cairn("strip", self.path("src"), self.path("cast"), "--format", "safetensors", "--dtype", "bf16", status=2).stderr
+        self.assertIn("experts.0.scale is fp8_e8m0", told)
+        self.assertIn("cairn convert without --dtype keeps it", told)
+        bits[3, 3] += 1
+        save_file(saved, self.path("changed.safetensors"))
+        told = cairn("diff", self.path("src"), self.path("changed.safetensors"), "--atol", "1000", status=1).stdout
+        self.assertIn("they differ", told)
+
+
 class DcpTest(Case):
     def test_chunks_of_any_world(self):
         subprocess.run([sys.executable, os.path.join(HERE, "dcp_writer.py"), self.dir], check=True, timeout=500,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        fingerprints = set()
+        fingerprints = {"nested": set(), "flat": set()}
         for world in (2, 4):
             full = torch.load(self.path(f"full{world}.pt"), weights_only=False)
             for kind in ("nested", "flat"):
@@ -347,15 +513,19 @@ class DcpTest(Case):
                     expected |= {(name, role): state[role] for role in ("exp_avg", "exp_avg_sq", "step")}
                 for key, value in expected.items():
                     self.assertTrue(same_bits(dump.tensors[key], value), key)
-                self.assertEqual(set(dump.tensors), set(expected))
+                objects = {key for key in dump.tensors if key[1] == "pickle"}
+                self.assertEqual(set(dump.tensors) - objects, set(expected))
+                self.assertEqual({name for name, _ in objects}, {"train.iteration", "train.name"} if kind == "nested" else set())
                 self.assertNotIn("optimizer_step", dump.facts["state"])  # parameters differ in it
                 decays = {group["weight_decay"]: (group["lr"], set(group["params"]))
                           for group in dump.facts["state"]["param_groups"]}
                 self.assertEqual(decays, {group["weight_decay"]: (group["lr"], set(group["params"]))
                                           for group in full["optimizer"]["param_groups"]})
-                fingerprints.add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
+                fingerprints[kind].add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
         self.assertEqual(Dump(self.path("nested4")).facts["state"]["iteration"], 7)
-        self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
+        self.assertEqual([len(of_kind) for of_kind in fingerprints.values()], [1, 1])  # the same training in any world
+        told = cairn("diff", self.path("nested2"), self.path("flat4"), "--ignore", "train.*").stdout
+        self.assertIn("no difference", told)  # saved either way
         self.check_seals()
         self.check_others()
         self.check_entries(self.path("SGD"))
@@ -395,6 +565,51 @@ class DcpTest(Case):
                 for (path, a), (_, b) in zip(found, wanted):
                     self.assertTrue(torch.equal(a, b) if torch.is_tensor(b) else a == b, (flat, path, a, b))
 
+    def test_values_of_neither_model_nor_optimizer_are_carried(self):
+        """As they are: what torch loads of the result is what it saved, also through a step, and again."""
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+        rates = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.25), capturable=True).state_dict()["param_groups"]
+        weights, states = self.trained()
+        for group, of in zip(states["param_groups"], rates * 2):
+            group["lr"] = of["lr"]
+        state = {"model": weights, "optimizer": states, "train_state": {"step": torch.tensor(2), "ntokens_seen": torch.tensor(32), "losses": torch.rand(5)},
+                 "lr_scheduler": {"last_epoch": 2, "base_lrs": [0.5]}, "dataloader": {"dp_rank_0": b"\x80\x04N.", "empty": {}},
+                 "rng": [{"python": (3, (1, 2), None), "numpy": np.random.RandomState(1).get_state()}], "train": {"iteration": 11},
+                 "timestamp": {"Timestamp": {"batch": 2}}, "cairn_is": None}
+        dcp.save(state, checkpoint_id=self.path("src"), no_dist=True)
+        told = json.loads(cairn("convert", self.path("src"), self.path("out"), "--to", "dcp", "--json").stdout)
+        self.assertEqual(told["left_behind"], [])
+        cairn("convert", self.path("src"), self.path("native"), "--to", "native")
+        cairn("convert", self.path("native"), self.path("back"), "--to", "dcp", "--dp", 2)
+        cairn("convert", self.path("back"), self.path("again"), "--to", "dcp")
+        for out in ("src", "out", "back", "again"):
+            dcp_to_torch_save(self.path(out), self.path("all.pt"))
+            found = dict(leaves(torch.load(self.path("all.pt"), weights_only=False)))
+            for path, value in leaves(state):
+                if "optimizer" in path:
+                    continue
+                if torch.is_tensor(value):
+                    self.assertTrue(same_bits(found[path], value), (out, path))
+                else:
+                    self.assertEqual(str(found[path]), str(value), (out, path))
+            cairn("verify", self.path(out))
+            self.assertIn("no difference", cairn("diff", self.path("src"), self.path(out)).stdout)
+        # Other formats have no place for them, and say so.
+        done = cairn("strip", self.path("native"), self.path("release"), "--format", "safetensors", "--json")
+        left = set(json.loads(done.stdout)["left_behind"])
+        self.assertLessEqual({"train_state.step/training", "lr_scheduler.last_epoch/pickle", "dataloader.dp_rank_0/pickle"}, left)
+        self.assertIn("note: left behind: ", done.stderr)
+        cairn("convert", self.path("src"), self.path("without"), "--to", "dcp", "--allow", "dataloader.*")
+        self.assertNotIn("dataloader.dp_rank_0", [name for name, _ in Dump(self.path("without")).tensors])
+
+    def test_a_buffer_of_a_type_that_is_not_held_can_be_left_out(self):
+        import torch.distributed.checkpoint as dcp
+        dcp.save({"w": torch.ones(3, 2), "freqs_cis": torch.ones(3, dtype=torch.complex64)}, checkpoint_id=self.path("src"), no_dist=True)
+        self.assertIn("--allow 'freqs_cis' leaves it out", cairn("verify", self.path("src"), status=2).stderr)
+        cairn("verify", self.path("src"), "--allow", "freqs_cis")
+        cairn("convert", self.path("src"), self.path("out"), "--to", "dcp", "--allow", "freqs_cis")
+
     def test_the_two_directories_of_accelerate_are_one_training(self):
         import torch.distributed.checkpoint as dcp
         weights, states = self.trained()
@@ -428,11 +643,12 @@ class DcpTest(Case):
             for key, state in full["optimizer"]["state"].items():
                 expected |= {(key, role): state[role] for role in roles}
             dump = Dump(self.path(name))
-            self.assertEqual(set(dump.tensors), set(expected))
+            others = {name for name, role in dump.tensors if role in ("training", "pickle")}
+            self.assertLessEqual({"train_state.loss", "train_state.losses"}, others)
+            self.assertEqual({key for key in dump.tensors if key[0] not in others}, set(expected))
             for key, value in expected.items():
                 self.assertTrue(same_bits(dump.tensors[key], value), key)
             self.assertEqual(dump.facts["state"]["other"]["train_state.loss"], 1.5)
-            self.assertIn("train_state.losses", dump.facts["history"][0])
             self.assertEqual(dump.facts["state"]["param_groups"][0]["lr"], 0.25)
             account = dump.facts["state"]["source_account"]
             self.assertEqual(sum(part["bytes"] for part in account["parts"].values()), account["bytes"])

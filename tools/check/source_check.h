@@ -17,12 +17,11 @@ struct SourceChecks {
 };
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
 
-// Records of torch.save are compared with their CRC-32 from now on, as they are read (CheckpointSource::
-// CheckRead); with `first`, or if replicas are averaged, at once. Errors: Corrupt naming file, byte and
-// record. With `first`, 16-bit weights that are not their fp32 masters rounded are a note on stderr: files of
-// two steps were mixed, or somebody changed one of them; otherwise RunTransfer() compares them. A check that
-// is left out goes into the source's history. Does nothing for steps of Cairn, whose digests are checked at
-// every read.
+// Records of torch.save are compared with their CRC-32 as they are read (CheckpointSource::CheckRead); with
+// `first`, at once. Errors: Corrupt naming file, byte and record. With `first`, 16-bit weights that are not
+// their fp32 masters rounded are a note on stderr: files of two steps were mixed, or somebody changed one of
+// them; otherwise RunTransfer() compares them. A check that is left out goes into the source's history. Does
+// nothing for steps of Cairn, whose digests are checked at every read.
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json);
 
 }  // namespace cairn

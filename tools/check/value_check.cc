@@ -40,6 +40,7 @@ class ValueChecker {
       if (!status.ok()) report_.Add(status, step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]));
     }
     step_.ReadAhead({});
+    if (const Status status = step_.CheckRead(); !status.ok()) report_.Add(status, step_.name());
     return std::move(report_);
   }
 

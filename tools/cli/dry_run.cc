@@ -22,8 +22,8 @@ Result<double> MeasureReading(CheckpointSource& source) {
   }
   if (bytes == 0) return 1e9;  // only giants, or nothing at all
   const Stopwatch watch;
-  CAIRN_RETURN_IF_ERROR(StreamBlocks(source, sample, BlockBytesFor(kDefaultMaxMemory),
-                                     [](const Block&) { return OkStatus(); }));
+  CAIRN_RETURN_IF_ERROR(
+      StreamPart(source, sample, BlockBytesFor(kDefaultMaxMemory), [](const Block&) { return OkStatus(); }));
   return static_cast<double>(bytes) / std::max(watch.Seconds(), 1e-9);
 }
 

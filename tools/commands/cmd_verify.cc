@@ -171,6 +171,7 @@ class Verifier {
     Progress progress("verifying", sums.bytes + (values ? source.catalog().bytes() : 0), !options_.json);
     VerifyReport report =
         CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
+    if (!sums.empty()) opened.foreign->SkipSums();  // they were all checked
     if (values) {
       VerifyReport of_values = CheckValues(opened.source(), checks_.max_memory,
                                            [&](uint64_t done) { progress.Update(sums.bytes + done); });

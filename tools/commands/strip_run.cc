@@ -59,7 +59,6 @@ ordered_json ToJson(const OpenedSource& opened, const TimedTransfer& done) {
   facts.update({{"ok", !result.overflowed},
                 {"source_fingerprint", ToHex(result.fingerprints.overall)},
                 {"states_left_out", OrphanStates(source.catalog())},
-                {"training_left_out", NamesOfTraining(source)},
                 {"total", ToJson(TotalOf(result))},
                 {"tensors", std::move(tensors)}});
   return facts;
@@ -116,11 +115,6 @@ void PrintStripText(const OpenedSource& opened, const StripOptions& options, con
   if (const auto alone = OrphanStates(source.catalog()); !alone.empty())
     PrintLine("left out: the optimizer's states of {} without a weight of that name, as {}",
               Counted(alone.size(), "tensor"), *alone.begin());
-  if (const auto names = NamesOfTraining(source); !names.empty())
-    PrintLine("left out: {} not {} (--to native keeps {}): {}",
-              names.size() == 1 ? "1 tensor that is" : fmt::format("{} tensors that are", names.size()),
-              names.size() == 1 ? "a weight" : "weights", names.size() == 1 ? "it" : "them",
-              ShortList(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",

@@ -22,13 +22,17 @@ constexpr size_t kListedNames = 8;  // --json has all
 std::string SizeText(const nlohmann::json& bytes) { return HumanBytes(bytes.get<double>()); }
 
 template <typename Names>
-void PrintNames(std::string_view what, const Names& names) {
+std::string NameList(const Names& names) {
   std::string list;
   for (size_t i = 0; i < std::min(names.size(), kListedNames); ++i)
     list += (i == 0 ? "" : ", ") + std::string(names[i]);
   if (names.size() > kListedNames)
     list += fmt::format(" and {} more (--json lists them)", names.size() - kListedNames);
-  if (!names.empty()) PrintLine("{}: {}", what, list);
+  return list;
+}
+template <typename Names>
+void PrintNames(std::string_view what, const Names& names) {
+  if (!names.empty()) PrintLine("{}: {}", what, NameList(names));
 }
 
 // Files of two steps were mixed, or somebody changed one of them.
@@ -73,6 +77,8 @@ Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::
                                                       : OpenAnyCkpt(flags.source, flags.open));
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.writer.max_memory, flags.json));
+  else if (opened.foreign && flags.checks.skip_sums)
+    opened.foreign->SkipSums();
   return opened;
 }
 
@@ -91,6 +97,8 @@ Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer
   transfer.progress = [&](uint64_t done) { bar.Update(done); };
   CAIRN_ASSIGN_OR_RETURN(TransferResult result, transfer.Run(FileSystem::Posix(), flags.target));
   NoteUnlikeMasters(result.unlike_masters);
+  if (!result.left_behind.empty() && !result.overflowed && shown)
+    PrintProblem("note: left behind: " + NameList(result.left_behind));
   return std::optional(TimedTransfer{std::move(result), watch.Seconds()});
 }
 
@@ -108,9 +116,11 @@ void PrintAccount(const OpenedSource& source) {
 
 nlohmann::ordered_json TransferFacts(const OpenedSource& opened, const TimedTransfer& done) {
   const TransferResult& result = done.result;
+  std::vector<std::string> left_behind = opened.LeftBehind();
+  left_behind.insert(left_behind.end(), result.left_behind.begin(), result.left_behind.end());
   return {{"target", result.path},
           {"account", AccountOf(opened.source())},
-          {"left_behind", opened.LeftBehind()},
+          {"left_behind", std::move(left_behind)},
           {"files", result.files},
           {"bytes_read", result.bytes_read},
           {"bytes_written", result.bytes_written},

@@ -38,7 +38,7 @@ const std::string* StateNames::Find(const TensorEntry& tensor) const {
 
 std::string StateNames::Of(const TensorEntry& tensor) const {
   const std::string* fqn = Find(tensor);
-  return fqn ? *fqn : DisplayName(tensor);
+  return fqn ? *fqn : tensor.role == Role::kTraining ? tensor.spec.name : DisplayName(tensor);
 }
 
 bool StateNames::Fits(const TensorEntry& tensor, const std::string& glob) const {

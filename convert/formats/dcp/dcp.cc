@@ -68,30 +68,30 @@ class DcpReader {
       apart |= IsToldApart(index_.tensors[i].name, places[i].parameter, optimizers_);
     groups_.PutInto(manifest_.state, apart);
     NoteForm(places);
+    manifest_.state.erase(kDcpOthers);
+    if (!others_.empty()) manifest_.state[kDcpOthers] = index_.PathsOf(others_);
     CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
-    if (!left_.empty()) manifest_.history.push_back("training state that is not carried: " + Joined(left_));
     return builder_.Open(fs_, path_, std::move(manifest_));
   }
 
  private:
-  static std::string Joined(const std::set<std::string>& names) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
-  }
-
   static bool IsUnknownState(const DcpPlace& place) { return !place.role && !place.training; }
   static bool IsNumber(const DcpTensor& tensor) {
     return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
   }
 
-  // Our own writer says which names are parameters, whatever they look like.
+  // Our own writer says which names are parameters, and which are the training's, whatever they look like.
   void TakeOwnNames(std::vector<DcpPlace>& places) const {
-    for (size_t i = 0; i < places.size(); ++i)
-      if (const auto& path = index_.tensors[i].path; !path.empty() && specs_.contains(path.back()) &&
-                                                     path == DcpFormOf(manifest_.state).Weight(path.back()))
+    for (size_t i = 0; i < places.size(); ++i) {
+      const auto& path = index_.tensors[i].path;
+      if (IsOwnOther(index_.tensors[i].name))
+        places[i] = {index_.tensors[i].name, std::nullopt, true};
+      else if (!path.empty() && specs_.contains(path.back()) &&
+               path == DcpFormOf(manifest_.state).Weight(path.back()))
         places[i] = {path.back()};
+    }
   }
+  bool IsOwnOther(const std::string& name) const { return own_others_.contains(name); }
 
   // The one form that gives all tensors the paths that they have, if there is one.
   void NoteForm(const std::vector<DcpPlace>& places) {
@@ -132,17 +132,23 @@ class DcpReader {
     return OkStatus();
   }
 
-  // Numbers are kept under their names; other values are left out, with a note.
+  // Numbers are known under their names, too. A hyper-parameter may be a tensor.
   Status AddTrainingState(const DcpTensor& tensor) {
     std::optional<double> number;
     if (IsNumber(tensor)) {
       CAIRN_ASSIGN_OR_RETURN(number, items_.Number(tensor.name, tensor.chunks[0].item));
     }
-    if (number)
+    const bool hyper = DcpParamGroups::IsOne(tensor.name, tensor.path);
+    if (number && hyper)
+      groups_.Add(tensor.name, tensor.path, *number);
+    else if (number)
       TakeNumber(tensor.name, tensor.path, *number);
-    else
-      left_.insert(tensor.name);
-    return items_.Leave(Fate::kTrainingState, tensor);
+    if (hyper || !tensor.dtype) {
+      if (!number) builder_.account.LeaveBehind(tensor.name);
+      return items_.Leave(Fate::kTrainingState, tensor);
+    }
+    others_.insert(tensor.name);
+    return AddArrays(tensor, {.name = tensor.name, .shape = tensor.shape}, Role::kTraining);
   }
 
   Status Add(const DcpTensor& tensor, const DcpPlace& place) {
@@ -160,19 +166,23 @@ class DcpReader {
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
       return items_.Leave(Fate::kTrainingState, tensor);
+    return AddArrays(tensor, SpecOf(tensor, place), *place.role);
+  }
+
+  Status AddArrays(const DcpTensor& tensor, const ParameterSpec& spec, const Role& role) {
     if (tensor.chunks.empty()) {
       if (!tensor.dtype) return NotSupported("{}: {} is empty and has an unknown type", path_, tensor.name);
       const Box box = Box::Whole(tensor.shape);
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
-                             builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor(spec, role, *tensor.dtype));
       builder_.AddPart(entry, box, {tensor.name, *tensor.dtype, tensor.shape});
     }
     for (const DcpChunk& chunk : tensor.chunks) {
-      const uint32_t file = builder_.AddFile(chunk.item.file);
-      CAIRN_ASSIGN_OR_RETURN(const StoredArray array, items_.Array(tensor, chunk, file));
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
-                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.dtype));
-      builder_.AddPart(entry, chunk.box, array);
+      const Result<StoredArray> array = items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file));
+      if (array.status().kind() == StatusKind::kNotSupported)
+        return NotSupported("{}; --allow '{}' leaves it out", array.status().message(), tensor.name);
+      if (!array.ok()) return array.status();
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor(spec, role, array->dtype));
+      builder_.AddPart(entry, chunk.box, *array);
     }
     return OkStatus();
   }
@@ -193,7 +203,7 @@ class DcpReader {
   Status ReadOwn() {
     for (const DcpBytes& bytes : index_.bytes) {
       if (bytes.name != "cairn") continue;
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Peek(bytes.name, bytes.item));
       const auto text = AsText(&file.root());
       if (!text) return OkStatus();  // another program's
       const Status status = TakeOwn(*text);
@@ -209,6 +219,8 @@ class DcpReader {
     };
     manifest_.model = part("model", nlohmann::json::object());
     manifest_.state = part("state", nlohmann::json::object());
+    is_own_ = true;
+    own_others_ = manifest_.state.value(kDcpOthers, nlohmann::json::object());
     CAIRN_RETURN_IF_ERROR(CheckOwnState(manifest_.state));
     manifest_.history = part("history", nlohmann::json::array());
     manifest_.step = IntField(own, "step");
@@ -232,12 +244,20 @@ class DcpReader {
     return OkStatus();
   }
 
-  // Values that are not tensors: progress of the training, hyper-parameters, and values that are left out.
+  // Values that are not tensors: progress of the training, hyper-parameters, and others, which are carried as
+  // they are.
   Status ReadState() {
     for (const DcpBytes& bytes : index_.bytes) {
-      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
-      if (bytes.name == "cairn" && AsText(&file.root())) continue;
-      CAIRN_RETURN_IF_ERROR(ReadItem(bytes, file));
+      const Result<TorchFile> file = items_.Peek(bytes.name, bytes.item);
+      if (file.status().kind() == StatusKind::kNotSupported && IsOther(bytes)) {
+        CAIRN_RETURN_IF_ERROR(AddOther(bytes));
+        continue;
+      }
+      if (!file.ok()) return file.status();
+      if (bytes.name == "cairn" && is_own_)
+        items_.List(*file, bytes.item);
+      else
+        CAIRN_RETURN_IF_ERROR(ReadItem(bytes, *file));
     }
     for (const char* key : {"iteration", "global_step", "step"})
       if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
@@ -245,17 +265,30 @@ class DcpReader {
   }
   Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
     const auto plain = PlainJson(file.root());
-    const auto place = DcpStatePlace(bytes.name, optimizers_);
-    if (DcpParamGroups::IsOne(bytes.name, bytes.path)) {
-      groups_.Add(bytes.name, bytes.path, HyperParameter(file.root()));
-    } else if (place) {
-      return ReadPlainState(bytes, *place, plain);
-    } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {
-      TakeNumber(bytes.name, bytes.path, plain->get<double>());
-    } else if (!plain || !(plain->is_null() || plain->empty())) {
-      left_.emplace(FirstDcpName(bytes.name));
+    if (IsOther(bytes)) {
+      if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path))
+        TakeNumber(bytes.name, bytes.path, plain->get<double>());
+      if (!is_own_ || IsOwnOther(bytes.name)) return AddOther(bytes);
     }
+    items_.List(file, bytes.item);
+    if (DcpParamGroups::IsOne(bytes.name, bytes.path))
+      groups_.Add(bytes.name, bytes.path, HyperParameter(file.root()));
+    else if (const auto place = DcpStatePlace(bytes.name, optimizers_))
+      return ReadPlainState(bytes, *place, plain);
     builder_.account.LeaveBelow(Fate::kTrainingState, file, file.root(), bytes.name);
+    return OkStatus();
+  }
+  // Neither a hyper-parameter nor a state of an optimizer.
+  bool IsOther(const DcpBytes& bytes) const {
+    return !DcpParamGroups::IsOne(bytes.name, bytes.path) && !DcpStatePlace(bytes.name, optimizers_);
+  }
+  Status AddOther(const DcpBytes& bytes) {
+    if (IsAllowed(options_, bytes.name)) return items_.Leave(Fate::kAllowed, bytes.name, bytes.item);
+    others_.insert(bytes.name);
+    const StoredArray array = items_.Whole(bytes.name, bytes.item, builder_.AddFile(bytes.item.file));
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = bytes.name, .shape = array.shape},
+                                                                 Role::kPickle, Dtype::kU8));
+    builder_.AddPart(entry, Box::Whole(array.shape), array);
     return OkStatus();
   }
   // Nothing (momentum_buffer of SGD without momentum), or a step that is a plain number.
@@ -316,37 +349,14 @@ class DcpReader {
   bool one_step_ = false;         // of all parameters
   std::optional<double> plain_step_;
   DcpParamGroups groups_;
-  std::set<std::string> left_;                               // training state that has no place
+  bool is_own_ = false;                                      // our own writer wrote it
+  nlohmann::json own_others_;                                // kDcpOthers, as that says them
+  std::set<std::string, std::less<>> others_;                // of neither model nor optimizer
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // if our own writer wrote them
 };
 
-// accelerate's save_state, and the Trainer under FSDP, write the weights and the optimizer into a directory
-// each.
-constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
-constexpr const char* kAccelerateOptimizer = "optimizer_0";
-
 bool HasMetadata(FileSystem& fs, const std::string& directory) {
   return fs.Stat(JoinPath(directory, kDcpMetadata)).ok();
-}
-
-Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcpIndex(fs, JoinPath(path, directory)));
-  const auto place = [&](DcpItem& item) { item.file = JoinPath(directory, item.file); };
-  for (DcpTensor& tensor : index.tensors)
-    for (DcpChunk& chunk : tensor.chunks) place(chunk.item);
-  for (DcpBytes& bytes : index.bytes) place(bytes.item);
-  return index;
-}
-
-Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path) {
-  if (HasMetadata(fs, JoinPath(path, "pytorch_model_fsdp_1")))
-    return NotSupported("{}: accelerate saved several models there; give one of its directories", path);
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, kAccelerateModel));
-  if (!HasMetadata(fs, JoinPath(path, kAccelerateOptimizer))) return all;
-  CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, kAccelerateOptimizer));
-  std::ranges::move(optimizer.tensors, std::back_inserter(all.tensors));
-  std::ranges::move(optimizer.bytes, std::back_inserter(all.bytes));
-  return all;
 }
 
 }  // namespace

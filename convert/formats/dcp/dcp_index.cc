@@ -19,10 +19,9 @@ namespace cairn {
 namespace {
 
 // Many parts of a damaged .metadata may be the same value, so expanding them could take far more memory than
-// the file has bytes. Hence there are no more chunks than places, no two items overlap, and paths are not
-// much longer than the file.
+// the file has bytes. Hence there are no more chunks than places, no two items overlap, names are not copied,
+// and paths are not much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
-constexpr size_t kMaxNameBytes = 4096;
 // The beginning of an item, where torch aligns each of five records, at most to a page; its end; all
 // together.
 constexpr uint64_t kHeadBytes = 24 << 10, kTailBytes = 8 << 10, kMaxAheadBytes = 256 << 20;
@@ -32,12 +31,11 @@ const PyValue* Attribute(const PyValue& object, std::string_view name) {
   return object.is(PyKind::kObject) ? Find(object, name) : nullptr;
 }
 
-// A chunk's identity: its name, and its offset if it belongs to a tensor.
-using ChunkKey = std::pair<std::string, std::string>;
+// A chunk's identity: its name, which is in the pickle, and its offset if it belongs to a tensor. A name may
+// be long and of many chunks.
+using ChunkKey = std::pair<std::string_view, std::string>;
 
-ChunkKey KeyOf(std::string_view name, const Dims* offset) {
-  return {std::string(name), offset ? ToString(*offset) : ""};
-}
+ChunkKey KeyOf(std::string_view name, const Dims* offset) { return {name, offset ? ToString(*offset) : ""}; }
 
 Result<DcpItem> ParseItem(const PyValue& info, std::string_view name) {
   const auto file = AsText(Attribute(info, "relative_path"));
@@ -75,7 +73,7 @@ Result<std::map<ChunkKey, DcpItem>> ParseStorage(const PyValue& root) {
   for (size_t i = 0; i + 1 < storage->items.size(); i += 2) {
     const PyValue& index = *storage->items[i];
     const auto name = AsText(Attribute(index, "fqn"));
-    if (!name || name->size() > kMaxNameBytes) return Corrupt(".metadata: a chunk without a name");
+    if (!name) return Corrupt(".metadata: a chunk without a name");
     CAIRN_ASSIGN_OR_RETURN(DcpItem item, ParseItem(*storage->items[i + 1], *name));
     const auto offset = AsDims(Attribute(index, "offset"));
     if (!items.emplace(KeyOf(*name, offset ? &*offset : nullptr), std::move(item)).second)
@@ -179,6 +177,17 @@ Status CheckCovered(const DcpIndex& index) {
   return CheckCoverage(catalog);
 }
 
+constexpr const char* kAccelerateOptimizer = "optimizer_0";
+
+Result<DcpIndex> ReadIndexBelow(FileSystem& fs, const std::string& path, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex index, ReadDcpIndex(fs, JoinPath(path, directory)));
+  const auto place = [&](DcpItem& item) { item.file = JoinPath(directory, item.file); };
+  for (DcpTensor& tensor : index.tensors)
+    for (DcpChunk& chunk : tensor.chunks) place(chunk.item);
+  for (DcpBytes& bytes : index.bytes) place(bytes.item);
+  return index;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string_view, const DcpItem*>> DcpIndex::items() const {
@@ -224,6 +233,17 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }
 
+Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path) {
+  if (fs.Stat(JoinPath(path, "pytorch_model_fsdp_1/.metadata")).ok())
+    return NotSupported("{}: accelerate saved several models there; give one of its directories", path);
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, kAccelerateModel));
+  if (!fs.Stat(JoinPath(JoinPath(path, kAccelerateOptimizer), kDcpMetadata)).ok()) return all;
+  CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, kAccelerateOptimizer));
+  std::ranges::move(optimizer.tensors, std::back_inserter(all.tensors));
+  std::ranges::move(optimizer.bytes, std::back_inserter(all.bytes));
+  return all;
+}
+
 Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
   if (std::ranges::find(names, kDcpMetadata) == names.end()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, directory));
@@ -232,14 +252,43 @@ Status CheckDcpFiles(FileSystem& fs, const std::string& directory, const std::ve
   return CheckCovered(index).WithContext(JoinPath(directory, kDcpMetadata));
 }
 
+nlohmann::json DcpIndex::PathsOf(const std::set<std::string, std::less<>>& names) const {
+  nlohmann::json paths = nlohmann::json::object();
+  for (const std::string& name : names) paths[name] = {name};
+  const PyValue* planner = FindKind(metadata.root(), "planner_data", PyKind::kDict);
+  for (size_t i = 0; planner && i + 1 < planner->items.size(); i += 2) {
+    const auto name = AsText(planner->items[i]);
+    if (!name || !names.contains(*name)) continue;
+    nlohmann::json& path = paths[std::string(*name)] = nlohmann::json::array();
+    for (const PyValue* part : planner->items[i + 1]->items)
+      path.push_back(part->is(PyKind::kInt) ? nlohmann::json(part->integer) : nlohmann::json(KeyText(*part)));
+  }
+  return paths;
+}
+
 Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
+  CAIRN_ASSIGN_OR_RETURN(TorchFile torch, Peek(name, item));
+  List(torch, item);
+  return torch;
+}
+
+void DcpItems::List(const TorchFile& file, const DcpItem& item) {
+  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(file);
+}
+
+StoredArray DcpItems::Whole(const std::string& name, const DcpItem& item, uint32_t file_index) {
+  listed_.emplace(item.file, item.where.begin);
+  account_.AddStorage(item.file, name, item.where.begin, item.where.size());
+  return {name, Dtype::kU8, {item.where.size()}, {{{0, item.where.size()}, file_index, item.where.begin}}};
+}
+
+Result<TorchFile> DcpItems::Peek(const std::string& name, const DcpItem& item) {
   CAIRN_RETURN_IF_ERROR(CheckInFile(files_.file_system(), files_.directory(), name, item));
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
   Result<TorchFile> torch = TorchFile::Read(*file, item.where, files_.directory(), item.file);
   if (!torch.ok())
     return torch.status().WithContext(
         fmt::format("{}: {} at byte {}", JoinPath(files_.directory(), item.file), name, item.where.begin));
-  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(*torch);
   return torch;
 }
 

@@ -44,11 +44,19 @@ struct DcpIndex {
   std::vector<DcpBytes> bytes;
   TorchFile metadata;  // its other fields
 
+  // {name: path} in JSON: texts, and numbers of list items; [name] if the planner did not flatten.
+  nlohmann::json PathsOf(const std::set<std::string, std::less<>>& names) const;
+
   std::vector<std::pair<std::string_view, const DcpItem*>> items() const;  // with their names
 };
 
 // Errors: NotFound (an interrupted save has no .metadata), Corrupt and NotSupported naming tensor and file.
 Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
+
+// accelerate's save_state, and the Trainer under FSDP, write the weights and the optimizer into a directory
+// each, which are one index here. Errors: those of ReadDcpIndex; NotSupported if there are several models.
+inline constexpr const char* kAccelerateModel = "pytorch_model_fsdp_0";
+Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path);
 
 // Checks that the items of a .metadata, if `names` has one, lie in their files, and that the chunks of each
 // tensor cover its shape once. `names`: of the files in `directory`.
@@ -61,8 +69,13 @@ class DcpItems {
   DcpItems(FileSystem& fs, std::string directory, Account& account)
       : files_(fs, std::move(directory)), account_(account) {}
 
-  // Errors: those of TorchFile::Read, naming file and item.
+  // Lists what it opens. Errors: those of TorchFile::Read, naming file and item.
   Result<TorchFile> Open(const std::string& name, const DcpItem& item);
+  // The same in two steps.
+  Result<TorchFile> Peek(const std::string& name, const DcpItem& item);
+  void List(const TorchFile& file, const DcpItem& item);
+  // An item that was not listed as an array of its bytes; lists it as one storage.
+  StoredArray Whole(const std::string& name, const DcpItem& item, uint32_t file_index);
   // Lets the kernel fetch the bytes that Open() needs, before they are needed one by one.
   void ReadAhead(const DcpIndex& index);
   // Lists all items of an index that were not opened yet.

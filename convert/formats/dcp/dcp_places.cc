@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 
+#include "convert/foreign/account.h"
+
 namespace cairn {
 namespace {
 
@@ -23,9 +25,6 @@ std::optional<Role> StateRole(std::string_view kind) {
 // Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
 // trainers call so.
 std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tensors) {
-  static constexpr std::string_view kKnown[] = {"train_state", "lr_scheduler", "scheduler", "lr_schedulers",
-                                                "schedulers",  "dataloader",   "sampler",   "rng_state",
-                                                "rng_states",  "rng",          "trainer",   "progress"};
   std::map<std::string_view, int> ranks;  // the largest of each group
   for (const DcpName& tensor : tensors) {
     int& rank = ranks.try_emplace(FirstDcpName(tensor.name), 0).first->second;
@@ -33,8 +32,7 @@ std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tenso
   }
   std::set<std::string, std::less<>> groups;
   for (const auto& [group, rank] : ranks)
-    if ((rank == 0 && ranks.size() > 1) || std::ranges::find(kKnown, group) != std::end(kKnown))
-      groups.emplace(group);
+    if ((rank == 0 && ranks.size() > 1) || IsTrainingName(group)) groups.emplace(group);
   return groups;
 }
 

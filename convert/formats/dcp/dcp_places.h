@@ -44,6 +44,9 @@ struct DcpForm {
 };
 // In a manifest's state, which has none for the default.
 inline constexpr const char* kDcpForm = "dcp_form";
+// Likewise: {name: path} of values that belong to neither model nor optimizer, tensors (role training) and
+// objects (role pickle). An item of our own writer lists all of those beside it.
+inline constexpr const char* kDcpOthers = "dcp_others";
 nlohmann::json ToJson(const DcpForm& form);
 DcpForm DcpFormOf(const nlohmann::json& state);
 

@@ -35,6 +35,7 @@ class DcpPlanner {
     for (const TrainingParameter& parameter : tensors_.parameters)
       CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
     if (tensors_.optimizer) AddParamGroups();
+    AddOthers();
     AddState();
     builder_.Place();
     builder_.DropEmptyFiles();
@@ -201,14 +202,63 @@ class DcpPlanner {
     }
   }
 
+  // The training's own tensors and objects, under the names and paths that they had. One whose name is taken
+  // stays behind.
+  void AddOthers() {
+    const nlohmann::json paths = source_.manifest().state.value(kDcpOthers, nlohmann::json());
+    std::set<std::string> taken = {"cairn"};
+    for (const DcpEntry& entry : entries_) taken.insert(entry.name);
+    const std::vector<TensorEntry>& tensors = source_.catalog().tensors;
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      const TensorEntry& tensor = tensors[i];
+      const std::string& name = tensor.spec.name;
+      if ((tensor.role != Role::kTraining && tensor.role != Role::kPickle) || !taken.insert(name).second)
+        continue;
+      const std::vector<nlohmann::json> path = PathIn(paths, name);
+      tensors_.tensors.push_back({i, tensor, true});
+      builder_.target.tensors.push_back(tensors_.tensors.back());
+      const auto index = static_cast<uint32_t>(tensors_.tensors.size() - 1);
+      if (tensor.role == Role::kTraining)
+        AddTensor(index, path);
+      else
+        AddObject(index, path);
+      entries_.back().name = name;
+      others_[name] = path;
+    }
+  }
+
+  static std::vector<nlohmann::json> PathIn(const nlohmann::json& paths, const std::string& name) {
+    const auto found = paths.find(name);
+    const auto is_key = [](const nlohmann::json& part) {
+      return part.is_string() || part.is_number_integer();
+    };
+    if (!paths.is_object() || found == paths.end() || !found->is_array() || found->empty() ||
+        !std::ranges::all_of(*found, is_key))
+      return {name};
+    return found->get<std::vector<nlohmann::json>>();
+  }
+
+  void AddObject(uint32_t index, std::vector<nlohmann::json> path) {
+    const uint64_t bytes = tensors_.tensors[index].entry.bytes();
+    DcpEntry& entry = Add(std::move(path));
+    const uint32_t item = builder_.AddBytes(0, bytes);
+    const auto array = static_cast<uint32_t>(builder_.target.arrays.size() - 1);
+    builder_.target.parts.push_back({{Box::Whole({bytes}), Box::Whole({bytes})}, index, array});
+    entry.chunks.emplace_back(Box{}, item);
+  }
+
   void AddState() {
     const Manifest& manifest = source_.manifest();
-    AddValue({"train", "iteration"}, state_.iteration);
-    AddValue({"train", "consumed_samples"}, state_.consumed_samples);
-    AddValue({"train", "consumed_tokens"}, state_.consumed_tokens);
+    for (const auto& [key, value] :
+         {std::pair("iteration", state_.iteration), std::pair("consumed_samples", state_.consumed_samples),
+          std::pair("consumed_tokens", state_.consumed_tokens)})
+      if (!others_.contains(std::string("train.") + key)) AddValue({"train", key}, value);
+    nlohmann::json state = manifest.state;
+    state.erase(kDcpOthers);
+    if (!others_.empty()) state[kDcpOthers] = others_;
     const nlohmann::json own = {{"model", manifest.model},
                                 {"parameters", EncodeParameters(source_.catalog().Parameters())},
-                                {"state", manifest.state},
+                                {"state", std::move(state)},
                                 {"history", HistoryWith(manifest, "dcp", state_.notes)},
                                 {"step", manifest.step}};
     AddValue({"cairn"}, own.dump());
@@ -221,6 +271,7 @@ class DcpPlanner {
   TrainingTensors tensors_;
   std::vector<int> layers_;  // of each pipeline chunk
   std::vector<DcpEntry> entries_;
+  nlohmann::json others_ = nlohmann::json::object();  // kDcpOthers of the result
   TargetBuilder builder_;
 };
 

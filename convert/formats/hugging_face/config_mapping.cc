@@ -16,6 +16,7 @@
 
 #include "ckpt/base/glob.h"
 #include "convert/families/foreign_model.h"
+#include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/stream/block_stream.h"
 
@@ -34,6 +35,7 @@ class Mapper {
         options_(options),
         base_(architecture.base_prefix),
         places_(architecture, expanded) {
+    optimizers_ = OptimizerPaths(source.manifest());
     one_step_ = source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true;
     for (const ParameterSpec& spec : expanded.parameters) spec_of_.emplace(spec.name, &spec);
     for (const SecondName& name : SecondNames(source)) second_[name.first].push_back(name.spec.name);
@@ -134,7 +136,8 @@ class Mapper {
     }
     if (!known) {
       numbered_ += state && stored.spec.name.find_first_not_of("0123456789") == std::string::npos;
-      return unknown_.push_back(DisplayName(stored));
+      const bool optimizer = IsBelowAny(stored.spec.name, optimizers_);
+      return (optimizer ? unknown_states_ : unknown_).push_back(DisplayName(stored));
     }
     if (!known->place && !known->head) return mapped_.left["buffer"].push_back(tensor);
     begins_.push_back({state, known->place, std::move(begin)});
@@ -170,6 +173,11 @@ class Mapper {
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
                              unknown_.size(), options_.config, ShortList(unknown_));
+    if (!unknown_states_.empty())
+      return InvalidArgument(
+          "the optimizer in a file of torch.save ({}) has no place in a model; --allow optimizer takes the "
+          "weights without it",
+          ShortList(unknown_states_));
     if (!doubles_.empty())
       return InvalidArgument(
           "{} tensors of the model are there twice: {}; --allow GLOB leaves one of each out", doubles_.size(),
@@ -241,8 +249,7 @@ class Mapper {
       equal = std::memcmp(one.data(), other.data(), one.size()) == 0;
     }
     if (equal) return OkStatus();
-    return Corrupt("{} differs from {}, though {} ties them; --allow '{}' leaves it out", DisplayName(b),
-                   DisplayName(a), options_.config, b.spec.name);
+    return TiedButDifferent(b.spec.name, a.spec.name, options_.config);
   }
 
   // Makes the parameters that a stored tensor holds, in one role.
@@ -313,8 +320,9 @@ class Mapper {
   };
   std::vector<Placed> begins_;
   std::set<uint32_t> trained_;  // places that have a master or a state
-  std::vector<std::string> unknown_, doubles_;
-  size_t numbered_ = 0;  // states among the unknown ones whose parameter is a number
+  std::vector<std::string> unknown_, unknown_states_, doubles_;
+  std::vector<std::string> optimizers_;  // of a file of torch.save (account.h)
+  size_t numbered_ = 0;                  // states among the unknown ones whose parameter is a number
   ConfigMapping mapped_;
 };
 

@@ -55,10 +55,14 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   const auto& tensors = source.catalog().tensors;
   std::vector<std::string> part_of;
   for (const TensorEntry& tensor : tensors) part_of.emplace_back(Name(tensor.role));
-  json in_no_tensor = json::array();
+  json in_no_tensor = json::array(), left_behind = json::array();
+  if (const json account = AccountOf(source); account.is_object() && account.contains("left_behind"))
+    left_behind = account["left_behind"];
   for (const auto& [fate, numbers] : mapped.left)
     for (const uint32_t tensor : numbers) {
       part_of[tensor] = fate;
+      if (IsOpaque(tensors[tensor].role) && tensors[tensor].role != Role::kRng)
+        left_behind.push_back(DisplayName(tensors[tensor]));
       if (fate != "replica" && in_no_tensor.size() < kMaxAccountNames)
         in_no_tensor.push_back(DisplayName(tensors[tensor]));
     }
@@ -73,7 +77,8 @@ json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
   return {{"storages", tensors.size()},
           {"bytes", source.catalog().bytes()},
           {"parts", std::move(told)},
-          {"in_no_tensor", std::move(in_no_tensor)}};
+          {"in_no_tensor", std::move(in_no_tensor)},
+          {"left_behind", std::move(left_behind)}};
 }
 
 class ConfigSource final : public ForeignSource {
@@ -85,7 +90,8 @@ class ConfigSource final : public ForeignSource {
     manifest_.model = std::move(model);
     manifest_.files.clear();
     RenameMembers(mapped, manifest_.state);
-    for (const char* of_its_names : {"shared_params", "dcp_form"}) manifest_.state.erase(of_its_names);
+    for (const char* of_its_names : {"shared_params", "dcp_form", "dcp_others"})
+      manifest_.state.erase(of_its_names);
     manifest_.state[kAccountKey] = AccountFor(*source_, mapped);
     std::ranges::move(history, std::back_inserter(manifest_.history));
     std::ranges::move(mapped.history, std::back_inserter(manifest_.history));
@@ -102,8 +108,8 @@ class ConfigSource final : public ForeignSource {
   void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
   uint64_t bytes_read() const override { return source_->bytes_read(); }
 
-  bool CheckRecords(std::vector<SummedRecord> records) override {
-    return !source_->native_step() && static_cast<ForeignSource&>(*source_).CheckRecords(std::move(records));
+  bool SkipSums() override {
+    return !source_->native_step() && static_cast<ForeignSource&>(*source_).SkipSums();
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {

@@ -41,12 +41,19 @@ constexpr Type kTypes[] = {{"BOOL", 8, Dtype::kBool},
                            {"U32", 32, {}},
                            {"U64", 64, {}},
                            {"C64", 64, {}},
-                           {"F8_E8M0", 8, {}},
+                           {"F8_E8M0", 8, Dtype::kF8E8M0},
                            {"F8_E4M3FNUZ", 8, {}},
                            {"F8_E5M2FNUZ", 8, {}},
                            {"F6_E2M3", 6, {}},
                            {"F6_E3M2", 6, {}},
-                           {"F4", 4, {}}};
+                           {"F4", 4, Dtype::kF4x2}};
+
+// The file counts elements of four bits; Cairn, as torch, pairs of them. False if a row has an odd number.
+bool HalveLast(Dims& shape) {
+  if (shape.rank() == 0 || shape[shape.rank() - 1] % 2 != 0) return false;
+  shape[shape.rank() - 1] /= 2;
+  return true;
+}
 
 // Takes a header apart while it is being parsed: nothing is kept but the tensors.
 class HeaderParser final : public nlohmann::json_sax<json> {
@@ -153,8 +160,9 @@ class HeaderParser final : public nlohmann::json_sax<json> {
     if (!bits || *bits % 8 != 0 || *bits / 8 != bytes)
       return Fail(fmt::format("tensor {} of shape {} and dtype {} has {} bytes", tensor_.name,
                               ToString(tensor_.shape), type_, bytes));
-    tensor_.dtype = type->dtype.value_or(Dtype::kU8);
-    if (!type->dtype) tensor_.unknown_type = type_;
+    const bool known = type->dtype && (type->dtype != Dtype::kF4x2 || HalveLast(tensor_.shape));
+    tensor_.dtype = known ? *type->dtype : Dtype::kU8;
+    if (!known) tensor_.unknown_type = type_;
     tensor_.extents = {{{0, bytes / SizeOf(tensor_.dtype)}, 0, offsets_[0]}};
     header_.tensors.push_back(tensor_);
     return true;

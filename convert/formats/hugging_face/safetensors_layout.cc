@@ -20,6 +20,13 @@ using nlohmann::ordered_json;
 
 uint64_t BytesOf(const StoredArray& entry) { return entry.shape.Volume() * SizeOf(entry.dtype); }
 
+// The format counts elements of four bits one by one.
+std::vector<uint64_t> ShapeOf(const StoredArray& entry) {
+  std::vector<uint64_t> shape(entry.shape.begin(), entry.shape.end());
+  if (entry.dtype == Dtype::kF4x2 && !shape.empty()) shape.back() *= 2;
+  return shape;
+}
+
 class SafetensorsStorages final : public StorageLayout {
  public:
   SafetensorsStorages(std::vector<StoredArray> entries, SafetensorsMetadata metadata)
@@ -72,10 +79,9 @@ class SafetensorsStorages final : public StorageLayout {
     uint64_t at = 0;
     for (const size_t index : order_) {
       const StoredArray& entry = entries_[index];
-      rows.emplace_back(entry.name,
-                        ordered_json{{"dtype", SafetensorsTypeName(entry.dtype)},
-                                     {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
-                                     {"data_offsets", {at, at + BytesOf(entry)}}});
+      rows.emplace_back(entry.name, ordered_json{{"dtype", SafetensorsTypeName(entry.dtype)},
+                                                 {"shape", ShapeOf(entry)},
+                                                 {"data_offsets", {at, at + BytesOf(entry)}}});
       at += BytesOf(entry);
     }
     std::string json = header.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

@@ -43,6 +43,16 @@ Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t number) {
   return ForEachTensor(file.root(), add).WithContext(file.path());
 }
 
+// A tensor that is read from another file.
+void LeaveCopy(const StoredArray& tensor, WeightFiles& files) {
+  for (const StoredExtent& extent : tensor.extents)
+    files.account.Leave(Fate::kReplica, files.names[extent.file], extent.file_offset,
+                        extent.range.size() * SizeOf(tensor.dtype), tensor.name);
+  if (!tensor.extents.empty())
+    files.account.LeaveBehind(fmt::format("{} in {}, as the index names another file", tensor.name,
+                                          files.names[tensor.extents[0].file]));
+}
+
 Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const std::string& name,
                                 ReadFile read) {
   const std::string path = JoinPath(directory, name);
@@ -56,6 +66,14 @@ Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, co
       found.emplace_back(files.tensors[i].name, files.names[file]);
   }
   CAIRN_RETURN_IF_ERROR(CheckAgainstIndex(path, index, found));
+  std::vector<StoredArray> taken;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (index.file_of.at(found[i].first) == found[i].second)
+      taken.push_back(std::move(files.tensors[i]));
+    else
+      LeaveCopy(files.tensors[i], files);
+  }
+  files.tensors = std::move(taken);
   return files;
 }
 
@@ -103,16 +121,23 @@ Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
 
 Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
                          const std::vector<std::pair<std::string, std::string>>& found) {
-  std::map<std::string, std::string> missing = index.file_of;
+  std::map<std::string, std::string> missing = index.file_of, elsewhere;
   for (const auto& [tensor, file] : found) {
-    const auto at = missing.find(tensor);
-    if (at == missing.end() || at->second != file)
-      return Corrupt("{}: tensor {} is in {}, which the index does not say", path, tensor, file);
-    missing.erase(at);
+    const auto named = index.file_of.find(tensor);
+    if (named == index.file_of.end())
+      return Corrupt("{}: tensor {} is in {}, and the index does not list it", path, tensor, file);
+    if (named->second != file)
+      elsewhere[tensor] = file;
+    else if (missing.erase(tensor) == 0)
+      return Corrupt("{}: tensor {} is in {} twice", path, tensor, file);
   }
   if (missing.empty()) return OkStatus();
-  return Corrupt("{}: tensor {} should be in {} and is not", path, missing.begin()->first,
-                 missing.begin()->second);
+  const auto& [tensor, file] = *missing.begin();
+  const auto other = elsewhere.find(tensor);
+  return Corrupt("{}: tensor {} should be in {} and is not{}", path, tensor, file,
+                 other == elsewhere.end()
+                     ? ""
+                     : fmt::format("; {} has it: correct the weight_map of the index", other->second));
 }
 
 bool HasAny(FileSystem& fs, const std::string& directory, std::span<const char* const> names) {

@@ -29,14 +29,15 @@ struct WeightIndex {
 // Errors: NotFound; Corrupt if it is not such an index, or names files elsewhere.
 Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path);
 
-// `found`: tensors and their files. Errors: Corrupt naming the first tensor that is not in the file that the
-// index at `path` names, is there twice, or is missing.
+// `found`: tensors and their files. Errors: Corrupt naming a tensor that the index does not list, or that is
+// not in the file that the index at `path` names, and the file that has it.
 Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
                          const std::vector<std::pair<std::string, std::string>>& found);
 
 // model.safetensors, else adapter_model.safetensors, else what model.safetensors.index.json names, in the
-// directory `path`; or that one file. Errors: NotFound; those of ReadSafetensorsHeader; Corrupt if index
-// and files disagree.
+// directory `path`; or that one file. Of a tensor that several files have, the one in the file that the index
+// names is read, as transformers does; the others are left behind by name. Errors: NotFound; those of
+// ReadSafetensorsHeader and CheckAgainstIndex.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 
 // A directory with config.json and weights, or one file of weights with config.json beside it.

@@ -1,3 +1,8 @@
+// The file's optimizers are found first, by the keys of torch's state dicts, then what lies beside the
+// weights: entries at the top, or one level below, that have no matrix or vector, or that trainers call so.
+// Tensors of these are the training's; other values of these are left behind by name. All other tensors are
+// weights, or an optimizer's, and what is not understood among them is an error.
+
 #include "convert/formats/torch/torch.h"
 
 #include <algorithm>
@@ -9,14 +14,19 @@
 namespace cairn {
 namespace {
 
+using Paths = std::vector<std::string>;
+
+// How far a training was; known by these names at the top.
+constexpr std::string_view kProgress[] = {"iteration", "step", "global_step", "global_steps", "epoch"};
+
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {".", path};
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-// Paths of torch.optim's state dicts, which their keys tell, down to two levels below the top: "optimizer",
-// or "optimizer_states.0" of Lightning.
+// Paths of torch.optim's state dicts, which their keys tell, down to three levels below the top: "optimizer",
+// "optimizer_states.0" of Lightning, or "state.optimizers.AdamW" of Composer.
 void FindOptimizers(const PyValue& value, const std::string& path, int depth, std::set<std::string>& found) {
   const bool dict = value.is(PyKind::kDict);
   if (dict && FindKind(value, "state", PyKind::kDict) && FindKind(value, "param_groups", PyKind::kList)) {
@@ -30,10 +40,127 @@ void FindOptimizers(const PyValue& value, const std::string& path, int depth, st
                    depth - 1, found);
 }
 
-bool IsBelow(const std::string& name, const std::set<std::string>& paths) {
-  return std::ranges::any_of(
-      paths, [&](const std::string& path) { return path.empty() || name.starts_with(path + "."); });
+bool IsEmpty(const PyValue& value) {
+  const bool plain = value.is(PyKind::kList) || value.is(PyKind::kTuple) || value.is(PyKind::kDict);
+  return value.is(PyKind::kNone) || (plain && value.items.empty());
 }
+
+// What lies beside the weights.
+struct Beside {
+  Paths training;              // tensors below these are the training's
+  Paths left;                  // values without a tensor
+  uint64_t visits = 16 << 20;  // of values; more than any file needs that does not share its parts endlessly
+};
+
+// `depth`: levels below this one that are looked at.
+void FindBeside(const PyValue& holder, const std::string& below, int depth, Beside& beside) {
+  if (!holder.is(PyKind::kDict)) return;
+  const auto is_weight = [](const PyValue* item) {
+    return item->is(PyKind::kTensor) && item->tensor->shape.rank() > 0;
+  };
+  const bool flat = std::ranges::any_of(holder.items, is_weight);  // a state dict: all of it is the model's
+  for (size_t i = 1; i < holder.items.size(); i += 2) {
+    const PyValue& item = *holder.items[i];
+    const std::string key = KeyText(*holder.items[i - 1]), path = below + key;
+    const HeldElements held = ElementsIn(item, beside.visits);
+    const bool values_alone = !held.tensors && !held.numbers && (!flat || !held.others);
+    const bool numbers_alone = !held.tensors && !flat && below.empty();
+    if (values_alone && !IsEmpty(item)) beside.left.push_back(path);
+    if (values_alone || numbers_alone || (IsTrainingName(key) && !item.is(PyKind::kTensor)))
+      beside.training.push_back(path);
+    else if (!flat && depth > 0)
+      FindBeside(item, path + ".", depth - 1, beside);
+  }
+}
+
+class TorchReader {
+ public:
+  TorchReader(const TorchFile& file, StoredBuilder& builder, ReaderOptions& options)
+      : file_(file), builder_(builder), account_(builder.account), options_(options) {
+    std::set<std::string> optimizers;
+    FindOptimizers(file.root(), "", 3, optimizers);
+    optimizers_.assign(optimizers.begin(), optimizers.end());
+    if (ElementsIn(file.root(), beside_.visits).tensors) FindBeside(file.root(), "", 1, beside_);
+    without_ = !optimizers_.empty() && IsAllowed(options, "optimizer");
+    if (without_) manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
+  }
+
+  Result<Manifest> Read() {
+    CAIRN_RETURN_IF_ERROR(ForEachTensor(
+        file_.root(), [&](const std::string& name, const TensorRef& tensor) { return Add(name, tensor); },
+        [&](const std::string& name, const PyValue& value, Status why) {
+          return PassOver(name, value, std::move(why));
+        }));
+    for (const std::string_view key : kProgress)
+      if (const auto value = AsInt(Find(file_.root(), key))) manifest_.state[std::string(key)] = *value;
+    for (const std::string& name : beside_.left)
+      if (!manifest_.state.contains(name)) account_.LeaveBehind(name);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    if (!optimizers_.empty() && !without_) manifest_.state["optimizers"] = optimizers_;
+    return std::move(manifest_);
+  }
+
+ private:
+  bool IsTraining(const std::string& name) const {
+    return std::ranges::find(beside_.training, name) != beside_.training.end() ||
+           IsBelowAny(name, beside_.training);
+  }
+
+  Status Add(const std::string& name, const TensorRef& tensor) {
+    const bool optimizer = IsBelowAny(name, optimizers_), training = !optimizer && IsTraining(name);
+    if ((optimizer && without_) || IsAllowed(options_, name)) {
+      if (!optimizer || !without_) manifest_.history.push_back("left out " + name);
+      account_.Leave(Fate::kAllowed, file_, tensor, name);
+      return OkStatus();
+    }
+    if (!tensor.type->dtype && training) {
+      account_.LeaveBehind(name);
+      account_.Leave(Fate::kTrainingState, file_, tensor, name);
+      return OkStatus();
+    }
+    if (!tensor.type->dtype && options_.skip_types) {
+      manifest_.state[kTypesNotHeld][name] = tensor.type->name;
+      account_.Leave(Fate::kAllowed, file_, tensor, name);
+      return OkStatus();
+    }
+    const Result<StoredArray> array = builder_.ArrayIn(file_, tensor, name);
+    if (array.status().kind() == StatusKind::kNotSupported)
+      return NotSupported("{}; --allow '{}' leaves it out", array.status().message(), name);
+    if (!array.ok()) return array.status();
+    const size_t known = builder_.catalog.tensors.size();
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
+                           builder_.Tensor({.name = name, .shape = tensor.shape},
+                                           training ? Role::kTraining : Role::kWeight, array->dtype));
+    if (entry != known) return Corrupt("two tensors are called {}", name);
+    builder_.AddPart(entry, Box::Whole(tensor.shape), *array);
+    if (optimizer) account_.CountAsOptimizer(name);
+    return OkStatus();
+  }
+
+  // A value whose elements no tensor has: beside the weights it is left behind, among them it must be
+  // allowed.
+  Status PassOver(const std::string& name, const PyValue& value, Status why) {
+    const bool optimizer = without_ && IsBelowAny(name, optimizers_);
+    if (!optimizer && !IsTraining(name)) {
+      if (!IsAllowed(options_, name))
+        return {why.kind(), fmt::format("{}; --allow '{}' leaves it out", why.message(), name)};
+      manifest_.history.push_back("left out " + name);
+    }
+    if (std::ranges::find(beside_.left, name) == beside_.left.end() && !IsBelowAny(name, beside_.left))
+      account_.LeaveBehind(name);
+    account_.LeaveBelow(Fate::kAllowed, file_, value, name);
+    return OkStatus();
+  }
+
+  const TorchFile& file_;
+  StoredBuilder& builder_;
+  Account& account_;
+  ReaderOptions& options_;
+  Paths optimizers_;
+  Beside beside_;
+  bool without_ = false;  // the optimizers' state
+  Manifest manifest_;
+};
 
 }  // namespace
 
@@ -45,39 +172,10 @@ Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::stri
   StoredBuilder builder;
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, builder.OpenFile(fs, directory, name));
   builder.AddFile(name);
-  Manifest manifest;
-  std::set<std::string> optimizers;
-  FindOptimizers(file.root(), "", 2, optimizers);
-  const bool without = !optimizers.empty() && IsAllowed(options, "optimizer");
-  if (without) manifest.history.push_back("the optimizer's state was left out (--allow optimizer)");
-  const auto add = [&](const std::string& tensor_name, const TensorRef& tensor) -> Status {
-    const bool optimizer = IsBelow(tensor_name, optimizers);
-    if ((optimizer && without) || IsAllowed(options, tensor_name)) {
-      if (!optimizer || !without) manifest.history.push_back("left out " + tensor_name);
-      builder.account.Leave(Fate::kAllowed, file, tensor, tensor_name);
-      return OkStatus();
-    }
-    if (options.skip_types && !tensor.type->dtype) {
-      manifest.state[kTypesNotHeld][tensor_name] = tensor.type->name;
-      builder.account.Leave(Fate::kAllowed, file, tensor, tensor_name);
-      return OkStatus();
-    }
-    CAIRN_ASSIGN_OR_RETURN(const StoredArray array, builder.ArrayIn(file, tensor, tensor_name));
-    const size_t known = builder.catalog.tensors.size();
-    CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder.Tensor({.name = tensor_name, .shape = tensor.shape},
-                                                                Role::kWeight, array.dtype));
-    if (entry != known) return Corrupt("two tensors are called {}", tensor_name);
-    builder.AddPart(entry, Box::Whole(tensor.shape), array);
-    if (optimizer) builder.account.CountAsOptimizer(tensor_name);
-    return OkStatus();
-  };
-  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), add).WithContext(path));
+  Result<Manifest> manifest = TorchReader(file, builder, options).Read();
+  if (!manifest.ok()) return manifest.status().WithContext(path);
   if (builder.catalog.tensors.empty()) return NotFound("{}: it does not contain tensors", path);
-  for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
-    if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
-  manifest.step = IntField(manifest.state, "iteration");
-  if (!optimizers.empty() && !without) manifest.state["optimizers"] = optimizers;
-  return builder.Open(fs, directory, std::move(manifest));
+  return builder.Open(fs, directory, *std::move(manifest));
 }
 
 }  // namespace cairn

@@ -114,5 +114,43 @@ TEST(H5ViewsTest, AmongVeryManyTensorsThoseOfOneDatasetAreLinks) {
   H5Fclose(file);
 }
 
+// HDF5 takes the names of a view's sources as formats. The values are ones: a source that HDF5 does not find
+// is zeros to it.
+TEST(H5ViewsTest, PercentSignsInNamesAreThemselves) {
+  Catalog catalog;
+  catalog.files = {"shard-%d.h5"};
+  std::vector<H5DatasetSpec> datasets;
+  for (const char* name : {"a%b", "a%%b", "%d", "%s", "100%"}) {
+    catalog.tensors.push_back(Entry(name, Role::kWeight, Dtype::kF32, {4}));
+    const auto tensor = static_cast<uint32_t>(datasets.size());
+    const Box box = Box::Whole({4});
+    catalog.pieces.push_back({.tensor = tensor, .box = box, .range = {0, 4}, .stored_bytes = 16});
+    datasets.push_back({PiecePath(catalog.tensors[tensor], box, {0, 4}), Dtype::kF32, {4}});
+  }
+  const H5Layout layout = LayOutH5(datasets).value();
+  std::string shard = FileOf(layout);
+  const std::vector<float> ones(4, 1);
+  for (const uint64_t offset : layout.offsets)
+    shard.replace(offset, 16, reinterpret_cast<const char*>(ones.data()), 16);
+  const TempDir dir;
+  FileSystem& fs = FileSystem::Posix();
+  ASSERT_TRUE(fs.MakeDir(dir / "50%").ok());
+  const auto index = BuildIndex(catalog, nlohmann::json::object(), nlohmann::json::object(), "50%");
+  ASSERT_TRUE(index.ok()) << index.status().message();
+  ASSERT_TRUE(WriteSmallFile(fs, dir / "index.h5", index->bytes).ok());
+  ASSERT_TRUE(WriteSmallFile(fs, dir / "50%/shard-%d.h5", shard).ok());
+  const hid_t file = H5Fopen((dir / "index.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  for (const TensorEntry& tensor : catalog.tensors) {
+    const hid_t dataset = H5Dopen2(file, TensorPath(tensor).c_str(), H5P_DEFAULT);
+    ASSERT_GE(dataset, 0) << tensor.spec.name;
+    std::vector<float> values(4, 7);
+    EXPECT_GE(H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    EXPECT_EQ(values, ones) << tensor.spec.name;
+    H5Dclose(dataset);
+  }
+  H5Fclose(file);
+}
+
 }  // namespace
 }  // namespace cairn

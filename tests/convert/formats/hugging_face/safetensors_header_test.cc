@@ -42,11 +42,25 @@ TEST(SafetensorsHeaderTest, TensorsComeInOrderOfTheirBytes) {
 }
 
 TEST(SafetensorsHeaderTest, TypesThatNobodyHoldsAreListed) {
-  const auto header =
-      Parse("{" + Entry("four", "F4", "[4]", "[0,2]") + "," + Entry("c", "C64", "[1]", "[2,10]") + "}", 10);
+  const auto header = Parse(
+      "{" + Entry("six", "F6_E2M3", "[8]", "[0,6]") + "," + Entry("c", "C64", "[1]", "[6,14]") + "}", 14);
   ASSERT_TRUE(header.ok()) << header.status().message();
-  EXPECT_FALSE(header->tensors[0].unknown_type.empty());
+  EXPECT_EQ(header->tensors[0].unknown_type, "F6_E2M3");
   EXPECT_EQ(header->tensors[1].unknown_type, "C64");
+}
+
+// Torch has pairs of them, too.
+TEST(SafetensorsHeaderTest, ElementsOfFourBitsAreHeldInPairs) {
+  const auto header =
+      Parse("{" + Entry("pairs", "F4", "[3,4]", "[0,6]") + "," + Entry("odd", "F4", "[4,3]", "[6,12]") + "," +
+                Entry("scale", "F8_E8M0", "[2]", "[12,14]") + "}",
+            14);
+  ASSERT_TRUE(header.ok()) << header.status().message();
+  EXPECT_EQ(header->tensors[0].dtype, Dtype::kF4x2);
+  EXPECT_EQ(header->tensors[0].shape, (Dims{3, 2}));
+  EXPECT_EQ(header->tensors[0].unknown_type, "");
+  EXPECT_EQ(header->tensors[1].unknown_type, "F4");
+  EXPECT_EQ(header->tensors[2].dtype, Dtype::kF8E8M0);
 }
 
 TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
