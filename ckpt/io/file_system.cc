@@ -2,6 +2,16 @@
 
 namespace cairn {
 
+Status FileSystem::RenameNew(const std::string& from, const std::string& to) {
+  if (LinkStat(to).ok()) return AlreadyExists("{} is there already and is never overwritten", to);
+  return Rename(from, to);
+}
+
+Status FileSystem::MakeNewDir(const std::string& path) {
+  if (LinkStat(path).ok()) return AlreadyExists("{} is there already", path);
+  return MakeDir(path);
+}
+
 std::string JoinPath(std::string_view directory, std::string_view name) {
   if (directory.empty()) return std::string(name);
   return fmt::format("{}{}{}", directory, directory.ends_with('/') ? "" : "/", name);

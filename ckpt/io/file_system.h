@@ -95,6 +95,10 @@ class FileSystem {
   virtual Status Rename(const std::string& from,
                         const std::string& to) = 0;  // replaces a file, never a directory
   virtual Status Exchange(const std::string& a, const std::string& b) = 0;  // swaps two names in one step
+  // These two give a name that nobody has yet. Errors: AlreadyExists, and nothing has changed. A file system
+  // without such a rename looks for the name first.
+  virtual Status RenameNew(const std::string& from, const std::string& to);
+  virtual Status MakeNewDir(const std::string& path);
   virtual Status RemoveFile(const std::string& path) = 0;
   virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
   virtual Status SyncDir(const std::string& path) = 0;

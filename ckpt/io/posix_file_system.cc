@@ -200,6 +200,23 @@ class PosixFileSystem final : public FileSystem {
     return result == 0 ? OkStatus() : PosixError("exchange " + a + " with", b, errno);
   }
 
+  // NFS has no such rename. A link never replaces a file, and rename() replaces no directory but an empty
+  // one.
+  Status RenameNew(const std::string& from, const std::string& to) override {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return OkStatus();
+    const int error = errno;
+    if (error != EINVAL && error != ENOSYS && error != EOPNOTSUPP)
+      return PosixError("rename " + from + " to", to, error);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, LinkStat(from));
+    if (info.is_directory()) return FileSystem::RenameNew(from, to);
+    if (::link(from.c_str(), to.c_str()) != 0) return PosixError("rename " + from + " to", to, errno);
+    return RemoveFile(from);
+  }
+
+  Status MakeNewDir(const std::string& path) override {
+    return ::mkdir(path.c_str(), 0777) == 0 ? OkStatus() : PosixError("make directory", path, errno);
+  }
+
   Status RemoveFile(const std::string& path) override {
     return ::unlink(path.c_str()) == 0 ? OkStatus() : PosixError("remove", path, errno);
   }

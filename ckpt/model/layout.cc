@@ -13,6 +13,13 @@ std::string Marked(int64_t step, std::string_view mark, std::string_view nonce) 
   return fmt::format("{}.{}-{}", StepDirName(step), mark, nonce);
 }
 
+bool HasNumberedForm(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
+    return false;
+  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  return name.find_first_not_of("0123456789-") == name.npos;
+}
+
 }  // namespace
 
 std::string StepDirName(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -51,6 +58,14 @@ std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}",
 
 std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
 std::string ParityName(int writer) { return fmt::format("shard-{:05}.parity", writer); }
+
+bool IsParityName(std::string_view name) { return HasNumberedForm(name, "shard-", ".parity"); }
+
+bool IsStepFileName(std::string_view name) {
+  return name == kManifestName || name == kIndexName || IsParityName(name) ||
+         HasNumberedForm(name, "shard-", ".h5") || HasNumberedForm(name, "unit-", ".done") ||
+         name.starts_with("team-");
+}
 
 std::string TensorPath(const TensorEntry& entry) {
   return fmt::format("/{}/{}", Name(entry.role), entry.spec.name);

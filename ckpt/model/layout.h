@@ -45,6 +45,10 @@ std::string ShardName(int writer);
 // "shard-00003.parity": the writer's share of its group's parity.
 std::string ParityName(int writer);
 
+bool IsParityName(std::string_view name);
+// True for the names that only Cairn gives to the files of a step, finished or not.
+bool IsStepFileName(std::string_view name);
+
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
 std::string TensorPath(const TensorEntry& entry);
 // "/master_low/layers.0.mlp.up.weight": the low halves of the split pieces of a master.

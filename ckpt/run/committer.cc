@@ -22,9 +22,9 @@ Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, con
 // would remove files from under the name that comes back. So the new one leaves that name first.
 Status ExchangeStep(FileSystem& fs, const std::string& partial, const std::string& aside,
                     const std::string& step_dir) {
-  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, aside));
+  CAIRN_RETURN_IF_ERROR(fs.RenameNew(partial, aside));
   const Status exchanged = fs.Exchange(aside, step_dir);
-  if (!exchanged.ok()) (void)fs.Rename(aside, partial);
+  if (!exchanged.ok()) (void)fs.RenameNew(aside, partial);
   return exchanged;
 }
 
@@ -42,28 +42,41 @@ Committer::Committer(FileSystem& fs, std::string run_dir, int64_t step, std::str
 
 Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   Committer made(fs, what.run_dir, what.step, what.nonce);
-  CAIRN_RETURN_IF_ERROR(made.CheckNew());
   const bool adopts = what.resume && fs.Stat(made.partial_path_).ok();
+  if (!what.resume) RemoveLeftovers(fs, made.step_dir_);
+  if (!what.resume || !fs.Stat(what.run_dir).ok()) RemoveLeftovers(fs, what.run_dir);
+  CAIRN_RETURN_IF_ERROR(made.CheckNew());
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, what.run_dir));
+  const MarkedContents run{.run = true};
   if (!fs.Stat(what.run_dir).ok()) {
-    CAIRN_ASSIGN_OR_RETURN(made.run_dir_made_, PartialDir::Make(fs, what.run_dir));
+    CAIRN_ASSIGN_OR_RETURN(made.run_dir_made_, PartialDir::Make(fs, what.run_dir, run));
+  } else if (adopts && fs.LinkStat(MarkPath(what.run_dir)).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(made.run_dir_made_, PartialDir::Adopt(fs, what.run_dir, run));
   }
   // The lock comes first: what is in the directory may be another process's until this one has it.
   Result<RunLock> lock = RunLock::Take(what.run_dir);
-  if (!lock.ok() && made.run_dir_made_) made.run_dir_made_->Keep();  // it is another's now
+  if (lock.status().kind() == StatusKind::kAlreadyExists && made.run_dir_made_) made.run_dir_made_->Keep();
   CAIRN_RETURN_IF_ERROR(lock.status());
   made.own_lock_ = std::make_unique<RunLock>(std::move(lock).value());
   made.lock_ = made.own_lock_.get();
-  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir));  // which may free space
+  if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir, TellLeft));  // may free space
   if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));
-  if (adopts) {
-    made.partial_dir_ = PartialDir::Adopt(fs, made.partial_path_);
+  CAIRN_ASSIGN_OR_RETURN(made.partial_dir_,
+                         (adopts ? PartialDir::Adopt : PartialDir::Make)(
+                             fs, made.partial_path_, {.step = true, .files = what.beside}, made.step_dir_));
+  if (adopts)
     CAIRN_RETURN_IF_ERROR(
         made.RemoveFiles([](std::string_view name) { return name == kIndexName || name == kManifestName; }));
-  } else {
-    CAIRN_ASSIGN_OR_RETURN(made.partial_dir_, PartialDir::Make(fs, made.partial_path_));
-  }
   return made;
+}
+
+Status Committer::MakePartial(const std::vector<std::string>& beside) {
+  const MarkedContents contents{.step = true, .files = beside};
+  const Status marked = WriteMark(*fs_, partial_path_, contents);
+  const bool other_was_first = marked.kind() == StatusKind::kAlreadyExists;
+  if (!other_was_first) CAIRN_RETURN_IF_ERROR(marked);
+  CAIRN_RETURN_IF_ERROR(fs_->MakeDir(partial_path_));
+  return other_was_first && !beside.empty() ? ReplaceMark(*fs_, partial_path_, contents) : OkStatus();
 }
 
 Status Committer::CheckNew() const {
@@ -92,23 +105,41 @@ Result<std::unique_ptr<StepReader>> Committer::ReadBack(const StepSeal& seal) co
 
 Status Committer::Publish() {
   if (lock_ != nullptr) CAIRN_RETURN_IF_ERROR(lock_->CheckPlace());
-  if (fs_->Stat(step_dir_).ok())
-    CAIRN_RETURN_IF_ERROR(
-        ExchangeStep(*fs_, partial_path_, JoinPath(run_dir_, SupersededDirName(step_, nonce_)), step_dir_));
-  else
-    CAIRN_RETURN_IF_ERROR(fs_->Rename(partial_path_, step_dir_));
-  CAIRN_RETURN_IF_ERROR(fs_->SyncDir(run_dir_));
-  Keep();
-  (void)WriteLatest(*fs_, run_dir_, step_,
-                    nonce_);  // a missing hint must not make a committed step a failure
+  if (partial_dir_) {
+    CAIRN_RETURN_IF_ERROR(partial_dir_->Rename());
+  } else {
+    Status renamed = fs_->RenameNew(partial_path_, step_dir_);
+    if (renamed.kind() == StatusKind::kAlreadyExists)
+      renamed =
+          ExchangeStep(*fs_, partial_path_, JoinPath(run_dir_, SupersededDirName(step_, nonce_)), step_dir_);
+    CAIRN_RETURN_IF_ERROR(renamed);
+    CAIRN_RETURN_IF_ERROR(fs_->SyncDir(run_dir_));
+  }
+  // A missing hint must not make a committed step a failure.
+  if (!partial_dir_ || IsNewest()) (void)WriteLatest(*fs_, run_dir_, step_, nonce_);
+  RemoveMark(*fs_, partial_path_);
+  if (partial_dir_) partial_dir_->Keep();
+  if (run_dir_made_) run_dir_made_->Keep();
   return OkStatus();
 }
 
-void Committer::Abandon() { (void)RemoveTree(*fs_, partial_path_); }
+// A command may add a step to a run that went on since.
+bool Committer::IsNewest() const {
+  const Result<std::vector<int64_t>> steps = ListCurrentSteps(*fs_, run_dir_);
+  return !steps.ok() || steps->empty() || steps->back() == step_;
+}
 
 void Committer::Keep() {
-  if (partial_dir_) partial_dir_->Keep();
-  if (run_dir_made_) run_dir_made_->Keep();
+  if (partial_dir_) partial_dir_->Leave();
+  if (run_dir_made_) run_dir_made_->Leave();
+}
+
+MarkedContents RunOfOneStep(int64_t step, const std::vector<std::string>& beside) {
+  const std::string directory = StepDirName(step);
+  MarkedContents contents{.step = true,
+                          .files = {directory + "/", std::string(kLockName), std::string(kLatestName)}};
+  for (const std::string& name : beside) contents.files.push_back(JoinPath(directory, name));
+  return contents;
 }
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
@@ -34,13 +35,14 @@ class Committer {
     std::string nonce = NewNonce();
     uint64_t need_bytes = 0;  // of free space
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left
+    std::vector<std::string> beside = {};  // names of the files beside the tensors
   };
   // For a command that makes one step: refuses a step that is there, checks the place, takes the run's lock,
   // removes leftovers (not with `resume`: others may want theirs), checks the free space, makes the partial
   // directory. If `resume` finds one, it removes the seal and keeps the other files.
-  // Unless published or kept, the step goes with this object, and so do the directories made above it.
-  // Errors: AlreadyExists if the step is there or another process writes into the run; InvalidArgument inside
-  // of a committed step; NoSpace.
+  // Unless published or kept, what it wrote goes with this object, and so do the directories that were made
+  // for it and are empty then. Errors: AlreadyExists if the step is there or another process writes into the
+  // run; InvalidArgument inside of a committed step; NoSpace.
   static Result<Committer> Create(FileSystem& fs, const NewStep& what);
 
   const std::string& partial() const { return partial_path_; }
@@ -48,8 +50,8 @@ class Committer {
 
   // Errors: AlreadyExists if the step is there.
   Status CheckNew() const;
-  // All processes that write shards may call it.
-  Status MakePartial() { return fs_->MakeDir(partial_path_); }
+  // All processes that write shards may call it. `beside`: names of the files beside the tensors.
+  Status MakePartial(const std::vector<std::string>& beside = {});
   // Removes the files of the partial directory that `chosen` accepts. Tries all; returns the first error.
   Status RemoveFiles(const std::function<bool(std::string_view name)>& chosen) const;
   // Writes index and manifest. Every shard and every file beside them must be durable.
@@ -57,15 +59,18 @@ class Committer {
   // Opens the sealed step where it is. Errors: Corrupt if its manifest is not what was written.
   Result<std::unique_ptr<StepReader>> ReadBack(const StepSeal& seal) const;
   // Gives the sealed directory its final name. A step-N that is there already (a trainer went back) is kept
-  // beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it.
-  // Errors: AlreadyExists if the run directory is no longer the one that is held; those of the disk.
+  // beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it. A
+  // step of Create() never takes the place of one that came meanwhile.
+  // Errors: AlreadyExists, also if the run directory is no longer the one that is held; those of the disk.
   Status Publish();
   // Removes the partial directory after a failure, as far as it goes.
-  void Abandon();
+  void Abandon() { (void)RemoveMarked(*fs_, partial_path_); }
   // Leaves a partial directory of Create() for a later run to adopt.
   void Keep();
 
  private:
+  bool IsNewest() const;
+
   FileSystem* fs_;
   std::string run_dir_;
   int64_t step_;
@@ -78,5 +83,9 @@ class Committer {
   std::optional<PartialDir> run_dir_made_;
   std::optional<PartialDir> partial_dir_;
 };
+
+// The contents of a marked directory that is the run directory of one step: of one that a command makes there
+// and takes out of it, or reads and removes. `beside`: names of the files beside the tensors.
+MarkedContents RunOfOneStep(int64_t step, const std::vector<std::string>& beside);
 
 }  // namespace cairn

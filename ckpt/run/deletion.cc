@@ -15,6 +15,7 @@
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/run_health.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/step/dir_mark.h"
 #include "ckpt/step/step_reader.h"
 
 namespace cairn {
@@ -22,22 +23,6 @@ namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(10);
 constexpr auto kLockPause = std::chrono::milliseconds(20);
-
-bool HasNumberedForm(std::string_view name, std::string_view prefix, std::string_view suffix) {
-  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
-    return false;
-  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
-  return name.find_first_not_of("0123456789-") == name.npos;
-}
-
-bool IsParityName(std::string_view name) { return HasNumberedForm(name, "shard-", ".parity"); }
-
-// Names that only Cairn gives to the files of a step, finished or not.
-bool IsStepFileName(std::string_view name) {
-  return name == kManifestName || name == kIndexName || IsParityName(name) ||
-         HasNumberedForm(name, "shard-", ".h5") || HasNumberedForm(name, "unit-", ".done") ||
-         name.starts_with("team-");
-}
 
 Status CheckNoLink(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(directory));
@@ -79,14 +64,6 @@ IsKnown ListedIn(const Manifest& manifest) {
   std::set<std::string> files{std::string(kManifestName)};
   for (const ManifestFile& file : manifest.files) files.insert(file.name);
   return [files](const std::string& name) { return files.contains(name) || IsParityName(name); };
-}
-
-// The manifest first: without it no reader takes the rest for a step.
-Status RemoveFilesOf(FileSystem& fs, const std::string& directory, std::vector<std::string> names) {
-  std::ranges::stable_partition(names, [](const std::string& name) { return name == kManifestName; });
-  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
-  const Status removed = fs.RemoveDir(directory);
-  return removed.kind() == StatusKind::kNotFound ? OkStatus() : removed;
 }
 
 Status Opens(FileSystem& fs, const std::string& directory, Shards shards) {
@@ -236,9 +213,14 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
   StepCheck check(fs, d);
   CAIRN_RETURN_IF_ERROR(check.Run(proof));
   const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(d.run_dir, d.name), aside));
+  const MarkedContents files{.files = check.files()};
+  CAIRN_RETURN_IF_ERROR(WriteMark(fs, aside, files));
+  if (const Status renamed = fs.RenameNew(JoinPath(d.run_dir, d.name), aside); !renamed.ok()) {
+    RemoveMark(fs, aside);
+    return renamed;
+  }
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
-  CAIRN_RETURN_IF_ERROR(RemoveFilesOf(fs, aside, check.files()));
+  CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, aside, files));
   return fs.SyncDir(d.run_dir);
 }
 
@@ -259,12 +241,6 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& pr
     CAIRN_RETURN_IF_ERROR(fs.RemoveDir(JoinPath(aside, *below)));
   CAIRN_RETURN_IF_ERROR(fs.RemoveDir(aside));
   return fs.SyncDir(parent);
-}
-
-Status FinishDeletion(FileSystem& fs, const std::string& aside) {
-  CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, aside));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> files, OnlyFiles(fs, aside, IsStepFileName));
-  return RemoveFilesOf(fs, aside, files);
 }
 
 // ---- Proof ----

@@ -15,8 +15,9 @@
 //   proof     the copy or step that the proof names has gone
 //
 // The directory is renamed aside first, durably, so that a half-removed step is never taken for a whole one.
-// Then exactly the files that were checked are unlinked, never other files that have appeared since.
-// DeleteStep() and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
+// Then exactly the files that were checked are unlinked, never other files that have appeared since. A step
+// that is renamed has its mark by then (dir_mark.h): CleanLeftovers() finishes what was killed. DeleteStep()
+// and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
 #pragma once
 
 #include <functional>
@@ -116,9 +117,5 @@ class HealthySuccessor final : public DeletionProof {
   std::string directory_;
   StepLook look_;
 };
-
-// Finishes what a killed DeleteStep() began in `aside`, the directory's new name. Removes only files with
-// names that Cairn gives. Errors: the refusals link and foreign.
-Status FinishDeletion(FileSystem& fs, const std::string& aside);
 
 }  // namespace cairn

@@ -11,7 +11,6 @@
 #include <set>
 #include <thread>
 
-#include "ckpt/base/digest.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/partial_dir.h"
@@ -20,12 +19,6 @@ namespace cairn {
 namespace {
 
 constexpr auto kLockPoll = std::chrono::milliseconds(20);
-
-// "latest.<hex digits>"
-bool IsLatestTempName(std::string_view name) {
-  const std::string prefix = LatestTempName("");
-  return name.starts_with(prefix) && IsHex(name.substr(prefix.size()));
-}
 
 // A refusal is reported and is not a failure; an error of the disk is one.
 Status LeaveRefused(const Status& removed, const Complain& left) {
@@ -84,13 +77,19 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
   return OpenNewestStep(fs, path, skipped);
 }
 
+// A command that fails removes the lock of a run directory that it made, so another file may have the name.
 Result<RunLock> RunLock::Take(const std::string& run_dir) {
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), run_dir));
-  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kLockName)));
-  CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
-  if (ours) return RunLock(std::move(file));
-  return AlreadyExists(
-      "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
+  for (;;) {
+    CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kLockName)));
+    CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
+    if (!ours)
+      return AlreadyExists(
+          "{}: another process writes into this run directory; wait until it ends, or choose another "
+          "directory",
+          run_dir);
+    if (file.IsAtItsPath()) return RunLock(std::move(file));
+  }
 }
 
 Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
@@ -114,20 +113,19 @@ Status RunLock::CheckPlace() const {
 }
 
 Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain& left) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(run_dir));
-  std::erase_if(names, [](const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
+  std::set<std::string> leftovers;
+  for (std::string name : names) {
+    if (name.ends_with(kMarkSuffix)) name.resize(name.size() - kMarkSuffix.size());
     const std::optional<std::string> mark = ParseMarkedDirName(name);
-    return mark != "partial" && mark != "deleting" && !IsLatestTempName(name);
-  });
-  if (names.empty()) return OkStatus();
+    if (mark == "partial" || mark == "deleting") leftovers.insert(name);
+  }
+  if (leftovers.empty()) return OkStatus();
   // Names become durable first: a directory that was renamed just before a kill may have its old name again
   // after a power loss, and must then have all its files.
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  for (const std::string& name : names) {
-    const std::string path = JoinPath(run_dir, name);
-    const Status removed = ParseMarkedDirName(name) ? FinishDeletion(fs, path) : RemoveIfThere(fs, path);
-    CAIRN_RETURN_IF_ERROR(LeaveRefused(removed, left));
-  }
+  for (const std::string& name : leftovers)
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RemoveMarked(fs, JoinPath(run_dir, name)), left));
   return OkStatus();
 }
 

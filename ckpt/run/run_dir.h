@@ -30,7 +30,8 @@ Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::st
 // Called for each thing that a clean-up leaves where it is, with the reason.
 using Complain = std::function<void(const Status&)>;
 
-// Held by the one training that writes into a run directory. Released with the process, however it ends.
+// Held by the one process that writes into a run directory: a training, or a command that makes a step.
+// Released with the process, however it ends.
 class RunLock {
  public:
   // Errors: AlreadyExists if another process holds it; those of CheckOutsideSteps (partial_dir.h).
@@ -48,10 +49,9 @@ class RunLock {
   FileLock file_;
 };
 
-// Removes the leftovers of killed savers and prunes: directories marked partial or deleting, and unfinished
-// `latest` files, after their renames are durable. Call with the lock held. Removes only names that Cairn
-// gives, and nothing through a link: a directory with other files stays, and `left` is called for it. A
-// directory without a mark is never touched, whatever it lacks.
+// Removes the leftovers of killed savers and prunes: directories named partial or deleting that have their
+// mark (dir_mark.h), and unfinished `latest` files, after their renames are durable. Call with the lock held.
+// `left` is called for what stays: a directory with other files, and one without its mark, whatever its name.
 Status CleanLeftovers(
     FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
 

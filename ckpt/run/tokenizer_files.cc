@@ -120,6 +120,12 @@ Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint) {
   return files;
 }
 
+std::vector<std::string> NamesInStep(const FileCopies& files) {
+  std::vector<std::string> names;
+  for (const auto& [name, copy] : files) names.push_back(NameInStep(name));
+  return names;
+}
+
 Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files) {
   std::vector<BesideFile> read;
   for (const auto& [name, from] : files) {

@@ -36,6 +36,8 @@ struct BesideFile {
   std::string bytes;
 };
 
+// Their names in a step.
+std::vector<std::string> NamesInStep(const FileCopies& files);
 // Errors: NotSupported if a file is larger than 256 MiB.
 Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files);
 

@@ -1,8 +1,10 @@
 #include "ckpt/step/partial_dir.h"
 
-#include <map>
+#include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
@@ -24,49 +26,79 @@ bool IsCommittedStep(FileSystem& fs, const std::string& directory) {
          ReadManifest(fs, directory).ok();
 }
 
-// Directories that a signal removes. Never destroyed: a thread may be about to remove them.
+// The directories of this process, in the order in which they were made: a signal removes them. Never
+// destroyed: a thread may be about to do that.
+struct LiveDir {
+  FileSystem* fs;
+  std::string path;
+  std::vector<std::string> made;  // above it
+  bool Is(const FileSystem& other_fs, const std::string& other_path) const {
+    return fs == &other_fs && path == other_path;
+  }
+};
 struct LiveDirs {
   std::mutex mutex;
-  std::map<std::string, std::pair<FileSystem*, std::vector<std::string>>> directories;
+  std::vector<LiveDir> directories;
 };
 LiveDirs& Live() {
   static auto& live = *new LiveDirs;
   return live;
 }
 
-// Removes it with the directories that were made above it and are empty.
-void Remove(FileSystem& fs, const std::string& path, const std::vector<std::string>& made) {
-  (void)RemoveTree(fs, path);
-  for (auto directory = made.rbegin(); directory != made.rend(); ++directory) {
-    (void)fs.RemoveFile(JoinPath(*directory, kLockName));
-    (void)fs.RemoveDir(*directory);
-  }
+// Requires the mutex.
+void Forget(const FileSystem& fs, const std::string& path) {
+  std::erase_if(Live().directories, [&](const LiveDir& live) { return live.Is(fs, path); });
+}
+
+// An empty path: nothing was made but those above it.
+Status Remove(FileSystem& fs, const std::string& path, const std::vector<std::string>& made) {
+  const Status removed = path.empty() ? OkStatus() : RemoveMarked(fs, path);
+  for (auto directory = made.rbegin(); directory != made.rend(); ++directory) (void)fs.RemoveDir(*directory);
+  return removed;
 }
 
 constexpr std::string_view kPartialMark = ".partial-";
 
-// True if `name` is a partial directory of `final_name`. Those of steps belong to their run, whose lock tells
-// whether they are being written (CleanLeftovers).
+// True for the names of partial directories of `final_name`.
 bool IsPartialOf(std::string_view name, const std::string& final_name) {
   const std::string prefix = final_name + std::string(kPartialMark);
   return name.starts_with(prefix) && name.size() == prefix.size() + kNonceDigits &&
-         IsHex(name.substr(prefix.size())) && !ParseMarkedDirName(name);
+         IsHex(name.substr(prefix.size()));
 }
 
 // No other process uses a simulated file system.
 bool HasOtherProcesses(const FileSystem& fs) { return &fs == &FileSystem::Posix(); }
 
-void RemoveAbandoned(FileSystem& fs, const std::string& final_path) {
-  const std::string parent = ParentDir(final_path);
-  const Result<std::vector<std::string>> names = fs.List(parent);
-  for (size_t i = 0; names.ok() && i < names->size(); ++i) {
-    if (!IsPartialOf((*names)[i], final_path.substr(final_path.find_last_of('/') + 1))) continue;
-    const std::string path = JoinPath(parent, (*names)[i]);
-    Result<FileLock> lock = FileLock::Open(path, FileLock::Missing::kError);
-    if (HasOtherProcesses(fs) && !lock.ok()) continue;
-    const Result<bool> free = lock.ok() ? lock->TryLock(FileLock::How::kExclusive) : true;
-    if (free.ok() && *free) (void)RemoveTree(fs, path);
-  }
+bool IsLive(const FileSystem& fs, const std::string& path) {
+  const std::lock_guard guard(Live().mutex);
+  return std::ranges::any_of(Live().directories, [&](const LiveDir& live) { return live.Is(fs, path); });
+}
+
+// True if no process holds a lock on the file, which may be missing. `lock` keeps it so.
+bool IsFree(FileSystem& fs, const std::string& locked, std::optional<FileLock>& lock) {
+  if (!HasOtherProcesses(fs)) return true;
+  Result<FileLock> opened = FileLock::Open(locked, FileLock::Missing::kError);
+  if (!opened.ok()) return opened.status().kind() == StatusKind::kNotFound;
+  const Result<bool> free = opened->TryLock(FileLock::How::kExclusive);
+  if (!free.ok()) TellLeft(free.status());
+  if (free.ok() && *free) lock = std::move(*opened);
+  return free.ok() && *free;
+}
+
+// A save of a training has no lock of its own, but that of its run.
+void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string& name) {
+  const std::string path = parent + name;
+  std::optional<FileLock> mark, own, above;
+  if (IsLive(fs, path) || !IsFree(fs, MarkPath(path), mark) || !IsFree(fs, JoinPath(path, kLockName), own))
+    return;
+  if (ParseMarkedDirName(name) && !IsFree(fs, JoinPath(ParentDir(path), kLockName), above)) return;
+  if (const Status removed = RemoveMarked(fs, path); !removed.ok() && HasOtherProcesses(fs))
+    TellLeft(removed);
+}
+
+std::string WithoutSlashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
 }
 
 }  // namespace
@@ -98,66 +130,157 @@ Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_byt
                  need_bytes, have_bytes);
 }
 
-Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path) {
-  if (fs.Stat(path).ok()) return AlreadyExists("{} is there already; choose another place", path);
+void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }
+
+void RemoveLeftovers(FileSystem& fs, const std::string& path) {
+  const std::string whole = WithoutSlashes(path);
+  const std::string own = whole.substr(whole.find_last_of('/') + 1);
+  const std::string parent = whole.substr(0, whole.size() - own.size());  // with its slash
+  const Result<std::vector<std::string>> names = fs.List(ParentDir(whole));
+  std::set<std::string> leftovers;
+  for (size_t i = 0; names.ok() && i < names->size(); ++i) {
+    std::string name = (*names)[i];
+    const bool mark = name.ends_with(kMarkSuffix);
+    if (mark) name.resize(name.size() - kMarkSuffix.size());
+    if (IsPartialOf(name, own) || (mark && name == own)) leftovers.insert(name);
+  }
+  // A directory that was renamed just before a kill may have its old name again after a power loss.
+  if (!leftovers.empty()) (void)fs.SyncDir(ParentDir(whole));
+  for (const std::string& name : leftovers) RemoveLeftover(fs, parent, name);
+}
+
+Status ClearPlace(FileSystem& fs, const std::string& path) {
+  RemoveLeftovers(fs, path);
+  if (!fs.LinkStat(WithoutSlashes(path)).ok()) return OkStatus();
+  return AlreadyExists("{} is there already and is never overwritten; choose another place", path);
+}
+
+// The directories above that are missing. One that another process makes meanwhile is that one's.
+Status PartialDir::MakeAbove(const std::string& path) {
+  std::vector<std::string> missing;
+  for (std::string at = ParentDir(path); !fs_->Stat(at).ok() && at != "." && at != "/"; at = ParentDir(at))
+    missing.insert(missing.begin(), at);
+  for (const std::string& directory : missing) {
+    const Status made = fs_->MakeNewDir(directory);
+    if (made.kind() == StatusKind::kAlreadyExists) continue;
+    CAIRN_RETURN_IF_ERROR(made);
+    made_.push_back(directory);
+    CAIRN_RETURN_IF_ERROR(fs_->SyncDir(ParentDir(directory)));
+  }
+  return OkStatus();
+}
+
+// Marks the directory and takes the lock on its mark, if the file system has locks. The lock is shared,
+// because NFS gives an exclusive one only to writers.
+Status PartialDir::Mark(const std::string& path, const MarkedContents& contents) {
+  for (int attempt = 1;; ++attempt) {
+    CAIRN_RETURN_IF_ERROR(WriteMark(*fs_, path, contents));
+    if (!HasOtherProcesses(*fs_)) return OkStatus();
+    Result<FileLock> lock = FileLock::Open(MarkPath(path), FileLock::Missing::kError);
+    if (lock.ok() && lock->Lock(FileLock::How::kShared).ok()) {
+      if (!lock->IsAtItsPath() && attempt < kAttempts) continue;  // a process that cleans up was faster
+      lock_ = std::move(*lock);
+    }
+    return OkStatus();
+  }
+}
+
+// A signal finds all of it or nothing.
+Status PartialDir::MakeLive(const std::string& path, const MarkedContents& contents) {
+  const std::lock_guard guard(Live().mutex);
+  CAIRN_RETURN_IF_ERROR(MakeAbove(path));
+  CAIRN_RETURN_IF_ERROR(Mark(path, contents));
+  if (const Status status = fs_->MakeNewDir(path); !status.ok()) {
+    RemoveMark(*fs_, path);
+    return status;
+  }
+  path_ = path;
+  Live().directories.push_back({fs_, path_, made_});
+  return OkStatus();
+}
+
+Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path, const MarkedContents& contents,
+                                    const std::string& final_path) {
+  if (fs.LinkStat(path).ok()) return AlreadyExists("{} is there already; choose another place", path);
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, path));
   PartialDir made;
   made.fs_ = &fs;
-  made.path_ = path;
-  for (std::string at = ParentDir(path); !fs.Stat(at).ok() && at != "." && at != "/"; at = ParentDir(at))
-    made.made_.insert(made.made_.begin(), at);
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, path));
+  made.final_path_ = final_path;
+  CAIRN_RETURN_IF_ERROR(made.MakeLive(path, contents));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(path)));
   return made;
 }
 
-Result<PartialDir> PartialDir::MakeFor(FileSystem& fs, const std::string& final_path) {
-  RemoveAbandoned(fs, final_path);
-  for (int attempt = 1;; ++attempt) {
-    CAIRN_ASSIGN_OR_RETURN(PartialDir made,
-                           Make(fs, fmt::format("{}{}{}", final_path, kPartialMark, NewNonce())));
-    made.final_path_ = final_path;
-    if (!HasOtherProcesses(fs)) return made;
-    // The lock is shared, because NFS gives an exclusive one only to writers. Some file systems have no
-    // locks.
-    Result<FileLock> lock = FileLock::Open(made.path_, FileLock::Missing::kError);
-    if (lock.ok() && lock->Lock(FileLock::How::kShared).ok()) {
-      if (!lock->IsAtItsPath() && attempt < kAttempts) continue;  // removed by a process that held it first
-      made.lock_ = std::move(*lock);
-    }
-    const std::lock_guard guard(Live().mutex);
-    Live().directories.emplace(made.path_, std::pair(&fs, made.made_));
-    return made;
-  }
+Result<PartialDir> PartialDir::MakeFor(FileSystem& fs, const std::string& final_path,
+                                       const MarkedContents& contents) {
+  CAIRN_RETURN_IF_ERROR(ClearPlace(fs, final_path));
+  const std::string whole = WithoutSlashes(final_path);
+  return Make(fs, fmt::format("{}{}{}", whole, kPartialMark, NewNonce()), contents, whole);
 }
 
-Status PartialDir::Publish() {
-  {
-    const std::lock_guard guard(Live().mutex);
-    CAIRN_RETURN_IF_ERROR(fs_->Rename(path_, final_path_));
-    Live().directories.erase(path_);
-  }
-  return std::exchange(fs_, nullptr)->SyncDir(ParentDir(final_path_));
-}
-
-PartialDir PartialDir::Adopt(FileSystem& fs, const std::string& path) {
+Result<PartialDir> PartialDir::Adopt(FileSystem& fs, const std::string& path, const MarkedContents& contents,
+                                     const std::string& final_path) {
+  const Status marked = WriteMark(fs, path, contents);
+  if (!marked.ok() && marked.kind() != StatusKind::kAlreadyExists) return marked;
   PartialDir adopted;
   adopted.fs_ = &fs;
   adopted.path_ = path;
+  adopted.final_path_ = final_path;
   return adopted;
+}
+
+Status PartialDir::Rename(const std::string& part) {
+  const std::string from = part.empty() ? path_ : JoinPath(path_, part);
+  {
+    const std::lock_guard guard(Live().mutex);
+    const Status renamed = fs_->RenameNew(from, final_path_);
+    if (renamed.kind() == StatusKind::kAlreadyExists)
+      return AlreadyExists(
+          "{} was made by another process meanwhile and is never overwritten; choose another place",
+          final_path_);
+    CAIRN_RETURN_IF_ERROR(renamed);
+    made_.clear();
+    if (part.empty()) Forget(*fs_, path_);
+  }
+  return fs_->SyncDir(ParentDir(final_path_));
+}
+
+Status PartialDir::Publish(const std::string& part) {
+  CAIRN_RETURN_IF_ERROR(Rename(part));
+  if (part.empty()) Keep();
+  return OkStatus();
+}
+
+void PartialDir::Keep() {
+  FileSystem* const fs = fs_;
+  Leave();
+  if (fs != nullptr) RemoveMark(*fs, path_);
+}
+
+void PartialDir::Leave() {
+  if (fs_ == nullptr) return;
+  const std::lock_guard guard(Live().mutex);
+  Forget(*fs_, path_);
+  fs_ = nullptr;
 }
 
 PartialDir::~PartialDir() {
   if (fs_ == nullptr) return;
   const std::lock_guard guard(Live().mutex);
-  Remove(*fs_, path_, made_);
-  Live().directories.erase(path_);
+  const Status removed = Remove(*fs_, path_, made_);
+  if (!removed.ok() && HasOtherProcesses(*fs_)) TellLeft(removed);
+  Forget(*fs_, path_);
 }
 
 void RemovePartialDirs() {
   Live().mutex.lock();  // and never unlocked
-  for (const auto& [path, facts] : Live().directories)
-    for (int attempt = 0; attempt < kAttempts && facts.first->LinkStat(path).ok(); ++attempt)
-      Remove(*facts.first, path, facts.second);  // another thread may make files meanwhile
+  const std::vector<LiveDir>& live = Live().directories;
+  for (auto made = live.rbegin(); made != live.rend(); ++made) {
+    Status removed;
+    for (int attempt = 0; attempt < kAttempts && made->fs->LinkStat(made->path).ok(); ++attempt)
+      removed = Remove(*made->fs, made->path, made->made);  // another thread may make files meanwhile
+    if (!removed.ok()) TellLeft(removed);
+  }
 }
 
 }  // namespace cairn

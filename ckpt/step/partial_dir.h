@@ -1,4 +1,4 @@
-// A directory that is being written; it is removed again unless the write succeeds.
+// A directory that a command makes, and removes again unless the command succeeds: by its mark (dir_mark.h).
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/dir_mark.h"
 
 namespace cairn {
 
@@ -24,16 +25,29 @@ Status MakeOutputDir(FileSystem& fs, const std::string& path);
 // free. Errors: those of CheckOutsideSteps; NoSpace naming both sizes.
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes);
 
+// Says on stderr, in one line, what a command leaves that looks like Cairn's.
+void TellLeft(const Status& why);
+
+// Removes what killed commands left of the output `path`: PATH.partial-NONCE directories, and PATH itself if
+// a command made it as a run directory and nothing is in it. What still is written stays. What only looks
+// like a leftover stays, too, and TellLeft() gets it.
+void RemoveLeftovers(FileSystem& fs, const std::string& path);
+
+// Before `path` is written: RemoveLeftovers(). Errors: AlreadyExists if something is there.
+Status ClearPlace(FileSystem& fs, const std::string& path);
+
 class PartialDir {
  public:
-  // Makes `path` and the directories above it. Errors: AlreadyExists; those of CheckOutsideSteps and of the
-  // disk.
-  static Result<PartialDir> Make(FileSystem& fs, const std::string& path);
-  // Makes FINAL.partial-NONCE, for Publish(). Its lock ends with the process; partial directories of FINAL
-  // that killed processes left are removed first. Errors: those of Make().
-  static Result<PartialDir> MakeFor(FileSystem& fs, const std::string& final_path);
+  // Makes `path` with its mark, and the directories above it. A lock on the mark ends with the process. It
+  // may get the name `final_path` later. Errors: AlreadyExists; those of CheckOutsideSteps and of the disk.
+  static Result<PartialDir> Make(FileSystem& fs, const std::string& path, const MarkedContents& contents,
+                                 const std::string& final_path = "");
+  // Makes FINAL.partial-NONCE, after ClearPlace().
+  static Result<PartialDir> MakeFor(FileSystem& fs, const std::string& final_path,
+                                    const MarkedContents& contents);
   // Takes over one that an earlier process left and that no process writes now.
-  static PartialDir Adopt(FileSystem& fs, const std::string& path);
+  static Result<PartialDir> Adopt(FileSystem& fs, const std::string& path, const MarkedContents& contents,
+                                  const std::string& final_path = "");
   PartialDir(PartialDir&& other) noexcept { *this = std::move(other); }
   PartialDir& operator=(PartialDir&& other) noexcept {
     std::swap(fs_, other.fs_);
@@ -43,27 +57,37 @@ class PartialDir {
     std::swap(lock_, other.lock_);
     return *this;
   }
-  // Unless kept: removes the directory with its files, and those above that Make() made and that are empty.
+  // Unless it was published, kept or left: RemoveMarked(), and the directories above that Make() made and
+  // that are empty.
   ~PartialDir();
 
   const std::string& path() const { return path_; }
-  // The directory stays, under its final name or under this one.
-  void Keep() { fs_ = nullptr; }
-  // Gives a directory of MakeFor() its final name, durably.
-  Status Publish();
+  // The directory stays under its name, for good: its mark goes.
+  void Keep();
+  // It stays with its mark: a later command adopts or removes it.
+  void Leave();
+  // Gives the directory its final name, durably, or gives it to one file or directory in it. No signal finds
+  // it half removed under that name. Errors: AlreadyExists if something has the name by now; nothing has
+  // changed.
+  Status Rename(const std::string& part = "");
+  // The same, and Keep(); what is beside the part goes with this object.
+  Status Publish(const std::string& part = "");
 
  private:
   PartialDir() = default;
+  Status MakeLive(const std::string& path, const MarkedContents& contents);
+  Status MakeAbove(const std::string& path);
+  Status Mark(const std::string& path, const MarkedContents& contents);
 
   FileSystem* fs_ = nullptr;
   std::string path_;
   std::vector<std::string> made_;  // directories above it, the outermost first
-  std::string final_path_;         // of MakeFor()
+  std::string final_path_;         // empty: it has its name
   std::optional<FileLock> lock_;
 };
 
-// Removes every directory of this process that MakeFor() made and nobody published, because a signal is about
-// to end the process: Publish() waits forever from now on.
+// Removes every directory of this process that is not published, kept or left, because a signal is about to
+// end the process: those three wait forever from now on.
 void RemovePartialDirs();
 
 }  // namespace cairn

@@ -103,10 +103,9 @@ class FileWriting {
         stream_(StreamOf(transfer, advance_)) {}
 
   Result<TransferResult> Run(const std::string& path) {
-    if (fs_.Stat(path).ok())
-      return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
+    CAIRN_RETURN_IF_ERROR(ClearPlace(fs_, path));
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, files_.bytes()));
-    CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs_, path));
+    CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs_, path, {.files = FileNames()}));
     std::optional<WriteRing> ring(std::in_place, fs_, RingOfFiles(transfer_.writer));
     CAIRN_ASSIGN_OR_RETURN(const auto writer,
                            StoredWriter::Create(fs_, *ring, partial.path(), files_, transfer_.writer.direct));
@@ -126,6 +125,12 @@ class FileWriting {
   }
 
  private:
+  std::vector<std::string> FileNames() const {
+    std::vector<std::string> names{std::string(kSha256SumsName)};
+    for (const TargetFile& file : files_.files) names.push_back(file.name);
+    return names;
+  }
+
   Status Prove(const StoredWriter& writer, const std::string& directory) {
     const std::string& below = target_.directory;
     const std::string opened = below.empty() ? directory : JoinPath(directory, below);
@@ -147,7 +152,8 @@ class FileWriting {
     for (const std::string& file : found.files) {
       const std::string name = JoinPath(root, file).substr(directory.size() + 1);
       const auto proof = proofs.find(name);
-      if (proof == proofs.end()) return Corrupt("{}: nobody wrote it", JoinPath(directory, name));
+      if (proof == proofs.end())
+        return Corrupt("{}: unexpected file in the result", JoinPath(directory, name));
       proof_of.push_back(&proof->second);
       scanned.insert(name);
     }

@@ -58,7 +58,7 @@ class StepWriting final : public BlockTarget {
         found_(plan_.tensors()) {}
 
   Result<TransferResult> Run() {
-    CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
+    if (!team_.leads()) CAIRN_RETURN_IF_ERROR(committer_.CheckNew());
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
@@ -93,7 +93,8 @@ class StepWriting final : public BlockTarget {
                                                    .step = target_.info.identity.step,
                                                    .nonce = Nonce(),
                                                    .need_bytes = EstimateStepSize(plan_).file_bytes,
-                                                   .resume = target_.resume}));
+                                                   .resume = target_.resume,
+                                                   .beside = NamesInStep(transfer_.writer.beside)}));
     CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(IsTeamFileName));  // of a killed run
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }

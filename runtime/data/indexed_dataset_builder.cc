@@ -156,10 +156,10 @@ Status IndexedDatasetBuilder::Publish() {
     CAIRN_RETURN_IF_ERROR(file->file().Close());
   }
   CAIRN_RETURN_IF_ERROR(CheckAbsent());
-  CAIRN_RETURN_IF_ERROR(fs_->Rename(bin_->file().path(), TokensPath(prefix_)));
+  CAIRN_RETURN_IF_ERROR(fs_->RenameNew(bin_->file().path(), TokensPath(prefix_)));
   bin_.reset();
   Status renamed = fs_->SyncDir(DirectoryOf(prefix_));
-  if (renamed.ok()) renamed = fs_->Rename(idx_->file().path(), IndexPath(prefix_));
+  if (renamed.ok()) renamed = fs_->RenameNew(idx_->file().path(), IndexPath(prefix_));
   if (!renamed.ok()) {
     (void)fs_->RemoveFile(
         TokensPath(prefix_));  // tokens without an index would only stand in the way of a second try

@@ -325,7 +325,7 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
     restore(kIndexName, current_.index);
     restore(kManifestName, current_.manifest_text);
   }
-  if (!jobs.empty()) CAIRN_RETURN_IF_ERROR(fs_.MakeDir(partial));
+  if (!jobs.empty()) CAIRN_RETURN_IF_ERROR(CommitterOf(current_.step).MakePartial());
   for (const auto& job : jobs) CAIRN_RETURN_IF_ERROR(job());
   return OkStatus();
 }
@@ -340,7 +340,7 @@ Status LocalSteps::Install() const {
   for (const std::string& name : names)
     CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
-  return fs_.RemoveDir(partial);
+  return RemoveMarked(fs_, partial);
 }
 
 Status LocalSteps::SetAsideNewerThan(int64_t step) {

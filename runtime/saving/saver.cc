@@ -77,7 +77,9 @@ Status Saver::Flush(Save& save) {
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   Committer committer = CommitterOf(save);
-  CAIRN_RETURN_IF_ERROR(committer.MakePartial());
+  std::vector<std::string> beside;
+  for (const BesideFile& file : beside_) beside.push_back(file.name);
+  CAIRN_RETURN_IF_ERROR(committer.MakePartial(beside));
   const std::string& directory = committer.partial();
   if (!save.local_step.empty()) {
     CAIRN_RETURN_IF_ERROR(

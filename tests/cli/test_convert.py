@@ -318,7 +318,7 @@ class SignalTest(CliTest):
                 child.send_signal(number)
                 self.assertEqual(child.communicate()[1], b"")
                 self.assertEqual(child.returncode, -number)
-                self.assertEqual(len(list(self.dir.glob("out/*"))), 1 if number == signal.SIGKILL else 0)
+                self.assertEqual(len(list(self.dir.glob("out/*"))), 2 if number == signal.SIGKILL else 0)  # and its mark
         self.cairn("convert", self.run_dir, "out/dcp", "--to", "dcp")
         self.assertEqual([path.name for path in (self.dir / "out").iterdir()], ["dcp"])
 

@@ -373,6 +373,7 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
       .name = "restore " + ToString(topology), .run_dir = back, .disk = DiskWith(run_dir, {recipe})};
   if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
   scenario.disk = scenario.disk->Settled();
+  std::filesystem::create_directories(back);  // for its lock
   const auto restore = [=](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, store}, ""));
     return RestoreTar({{fs, store}, member.tar}, JoinPath(back, StepDirName(kFirstStep)), {});

@@ -336,7 +336,7 @@ class Interruptions(Case):
         process = self.start("--save-interval", "5")
         self.wait_for(process, lambda: len(steps(self.path("run"))) >= 1)
         self.train("second", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), status=2)
-        self.assertIn("another training writes into this run directory", self.output)
+        self.assertIn("another process writes into this run directory", self.output)
         self.kill_all(process)
 
     def test_a_save_now_file_saves_and_training_goes_on(self):

@@ -165,7 +165,8 @@ inline std::vector<std::byte> Rounded(const std::vector<std::byte>& master, Dtyp
 inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
   Committer committer(fs, run_dir, recipe.step, recipe.nonce);
   const std::string& partial = committer.partial();
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial));
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, run_dir));
+  CAIRN_RETURN_IF_ERROR(committer.MakePartial());
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));

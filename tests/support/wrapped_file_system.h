@@ -74,6 +74,12 @@ class WrappedFileSystem : public FileSystem {
   Status Exchange(const std::string& a, const std::string& b) override {
     return Do({FsCall::Kind::kExchange, a, &b}, [&] { return base_.Exchange(a, b); });
   }
+  Status RenameNew(const std::string& from, const std::string& to) override {
+    return Do({FsCall::Kind::kRename, from, &to}, [&] { return base_.RenameNew(from, to); });
+  }
+  Status MakeNewDir(const std::string& path) override {
+    return Do({FsCall::Kind::kMakeDir, path}, [&] { return base_.MakeNewDir(path); });
+  }
   Status RemoveFile(const std::string& path) override {
     return Do({FsCall::Kind::kRemoveFile, path}, [&] { return base_.RemoveFile(path); });
   }

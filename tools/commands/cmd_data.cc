@@ -91,6 +91,7 @@ Status CheckOutputs(FileSystem& fs, const DataOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, options.output_prefix));
   std::vector<std::string> paths = {TokensPath(options.output_prefix), IndexPath(options.output_prefix)};
   paths.push_back(TokenizerDir(options));
+  RemoveLeftovers(fs, TokenizerDir(options));
   if (options.train_sentencepiece) paths.push_back(ModelPath(options));
   for (const std::string& path : paths) {
     if (fs.Stat(path).ok())
@@ -131,7 +132,9 @@ Status Publish(FileSystem& fs, const DataOptions& options, const std::string& mo
                const std::map<std::string, std::string>& tokenizer, IndexedDatasetBuilder& builder) {
   std::optional<PartialDir> directory;
   if (!tokenizer.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(directory, PartialDir::Make(fs, TokenizerDir(options)));
+    MarkedContents files;
+    for (const auto& [name, text] : tokenizer) files.files.push_back(name);
+    CAIRN_ASSIGN_OR_RETURN(directory, PartialDir::Make(fs, TokenizerDir(options), files));
     for (const auto& [name, text] : tokenizer)
       CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory->path(), name), text));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory->path()));

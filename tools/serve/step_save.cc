@@ -288,7 +288,8 @@ void StepSave::Abandon(const Status& why) {
   DismissTeam(fs_, committer_.partial(), team_);
   if (team_.alone()) return committer_.Abandon();
   // A rank that waits for the commit, or comes only now, must find the room and the reason in it.
-  (void)committer_.RemoveFiles([](std::string_view name) { return !IsTeamFileName(name); });
+  (void)committer_.RemoveFiles(
+      [](std::string_view name) { return IsStepFileName(name) && !IsTeamFileName(name); });
   runs_.KeepFailed({fs_, request_.run_dir, request_.step, request_.nonce});
 }
 

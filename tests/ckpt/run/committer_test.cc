@@ -26,6 +26,7 @@ class CommitterTest : public testing::Test {
     const std::string partial = JoinPath(run_, PartialDirName(7, nonce));
     stdfs::create_directories(partial);
     for (const char* name : {"shard-00000.h5", "index.h5", "manifest.json"}) Touch(JoinPath(partial, name));
+    EXPECT_TRUE(WriteMark(FileSystem::Posix(), partial, {.step = true}).ok());
     return partial;
   }
 
@@ -42,6 +43,38 @@ TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt)
     EXPECT_EQ(RunLock::Take(run_).status().kind(), StatusKind::kAlreadyExists);
   }
   EXPECT_FALSE(Exists(dir_ / "deep"));
+}
+
+// Another command may have put a step there: restored, moved, copied.
+TEST_F(CommitterTest, WhatOthersPutIntoANewRunStays) {
+  {
+    const auto committer = Create();
+    ASSERT_TRUE(committer.ok());
+    ASSERT_TRUE(MakeStep(fs_, run_, {.step = 2}).ok());
+    Touch(JoinPath(run_, "notes.txt"));
+    Touch(JoinPath(committer->partial(), "shard-00000.h5"));
+  }
+  EXPECT_TRUE(Exists(JoinPath(run_, StepDirName(2)) + "/manifest.json") &&
+              Exists(JoinPath(run_, "notes.txt")));
+  for (const auto& entry : stdfs::directory_iterator(run_))
+    EXPECT_EQ(entry.path().string().find(".partial-"), std::string::npos) << entry.path();
+  EXPECT_FALSE(Exists(MarkPath(run_)));
+}
+
+TEST_F(CommitterTest, AStepThatCameMeanwhileIsNotReplaced) {
+  auto committer = Create();
+  ASSERT_TRUE(committer.ok());
+  stdfs::create_directory(committer->step_dir());
+  EXPECT_EQ(committer->Publish().kind(), StatusKind::kAlreadyExists);
+  EXPECT_TRUE(stdfs::is_empty(committer->step_dir()));
+}
+
+// It tells people where the run is, and the run went on.
+TEST_F(CommitterTest, ACommandThatAddsAnOlderStepLeavesLatest) {
+  ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
+  auto committer = Create();
+  ASSERT_TRUE(committer.ok() && committer->Publish().ok());
+  EXPECT_EQ(ReadSmallFile(fs_, JoinPath(run_, "latest"), 100).value(), StepDirName(10) + "\n");
 }
 
 TEST_F(CommitterTest, PublishedStepStaysAndIsNeverOverwritten) {
@@ -75,7 +108,7 @@ TEST_F(CommitterTest, ResumedStepKeepsItsShardsAndLosesItsSeal) {
   EXPECT_TRUE(Exists(partial + "/shard-00000.h5") && Exists(other));
   EXPECT_FALSE(Exists(partial + "/index.h5") || Exists(partial + "/manifest.json"));
   ASSERT_TRUE(Create(/*resume=*/true).ok());
-  EXPECT_FALSE(Exists(partial));
+  EXPECT_FALSE(Exists(partial) || Exists(MarkPath(partial)));
 }
 
 TEST_F(CommitterTest, NothingIsPublishedIntoARunDirectoryThatWasReplaced) {

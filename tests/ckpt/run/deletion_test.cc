@@ -222,21 +222,38 @@ TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
 
 TEST_F(DeletionTest, AKilledDeletionIsFinishedButForWhatIsNotOurs) {
   const std::string aside = JoinPath(run_, DeletingDirName(20, "1a"));
+  std::vector<std::string> files, left;
+  for (const auto& entry : stdfs::directory_iterator(Path(20))) files.push_back(entry.path().filename());
+  const auto clean = [&] {
+    left.clear();
+    ASSERT_TRUE(CleanLeftovers(fs_, run_, [&](const Status& why) { left.push_back(why.message()); }).ok());
+  };
+  ASSERT_TRUE(WriteMark(fs_, aside, {.files = files}).ok());
   stdfs::rename(Path(20), aside);
   Touch(aside + "/notes.txt");
-  EXPECT_FALSE(FinishDeletion(fs_, aside).ok());
-  EXPECT_TRUE(stdfs::exists(aside + "/notes.txt"));
+  clean();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_NE(left[0].find("/notes.txt"), std::string::npos) << left[0];
+  EXPECT_FALSE(stdfs::exists(aside + "/manifest.json"));
   stdfs::remove(aside + "/notes.txt");
-  EXPECT_TRUE(FinishDeletion(fs_, aside).ok());
-  EXPECT_FALSE(stdfs::exists(aside));
+  clean();
+  EXPECT_TRUE(left.empty());
+  EXPECT_FALSE(stdfs::exists(aside) || stdfs::exists(MarkPath(aside)));
+  ASSERT_TRUE(WriteMark(fs_, aside, {.files = files}).ok());
   stdfs::create_directory_symlink(Path(10), aside);
-  EXPECT_FALSE(FinishDeletion(fs_, aside).ok());
+  clean();
+  EXPECT_EQ(left.size(), 1u);
   EXPECT_TRUE(stdfs::exists(Path(10) + "/manifest.json"));
 }
 
 TEST_F(DeletionTest, CleanUpLeavesWhatIsNotOursAndSaysSoOnce) {
   stdfs::create_directory(run_ + "/step-00000040.partial-1a");
   Touch(run_ + "/step-00000040.partial-1a/shard-00000.h5");
+  Touch(run_ + "/step-00000040.partial-1a/vocab.json");
+  ASSERT_TRUE(
+      WriteMark(fs_, run_ + "/step-00000040.partial-1a", {.step = true, .files = {"vocab.json"}}).ok());
+  Touch(run_ + "/latest.1a");
+  stdfs::copy(Path(10), run_ + "/step-00000010.partial-20261127");  // a user's, without a mark
   stdfs::create_directory(run_ + "/step-00000040.partial-backup");  // no nonce
   Touch(run_ + "/step-00000040.partial-backup/shard-00000.h5");
   stdfs::create_directory_symlink(Path(10), run_ + "/step-00000010.deleting-1a");
@@ -244,12 +261,14 @@ TEST_F(DeletionTest, CleanUpLeavesWhatIsNotOursAndSaysSoOnce) {
   Touch(run_ + "/latest.1a2b");
   std::vector<std::string> left;
   ASSERT_TRUE(CleanLeftovers(fs_, run_, [&](const Status& why) { left.push_back(why.message()); }).ok());
-  ASSERT_EQ(left.size(), 1u);
+  ASSERT_EQ(left.size(), 2u);
   EXPECT_NE(left[0].find("step-00000010.deleting-1a"), std::string::npos);
+  EXPECT_NE(left[1].find("step-00000010.partial-20261127"), std::string::npos);
   EXPECT_FALSE(stdfs::exists(run_ + "/step-00000040.partial-1a"));
-  EXPECT_FALSE(stdfs::exists(run_ + "/latest.1a2b"));
-  for (const char* stays : {"/step-00000040.partial-backup/shard-00000.h5", "/latest.txt",
-                            "/step-00000010/manifest.json", "/step-00000010.deleting-1a"})
+  EXPECT_FALSE(stdfs::exists(run_ + "/latest.1a"));
+  for (const char* stays : {"/step-00000040.partial-backup/shard-00000.h5", "/latest.txt", "/latest.1a2b",
+                            "/step-00000010.partial-20261127/manifest.json", "/step-00000010/manifest.json",
+                            "/step-00000010.deleting-1a"})
     EXPECT_TRUE(stdfs::exists(run_ + stays)) << stays;
 }
 

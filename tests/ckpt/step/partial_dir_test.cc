@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "ckpt/run/run_dir.h"
 #include "tests/support/make_step.h"
@@ -17,12 +19,19 @@ namespace stdfs = std::filesystem;
 class PartialDirTest : public testing::Test {
  protected:
   static bool Exists(const std::string& path) { return stdfs::exists(path); }
-  std::string Leave(const std::string& name) const {
-    stdfs::create_directories(dir_ / name);
-    std::ofstream(dir_ / name + "/half") << "half";
-    return dir_ / name;
+  void Leave(const std::string& name) const { stdfs::create_directories(dir_ / name); }
+  void Touch(const std::string& name, const char* text = "x") const { std::ofstream(dir_ / name) << text; }
+  void Mark(const std::string& name, const MarkedContents& contents) const {
+    ASSERT_TRUE(WriteMark(fs_, dir_ / name, contents).ok());
+  }
+  static std::string Name(const PartialDir& partial) { return stdfs::path(partial.path()).filename(); }
+  std::set<std::string> Names() const {
+    std::set<std::string> names;
+    for (const auto& entry : stdfs::directory_iterator(dir_.path())) names.insert(entry.path().filename());
+    return names;
   }
 
+  const MarkedContents kFiles{.files = {"made"}};
   FileSystem& fs_ = FileSystem::Posix();
   const TempDir dir_{TempDir::Place::kMemory};
 };
@@ -38,7 +47,7 @@ TEST_F(PartialDirTest, NothingIsMadeInACommittedStep) {
     EXPECT_FALSE(MakeOutputDir(fs_, place).ok()) << place;
     EXPECT_FALSE(CheckFreeSpace(fs_, place, 0).ok()) << place;
     EXPECT_FALSE(RunLock::Take(place).ok()) << place;
-    EXPECT_FALSE(PartialDir::MakeFor(fs_, place + "/new").ok()) << place;
+    EXPECT_FALSE(PartialDir::MakeFor(fs_, place + "/new", kFiles).ok()) << place;
   }
   EXPECT_FALSE(Exists(step + "/a") || Exists(step + "/.lock"));
   EXPECT_TRUE(CheckOutsideSteps(fs_, run + "/step-00000011").ok());
@@ -52,31 +61,126 @@ TEST_F(PartialDirTest, NothingIsMadeInACommittedStep) {
 }
 
 TEST_F(PartialDirTest, WhatKilledProcessesLeftGoes) {
-  const std::string abandoned = Leave("out.partial-01234567");
-  const std::string others[] = {Leave("out.partial-notes"), Leave("output.partial-01234567"),
-                                Leave("out.partial-0123456789")};
-  const auto live = PartialDir::MakeFor(fs_, dir_ / "out");
-  ASSERT_TRUE(live.ok());
-  EXPECT_FALSE(Exists(abandoned));
-  for (const std::string& other : others) EXPECT_TRUE(Exists(other)) << other;
-  auto second = PartialDir::MakeFor(fs_, dir_ / "out");
+  Leave("out.partial-01234567");
+  Touch("out.partial-01234567/made");
+  Mark("out.partial-01234567", {.files = {"made", "sub/never"}});
+  Mark("out.partial-89abcdef", {});  // it was killed before it made the directory
+  Touch("out.partial-89abcde0.cairn-mark", "");
+  Leave("out");  // a run directory that a command made
+  Mark("out", {.run = true});
+  Touch("out/.lock");
+  Leave("out/step-00000010.partial-0a");
+  Mark("out/step-00000010.partial-0a", {.step = true});
+  for (const char* file : {"shard-00000.h5", "manifest.json", "unit-00000-00000.done"})
+    Touch(std::string("out/step-00000010.partial-0a/") + file);
+  const auto live = PartialDir::MakeFor(fs_, dir_ / "out", kFiles);
+  ASSERT_TRUE(live.ok()) << live.status().message();
+  EXPECT_EQ(Names(), (std::set<std::string>{Name(*live), Name(*live) + ".cairn-mark"}));
+  auto second = PartialDir::MakeFor(fs_, dir_ / "out", kFiles);
   ASSERT_TRUE(second.ok());
   EXPECT_TRUE(Exists(live->path()));  // its process lives
   ASSERT_TRUE(second->Publish().ok());
-  EXPECT_TRUE(Exists(dir_ / "out"));
-  // A save of a training looks like this; its run's lock says whether it lives.
-  const std::string save = Leave("step-00000010.partial-01234567");
-  ASSERT_TRUE(PartialDir::MakeFor(fs_, dir_ / "step-00000010").ok());
-  EXPECT_TRUE(Exists(save));
+  EXPECT_EQ(Names(), (std::set<std::string>{"out", Name(*live), Name(*live) + ".cairn-mark"}));
+}
+
+TEST_F(PartialDirTest, WithoutItsOwnMarkNothingGoesAndTheUserIsTold) {
+  const std::string theirs[] = {"out.partial-20261127", "out.partial-01234567", "out.partial-89abcdef"};
+  for (const std::string& name : theirs) {
+    Leave(name);
+    Touch(name + "/made");
+  }
+  Mark("out.partial-01234567", {.files = {"made"}});
+  stdfs::copy_file(MarkPath(dir_ / theirs[1]), MarkPath(dir_ / theirs[2]));  // another directory's
+  stdfs::remove(MarkPath(dir_ / theirs[1]));
+  for (const char* name : {"out.partial-notes", "output.partial-01234567", "out.partial-0123456789"})
+    Leave(name);
+  const std::set<std::string> before = Names();
+  testing::internal::CaptureStderr();
+  RemoveLeftovers(fs_, dir_ / "out");
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Names(), before);
+  EXPECT_EQ(std::ranges::count(told, '\n'), 3) << told;
+  for (const std::string& name : theirs) {
+    EXPECT_TRUE(Exists(dir_ / name + "/made"));
+    EXPECT_NE(told.find(dir_ / name + " looks like"), std::string::npos) << told;
+  }
+}
+
+TEST_F(PartialDirTest, FilesOfOthersInItStay) {
+  testing::internal::CaptureStderr();
+  {
+    const auto partial = PartialDir::MakeFor(fs_, dir_ / "out", {.files = {"made", "sub/made", "sub/"}});
+    ASSERT_TRUE(partial.ok());
+    Leave(Name(*partial) + "/sub");
+    for (const char* file : {"/made", "/sub/made", "/sub/theirs"}) Touch(Name(*partial) + file);
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("/sub/theirs was not written by Cairn"), std::string::npos) << told;
+  ASSERT_EQ(Names().size(), 2u);  // with its mark: once the file is away, the directory goes
+  const std::string left = *Names().begin();
+  EXPECT_TRUE(Exists(dir_ / left + "/sub/theirs"));
+  EXPECT_FALSE(Exists(dir_ / left + "/made") || Exists(dir_ / left + "/sub/made"));
+  stdfs::rename(dir_ / left + "/sub/theirs", dir_ / "theirs");
+  RemoveLeftovers(fs_, dir_ / "out");
+  EXPECT_EQ(Names(), std::set<std::string>{"theirs"});
+}
+
+TEST_F(PartialDirTest, NothingIsReachedThroughALinkAndNoMarkLeadsOut) {
+  Leave("elsewhere");
+  Touch("elsewhere/made");
+  Leave("out.partial-01234567");
+  stdfs::create_directory_symlink(dir_ / "elsewhere", dir_ / "out.partial-01234567/sub");
+  Mark("out.partial-01234567", {.files = {"sub/made"}});
+  stdfs::create_directory_symlink(dir_ / "elsewhere", dir_ / "out.partial-89abcdef");
+  Mark("out.partial-89abcdef", {.files = {"made"}});
+  Leave("out.partial-00000000");
+  Mark("out.partial-00000000", {.files = {"../elsewhere/made"}});
+  testing::internal::CaptureStderr();
+  RemoveLeftovers(fs_, dir_ / "out");
+  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_TRUE(Exists(dir_ / "elsewhere/made"));
+}
+
+// A training holds the lock of its run, and no lock on the steps that it saves.
+TEST_F(PartialDirTest, ASaveOfALiveTrainingStays) {
+  Leave("step-00000010.partial-01234567");
+  Mark("step-00000010.partial-01234567", {.step = true});
+  {
+    const auto training = RunLock::Take(dir_.path());
+    ASSERT_TRUE(training.ok());
+    RemoveLeftovers(fs_, dir_ / "step-00000010");
+    EXPECT_TRUE(Exists(dir_ / "step-00000010.partial-01234567"));
+  }
+  RemoveLeftovers(fs_, dir_ / "step-00000010");
+  EXPECT_EQ(Names(), std::set<std::string>{".lock"});
+}
+
+TEST_F(PartialDirTest, WhatCameMeanwhileIsNotReplaced) {
+  for (const char* part : {"", "made"}) {
+    auto partial = PartialDir::MakeFor(fs_, dir_ / "out", kFiles);
+    ASSERT_TRUE(partial.ok());
+    Touch(Name(*partial) + "/made");
+    if (*part == 0)
+      Leave("out");  // rename() would take its place
+    else
+      Touch("out");
+    EXPECT_EQ(partial->Publish(part).kind(), StatusKind::kAlreadyExists);
+    EXPECT_FALSE(Exists(dir_ / "out/made"));
+    stdfs::remove(dir_ / "out");
+    ASSERT_TRUE(partial->Publish(part).ok());
+    EXPECT_TRUE(Exists(dir_ / (*part == 0 ? "out/made" : "out")));
+    stdfs::remove_all(dir_ / "out");
+  }
+  EXPECT_TRUE(Names().empty());
 }
 
 TEST_F(PartialDirTest, ASignalTakesAllThatWasNotPublished) {
   const auto ended = [&] {
-    auto published = PartialDir::MakeFor(fs_, dir_ / "done");
+    auto published = PartialDir::MakeFor(fs_, dir_ / "done", kFiles);
     if (!published.ok() || !published->Publish().ok()) ::_exit(2);
-    const auto partial = PartialDir::MakeFor(fs_, dir_ / "deep/new/out");
+    const auto partial = PartialDir::MakeFor(fs_, dir_ / "deep/new/out", kFiles);
     if (!partial.ok()) ::_exit(3);
-    std::ofstream(partial->path() + "/half") << "half";
+    std::ofstream(partial->path() + "/made") << "half";
     RemovePartialDirs();
     ::_exit(Exists(dir_ / "done") && !Exists(dir_ / "deep") ? 0 : 4);
   };

@@ -252,6 +252,9 @@ TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
       committed += (*newest)->manifest().step == 120;
       ASSERT_TRUE(CleanLeftovers(fs_, run).ok());
     }
+    for (const auto& entry : filesystem::directory_iterator(run))
+      for (const char* part : {".partial-", ".deleting-", "latest."})
+        EXPECT_EQ(entry.path().filename().string().find(part), std::string::npos) << entry.path();
     filesystem::remove_all(run);
     if (!stopped) {
       EXPECT_TRUE(retired.ok());

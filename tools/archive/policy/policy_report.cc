@@ -23,7 +23,8 @@ constexpr uint64_t kMaxStatusBytes = 16 << 20;
 Status WriteWhole(FileSystem& fs, const std::string& path, const std::string& text) {
   const std::string parent = ParentDir(path);
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
-  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, fmt::format("{}.{}", path, NewNonce()), path, text));
+  CAIRN_RETURN_IF_ERROR(
+      WriteAndRename(fs, fmt::format("{}.{}{}", path, NewNonce(), kPartialSuffix), path, text));
   return fs.SyncDir(parent);
 }
 

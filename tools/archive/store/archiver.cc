@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/verbs/strip.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/ledger.h"
@@ -76,12 +76,14 @@ void NoteProven(const Store& store, const ArchiveRecord& record) {
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options) {
   FileSystem& fs = store.fs();
-  const PartialDir staging =  // always removed again
-      PartialDir::Adopt(fs, store.Path(fmt::format("{}{}", kStagingPrefix, NewNonce())));
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
   CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, strip));
+  CAIRN_ASSIGN_OR_RETURN(
+      const PartialDir staging,  // always removed again
+      PartialDir::MakeFor(fs, store.Path(kStagingName),
+                          RunOfOneStep(step.manifest().step, NamesInStep(strip.writer.beside))));
   CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, transfer.Run(fs, staging.path()));
   if (stripped.overflowed)
     return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());

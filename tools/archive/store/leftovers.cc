@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
 
@@ -10,6 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kDeletingSuffix = ".deleting";
+constexpr std::string_view kOldStagingPrefix = ".staging-";  // an earlier Cairn's, without a mark
 constexpr std::string_view kStatusPrefix = "status.json.";
 constexpr size_t kNonceDigits = 8;
 
@@ -28,6 +30,7 @@ bool IsWritten(std::string_view name) {
   if (IsTar(name) || ParseTarPieceName(name)) return true;
   for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix})
     if (const auto tar = Without(name, suffix); tar && IsTar(*tar)) return true;
+  if (name.starts_with(kStatusPrefix) && IsNonce(name.substr(kStatusPrefix.size()))) return true;
   return name == kReadmeName || name == kUnpackName || name == kTeamName;
 }
 
@@ -59,22 +62,16 @@ Status EndRemoval(const Store& store, const std::string& file) {
 }
 
 Leftover LeftoverOf(std::string_view name, FileKind kind) {
-  if (kind == FileKind::kDirectory)
-    return name.starts_with(kStagingPrefix) && IsNonce(name.substr(kStagingPrefix.size()))
-               ? Leftover::kStaging
-               : Leftover::kNone;
   if (kind != FileKind::kFile) return Leftover::kNone;
   if (const auto tar = Without(name, kDeletingSuffix); tar && IsTar(*tar)) return Leftover::kRemoval;
   if (const auto written = Without(name, kPartialSuffix); written && IsWritten(*written))
-    return Leftover::kPartial;
-  if (name.starts_with(kStatusPrefix) && IsNonce(name.substr(kStatusPrefix.size())))
     return Leftover::kPartial;
   return Leftover::kNone;
 }
 
 bool LooksLikeLeftover(std::string_view name) {
   return name.ends_with(kPartialSuffix) || name.ends_with(kDeletingSuffix) ||
-         name.starts_with(kStagingPrefix) || name.starts_with(kStatusPrefix);
+         name.starts_with(kOldStagingPrefix) || name.starts_with(kStatusPrefix);
 }
 
 Status PrepareStore(const Store& store, const StoreNote& note) {
@@ -84,6 +81,7 @@ Status PrepareStore(const Store& store, const StoreNote& note) {
 
 Status CleanStore(const Store& store, const StoreNote& note) {
   FileSystem& fs = store.fs();
+  RemoveLeftovers(fs, store.Path(kStagingName));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   for (const std::string& name : names) {
     if (!LooksLikeLeftover(name)) continue;
@@ -95,14 +93,11 @@ Status CleanStore(const Store& store, const StoreNote& note) {
       case Leftover::kPartial:
         CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
         break;
-      case Leftover::kStaging:
-        CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
-        break;
       case Leftover::kRemoval:
         CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
         break;
       case Leftover::kNone:
-        note(fmt::format("{} is left alone: Cairn did not make it", path));
+        note(fmt::format("{} is left alone: nothing says that Cairn made it", path));
     }
   }
   return OkStatus();

@@ -10,7 +10,8 @@
 
 namespace cairn {
 
-inline constexpr std::string_view kStagingPrefix = ".staging-";  // of weights on their way into a tar
+// Weights on their way into a tar: .staging.partial-NONCE (partial_dir.h).
+inline constexpr std::string_view kStagingName = ".staging";
 
 // Removes a tar or a bundle from the store with its sidecar, parity and pieces. Its (first) file is renamed
 // to NAME.deleting first, so that the next CleanStore ends a removal that was killed. Requires the lock.
@@ -23,14 +24,14 @@ enum class Leftover {
   kNone,
   kPartial,  // NAME.partial, a file that was being written: a tar, a piece, a bundle, a sidecar, ...
   kRemoval,  // TAR.deleting: a removal that is not finished
-  kStaging,  // .staging-<nonce>: a directory
 };
 // By the whole name and the kind of file; a link is never Cairn's.
 Leftover LeftoverOf(std::string_view name, FileKind kind);
 // True for every name that a person may take for a leftover.
 bool LooksLikeLeftover(std::string_view name);
 
-// Removes all leftovers. `note` gets a line for each file that looks like one and is not. Requires the lock.
+// Removes all leftovers, those of staging too. `note` gets a line for each file that looks like one and is
+// not. Requires the lock.
 using StoreNote = std::function<void(const std::string& line)>;
 Status CleanStore(
     const Store& store, const StoreNote& note = [](const auto&) {});

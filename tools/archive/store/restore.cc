@@ -1,5 +1,6 @@
 // Steps and trees are restored the same way: compare the tar's headers with the record, check the free space,
-// write into a partial directory beside the destination, read everything back, rename. A step is compared
+// write into a partial directory beside the destination, read everything back, rename. RUN/step-N is made by
+// Committer, like every step of a run. A step is compared
 // with its own digests, a tree with the SHA-256 of each file. A tree's root is closed to other users
 // meanwhile. Modes and times of directories come last, the deepest first, because each file that is made
 // changes the time of its directory.
@@ -18,21 +19,11 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
-#include "ckpt/step/partial_dir.h"
+#include "ckpt/run/committer.h"
 #include "tools/archive/tar/tar_file_system.h"
 
 namespace cairn {
 namespace {
-
-// The name of the destination must not claim another step.
-Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, const StepReader& step) {
-  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, destination));
-  const auto named = ParseStepDirName(destination.filename().string());
-  if (named && *named != step.manifest().step)
-    return InvalidArgument("{}: the archived step is {}; name the destination {}", destination.string(),
-                           step.manifest().step, StepDirName(step.manifest().step));
-  return CheckCoverage(step.catalog()).WithContext(step.directory());
-}
 
 Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const std::string& partial,
                ProgressSum& progress) {
@@ -54,6 +45,26 @@ Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const s
 Status VerifyRestored(FileSystem& fs, const std::string& partial, ProgressSum& progress) {
   CAIRN_ASSIGN_OR_RETURN(const auto restored, StepReader::Open(fs, partial));
   return VerifyHash(fs, *restored, progress.OnTop()).status();
+}
+
+Status RestoreStep(FileSystem& fs, FileSystem& view, const StepReader& step,
+                   const std::filesystem::path& target, const ByteProgress& progress) {
+  MarkedContents contents{.step = true};
+  for (const ManifestFile& file : step.manifest().files) contents.files.push_back(file.name);
+  ProgressSum done(progress);
+  const auto restore = [&](auto& place, const std::string& partial) -> Status {
+    CAIRN_RETURN_IF_ERROR(Extract(fs, view, step, partial, done));
+    CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial, done));
+    return place.Publish();
+  };
+  if (!IsInRun(target)) {
+    CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target, contents));
+    return restore(partial, partial.path());
+  }
+  Result<Committer> committer = Committer::Create(
+      fs, {.run_dir = ParentDir(target), .step = step.manifest().step, .beside = contents.files});
+  if (!committer.ok()) return AskForAnotherPlace(committer.status(), target);
+  return restore(*committer, committer->partial());
 }
 
 // Rebuilds one tree.
@@ -190,11 +201,19 @@ class TreeRestorer {
 
 Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
                    const std::filesystem::path& target, bool same_owner, const ByteProgress& progress) {
-  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, target));
+  CAIRN_RETURN_IF_ERROR(ClearPlace(fs, target));
   uint64_t bytes = 0;
-  for (const ArchivedFile& file : record.files) bytes += file.bytes;
+  MarkedContents contents;
+  for (const ArchivedFile& file : record.files) {
+    bytes += file.bytes;
+    contents.files.push_back(file.name);
+  }
+  if (record.tree)
+    for (const ArchivedEntry& entry : record.tree->entries)
+      if (!entry.name.empty())
+        contents.files.push_back(entry.name + (entry.kind == EntryKind::kDirectory ? "/" : ""));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target, contents));
   CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), same_owner, progress).Restore());
   return partial.Publish();
 }
@@ -215,10 +234,21 @@ std::filesystem::path DestinationPath(const std::string& destination) {
   return path;
 }
 
-Status CheckIsNew(FileSystem& fs, const std::filesystem::path& destination) {
-  if (!fs.Stat(destination).ok()) return OkStatus();
-  return AlreadyExists("{} exists and is never overwritten; choose another destination",
-                       destination.string());
+Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, int64_t step) {
+  CAIRN_RETURN_IF_ERROR(ClearPlace(fs, destination));
+  if (!IsInRun(destination) || destination.filename() == StepDirName(step)) return OkStatus();
+  return InvalidArgument("{}: the archived step is {}; name the destination {}", destination.string(), step,
+                         StepDirName(step));
+}
+
+bool IsInRun(const std::filesystem::path& destination) {
+  return ParseStepDirName(destination.filename().string()).has_value();
+}
+
+Status AskForAnotherPlace(const Status& failed, const std::filesystem::path& destination) {
+  if (failed.kind() != StatusKind::kAlreadyExists || !IsInRun(destination)) return failed;
+  return AlreadyExists("{}, for example {}, and move it from there into the run", failed.message(),
+                       destination.string() + ".restored");
 }
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
@@ -240,13 +270,10 @@ Status RestoreTar(const MemberRef& member, const std::string& destination, const
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   if (record.ok() && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
     return Corrupt("{}: holds another manifest than the sidecar says", view->root());
-  CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
+  CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, step->manifest().step));
+  CAIRN_RETURN_IF_ERROR(CheckCoverage(step->catalog()).WithContext(step->directory()));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
-  ProgressSum done(progress);
-  CAIRN_RETURN_IF_ERROR(Extract(fs, *view, *step, partial.path(), done));
-  CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), done));
-  return partial.Publish();
+  return RestoreStep(fs, *view, *step, target, progress);
 }
 
 }  // namespace cairn

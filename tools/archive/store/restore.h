@@ -13,8 +13,13 @@ namespace cairn {
 
 // A user's destination as a path: "a/b/" and "./a/b" are "a/b".
 std::filesystem::path DestinationPath(const std::string& destination);
-// Errors: AlreadyExists.
-Status CheckIsNew(FileSystem& fs, const std::filesystem::path& destination);
+// The destination of a step must be new, and its name must not claim another step. What killed commands left
+// of it is removed. Errors: AlreadyExists, InvalidArgument.
+Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, int64_t step);
+// True for RUN/step-N: it is made under the lock of its run.
+bool IsInRun(const std::filesystem::path& destination);
+// A failure to make a step because a training writes into its run says what to do.
+Status AskForAnotherPlace(const Status& failed, const std::filesystem::path& destination);
 
 // A member seen as a directory, read in place; by its sidecar if it has one. Errors: Corrupt.
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member);

@@ -3,29 +3,33 @@
 #include <algorithm>
 #include <set>
 
+#include "ckpt/model/layout.h"
 #include "ckpt/model/tensor.h"
+#include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
-#include "ckpt/step/partial_dir.h"
 #include "convert/formats/hugging_face/safetensors_layout.h"
 #include "convert/verbs/strip.h"
 
 namespace cairn {
+namespace {
+
+constexpr std::string_view kTensorsDir = "weights", kTensorsFile = "model.safetensors";
+
+}  // namespace
 
 Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination) {
   const std::filesystem::path target = DestinationPath(destination);
-  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, target));
+  CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, step.manifest().step));
   StripOptions options{.dtype = std::nullopt, .format = StripFormat::kNative};
   options.command = "cairn archive restore --weights-only";
   CAIRN_ASSIGN_OR_RETURN(options.writer.beside, TokenizerOf(from, step.directory()));
-  {
-    const PartialDir run =  // around the step, and gone again without it
-        PartialDir::Adopt(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));
-    CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, options));
-    CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, transfer.Run(fs, run.path()));
-    CAIRN_RETURN_IF_ERROR(fs.Rename(stripped.path, target));
-  }
-  return fs.SyncDir(ParentDir(target));
+  CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, options));
+  if (IsInRun(target)) return AskForAnotherPlace(transfer.Run(fs, ParentDir(target)).status(), target);
+  const MarkedContents contents = RunOfOneStep(step.manifest().step, NamesInStep(options.writer.beside));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir run, PartialDir::MakeFor(fs, target, contents));
+  CAIRN_RETURN_IF_ERROR(transfer.Run(fs, run.path()).status());
+  return run.Publish(StepDirName(step.manifest().step));
 }
 
 std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs) {
@@ -68,21 +72,19 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   for (size_t g = 0; g < globs.size(); ++g)
     if (!used[g])
       return InvalidArgument("{}: no tensor fits '{}'; cairn inspect lists them", step.directory(), globs[g]);
-  CAIRN_RETURN_IF_ERROR(CheckIsNew(fs, destination));
-  target.files.push_back({.name = "model.safetensors"});
+  CAIRN_RETURN_IF_ERROR(ClearPlace(fs, destination));
+  target.files.push_back({.name = std::string(kTensorsFile)});
   CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), {}));
   target.containers.push_back({.layout = std::move(layout)});
   PlaceContainers(target);
   const size_t tensors = target.tensors.size();
-  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, ParentDir(destination)));
   // A directory with one file, which is moved out of it.
-  CAIRN_ASSIGN_OR_RETURN(const PartialDir partial, PartialDir::MakeFor(fs, destination));
-  const std::string directory = JoinPath(partial.path(), "weights");
+  const std::string file = JoinPath(kTensorsDir, kTensorsFile);
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, destination, {.files = {file}}));
   Transfer transfer(step, FilesTarget{.files = std::move(target), .reader = "safetensors"});
   transfer.progress = progress;
-  CAIRN_RETURN_IF_ERROR(transfer.Run(fs, directory).status());
-  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(directory, "model.safetensors"), destination));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
+  CAIRN_RETURN_IF_ERROR(transfer.Run(fs, JoinPath(partial.path(), kTensorsDir)).status());
+  CAIRN_RETURN_IF_ERROR(partial.Publish(file));
   return tensors;
 }
 

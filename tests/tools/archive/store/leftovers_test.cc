@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ckpt/run/committer.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -27,10 +28,9 @@ constexpr Case kCases[] = {
     {"README.txt.partial", Leftover::kPartial},
     {"unpack.py.partial", Leftover::kPartial},
     {".team.partial", Leftover::kPartial},
-    {"status.json.1a2b3c4d", Leftover::kPartial},
+    {"status.json.1a2b3c4d.partial", Leftover::kPartial},
     {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kRemoval},
     {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.deleting", Leftover::kRemoval},
-    {".staging-1a2b3c4d", Leftover::kStaging, FileKind::kDirectory},
     // Somebody's, though they look alike.
     {"x.tar.gz.partial", Leftover::kNone},
     {"other.tar.7f3a.partial", Leftover::kNone},
@@ -42,15 +42,14 @@ constexpr Case kCases[] = {
     {"x.tar.deleting", Leftover::kNone},
     {"gpt-step-00000040.9f8e7d6c.tar.2.deleting", Leftover::kNone},
     {".staging-mine", Leftover::kNone, FileKind::kDirectory},
-    {".staging-1a2b3c4d5", Leftover::kNone, FileKind::kDirectory},
-    {".staging-1a2b3c4d", Leftover::kNone},
+    {".staging-1a2b3c4d", Leftover::kNone, FileKind::kDirectory},
+    {"status.json.20261127", Leftover::kNone},
     {"status.json.old", Leftover::kNone},
     {"status.json.partial", Leftover::kNone},
     // Under a name of Cairn's, but nothing that Cairn makes.
     {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kLink},
     {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kDirectory},
     {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kNone, FileKind::kOther},
-    {".staging-1a2b3c4d", Leftover::kNone, FileKind::kLink},
 };
 
 TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
@@ -66,6 +65,14 @@ TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
 TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir, outside;
+  {  // what a process was killed in
+    auto staging = PartialDir::MakeFor(fs, dir / std::string(kStagingName), RunOfOneStep(40, {"vocab.json"}));
+    ASSERT_TRUE(staging.ok());
+    ASSERT_TRUE(MakeDirs(fs, staging->path() + "/step-00000040").ok());
+    for (const char* file : {"/.lock", "/step-00000040/manifest.json", "/step-00000040/vocab.json"})
+      ASSERT_TRUE(WriteSmallFile(fs, staging->path() + file, "k").ok());
+    staging->Leave();
+  }
   ASSERT_TRUE(WriteSmallFile(fs, outside / "kept", "k").ok());
   std::vector<std::string> others;
   for (const Case& c : kCases) {
@@ -87,7 +94,7 @@ TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   ASSERT_TRUE(CleanStore({fs, dir.path()}, [&](const auto& note) { notes.push_back(note); }).ok());
   EXPECT_EQ(fs.List(dir.path()).value(), others);
   for (const std::string& name : others)
-    expected.push_back(dir / name + " is left alone: Cairn did not make it");
+    expected.push_back(dir / name + " is left alone: nothing says that Cairn made it");
   EXPECT_EQ(notes, expected);
   EXPECT_TRUE(fs.Stat(outside / "kept").ok());
 }

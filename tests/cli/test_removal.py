@@ -1,0 +1,336 @@
+"""What a command may remove again: only what it wrote itself, whoever else works in the same directories.
+
+A walk runs random commands with signals at random moments, while somebody else puts files and directories
+anywhere. Walks run for 10 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
+many more, with failures of the disk.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from cairn_cli import CAIRN, CliTest
+
+LONG = os.environ.get("CAIRN_LONG") == "1"
+STEP = "step-00000100"
+MARK = ".cairn-mark"
+RUNS = {
+    "reshape",
+    "virtual",
+    "native",
+    "strip native",
+    "restore in run",
+    "weights in run",
+}  # they make a run directory
+RESUMED = {"reshape", "virtual"}  # a signal leaves what `--resume` continues
+
+
+class RemovalTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2)
+        self.archive("run", self.step, "--store", self.store, "--delete-newest")
+
+    def start(self, *args, until, stop=True):
+        """The command, stopped as soon as a path that fits `until` is there; None if it was too fast."""
+        command = subprocess.Popen(
+            [CAIRN, *map(str, args)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while command.poll() is None and not list(self.dir.glob(until)):
+            pass
+        if command.poll() is None and stop:
+            command.send_signal(signal.SIGSTOP)
+        return command
+
+    def finish(self, command):
+        command.send_signal(signal.SIGCONT)
+        out, err = command.communicate()
+        return command.returncode, out + err
+
+    def damaged(self):
+        bad = self.dir / "bad"
+        shutil.copytree(self.run_dir, bad)
+        for shard in (bad / STEP).glob("shard-*.h5"):
+            with open(shard, "r+b") as file:
+                file.seek(shard.stat().st_size // 2)
+                file.write(os.urandom(4096))
+        return bad
+
+    def test_a_failed_command_leaves_what_others_put_into_its_run_directory(self):
+        for flags in (
+            ["reshape", self.damaged(), "new", "--tp", 1],
+            ["convert", self.dir / "bad", "new", "--to", "native"],
+        ):
+            with self.subTest(command=flags[0]):
+                command = self.start(*flags, until="new")
+                shutil.copytree(self.step, self.dir / "new" / "step-00000002")
+                (self.dir / "new" / "mine.txt").write_text("mine")
+                code, text = self.finish(command)
+                self.assertEqual(code, 2, text)
+                self.assertEqual(
+                    sorted(p.name for p in (self.dir / "new").iterdir() if p.name != ".lock"),
+                    ["mine.txt", "step-00000002"],
+                )
+                self.assertEqual(list(self.dir.glob(f"*{MARK}")), [])
+                shutil.rmtree(self.dir / "new")
+
+    def test_a_directory_that_looks_like_a_leftover_stays_and_is_named(self):
+        theirs = self.dir / "release.partial-20261127"
+        theirs.mkdir()
+        (theirs / "notes.txt").write_text("precious")
+        done = self.cairn("strip", self.run_dir, "release")
+        self.assertEqual((theirs / "notes.txt").read_text(), "precious")
+        self.assertRegex(
+            done.stderr, r"release\.partial-20261127 looks like what a killed command left.*Remove it by hand"
+        )
+
+    def test_what_a_killed_command_left_goes_with_the_next_one_whatever_it_is(self):
+        shutil.rmtree(self.run_dir)
+        self.make_step("--layers", 4, "--hidden", 256, "--vocab", 2000)
+        self.archive("run", self.run_dir, "--store", self.dir / "big", "--delete-newest")
+        commands = {
+            name: command
+            for name, command in self.commands("out", source=self.run_dir, store=self.dir / "big").items()
+            if "in run" not in name
+        }
+        names = list(commands)
+        for i, name in enumerate(names):
+            with self.subTest(killed=name):
+                killed = self.start(*commands[name], until="out*", stop=False)
+                killed.send_signal(signal.SIGKILL)
+                self.finish(killed)
+                if not (self.dir / "out" / STEP / "manifest.json").exists():  # else it was done
+                    self.cairn(*commands[names[(i + 1) % len(names)]])
+                self.assertEqual([p.name for p in self.dir.glob("out*")], ["out"])
+                self.assertEqual(list(self.dir.glob("out/*.partial-*")), [])
+                out = self.dir / "out"
+                out.unlink() if out.is_file() else shutil.rmtree(out)
+
+    def test_a_signal_leaves_nothing_of_a_restore(self):
+        for where in ("weights", f"run/{STEP}"):
+            for flags in ([], ["--weights-only"]):
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    with self.subTest(where=where, flags=flags, signal=number):
+                        command = self.start(
+                            "archive", "restore", self.store, where, *flags, until=f"{where}.partial-*"
+                        )
+                        command.send_signal(number)
+                        self.finish(command)
+                        self.assertEqual([*self.dir.glob("weights*"), *self.dir.glob("run*")], [])
+
+    def test_a_restore_holds_the_lock_of_the_run(self):
+        shutil.copytree(
+            self.step, self.dir / "run" / "step-00000002"
+        )  # its name is a lie, which matters to nobody here
+        command = self.start("archive", "restore", self.store, f"run/{STEP}", until=f"run/{STEP}.partial-*")
+        self.cairn(
+            "reshape",
+            self.run_dir,
+            "run",
+            "--tp",
+            1,
+            code=2,
+            says="another process writes into this run directory",
+        )
+        code, text = self.finish(command)
+        self.assertEqual(code, 0, text)
+        shutil.rmtree(self.dir / "run" / STEP)
+        command = self.start("reshape", self.run_dir, "run", "--tp", 1, until=f"run/{STEP}.partial-*")
+        for flags in ([], ["--weights-only"]):
+            self.cairn(
+                "archive",
+                "restore",
+                self.store,
+                f"run/{STEP}",
+                *flags,
+                code=2,
+                says=[
+                    "another process writes into this run directory",
+                    f"for example run/{STEP}.restored, and move it",
+                ],
+            )
+        self.assertEqual(self.finish(command)[0], 0)
+
+    def test_what_came_meanwhile_is_not_replaced(self):
+        for name, command in self.commands("one").items():
+            if "in run" in name or name in RUNS:
+                continue
+            with self.subTest(command=name):
+                process = self.start(*command, until="one.partial-*")
+                (self.dir / "one").write_text("mine")
+                code, text = self.finish(process)
+                self.assertEqual(code, 2, text)
+                self.assertIn("never overwritten", text)
+                self.assertEqual((self.dir / "one").read_text(), "mine")
+                self.assertEqual([p.name for p in self.dir.glob("one*")], ["one"])
+                (self.dir / "one").unlink()
+
+    def test_a_run_directory_whose_lock_cannot_be_made_does_not_stay(self):
+        for inodes in (2, 3):
+            mount = self.mount("-o", f"size=64m,nr_inodes={inodes}", at=f"mount-{inodes}")
+            self.cairn("reshape", self.run_dir, mount / "out", "--tp", 1, code=2)
+            self.assertEqual(list(mount.iterdir()), [])
+
+    def commands(self, place, source=None, store=None):
+        source, store = source or self.run_dir, store or self.store
+        restore = ["archive", "restore", store]
+        return {
+            "reshape": ["reshape", source, place, "--tp", 1],
+            "virtual": ["reshape", source, place, "--tp", 1, "--virtual"],
+            "dcp": ["convert", source, place, "--to", "dcp"],
+            "native": ["convert", source, place, "--to", "native"],
+            "strip": ["strip", source, place],
+            "strip native": ["strip", source, place, "--format", "native"],
+            "restore": [*restore, place],
+            "restore in run": [*restore, f"{place}/{STEP}"],
+            "weights": [*restore, place, "--weights-only"],
+            "weights in run": [*restore, f"{place}/{STEP}", "--weights-only"],
+            "tensors": [*restore, place, "--tensors", "*"],
+        }
+
+    def test_walks(self):
+        end = time.monotonic() + 10
+        number = 0
+        while number < 200 if LONG else time.monotonic() < end:
+            with self.subTest(walk=number):
+                Walk(self, number).run()
+            number += 1
+
+
+class Somebody:
+    """Puts files and directories anywhere below `place`; knows them by content and by inode."""
+
+    def __init__(self, place, chance):
+        self.place, self.chance, self.count = place, chance, 0
+        self.files, self.directories = {}, {}
+
+    def act(self):
+        self.count += 1
+        digits = f"{20260000 + self.count}"
+        where = self.chance.choice([self.place, *(p for p in self.everything() if p.is_dir())])
+        name = self.chance.choice(
+            [
+                f"notes-{digits}",
+                f"a.partial-{digits}",
+                f"{STEP}.partial-{digits}",
+                f"a{MARK}",
+                f"latest.{digits}",
+                f"step-{digits}",
+                f"{STEP}.deleting-{digits}",
+                "a",
+                "b",
+            ]
+        )
+        text = f"{digits} of somebody else"
+        try:
+            if self.chance.random() < 0.5:
+                with open(where / name, "x") as file:
+                    file.write(text)
+                self.files[text] = where / name
+                return
+            (where / name).mkdir()
+            self.directories[(where / name).stat().st_ino] = where / name
+            with open(where / name / "theirs", "x") as file:
+                file.write(text)
+            self.files[text] = where / name / "theirs"
+        except (FileExistsError, FileNotFoundError, NotADirectoryError):
+            pass  # somebody was faster
+
+    def everything(self):
+        found = []
+        for root, directories, files in os.walk(self.place):
+            found += [self.place.__class__(root) / name for name in directories + files]
+        return found
+
+    def owns(self, path):
+        if path.is_dir():
+            return path.stat().st_ino in self.directories
+        return path.stat().st_size < 100 and path.read_bytes().decode(errors="replace") in self.files
+
+
+class Walk:
+    def __init__(self, test, number):
+        self.test, self.chance = test, random.Random(number)
+        self.place = test.dir / f"walk-{number}"
+        self.place.mkdir()
+        self.somebody = Somebody(self.place, self.chance)
+        self.story = []
+
+    def run(self):
+        for _ in range(4):
+            self.command()
+        shutil.rmtree(self.place)
+
+    def own(self):
+        """Paths that are neither somebody else's nor needed for one to be there."""
+        everything = self.somebody.everything()
+        needed = set()
+        for path in filter(self.somebody.owns, everything):
+            for at in [path, *path.relative_to(self.place).parents]:
+                at = self.place / at
+                needed |= {at, at.with_name(at.name + MARK), at / ".lock"}
+        return {path for path in everything if path not in needed}
+
+    def command(self):
+        place = self.place / self.chance.choice(["a", "b"])
+        name, command = self.chance.choice(list(self.test.commands(place).items()))
+        number = self.chance.choice([None, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+        before = self.own()
+        process = subprocess.Popen(
+            [CAIRN, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        at = time.monotonic() + self.chance.uniform(0, 0.1)
+        while process.poll() is None:
+            if self.chance.random() < 0.1 and self.somebody.count < 12:
+                self.somebody.act()
+            if number and time.monotonic() > at:
+                process.send_signal(number)
+                break
+            time.sleep(0.002)
+        error = process.communicate()[1]
+        self.story.append(f"{name} to {place.name}, {number}: {process.returncode} {error.strip()}")
+        self.check(name, place, process.returncode, before)
+
+    def check(self, name, place, code, before):
+        story = "\n".join(self.story)
+        everything = self.somebody.everything()
+        texts = {
+            path.read_bytes().decode(errors="replace")
+            for path in everything
+            if path.is_file() and path.stat().st_size < 100
+        }
+        self.test.assertLessEqual(self.somebody.files.keys(), texts, story)
+        self.test.assertLessEqual(
+            self.somebody.directories.keys(),
+            {path.stat().st_ino for path in everything if path.is_dir()},
+            story,
+        )
+        if code == -signal.SIGKILL or (code < 0 and name in RESUMED):
+            return
+        left = {path for path in self.own() - before if path.name != ".lock" or path.parent not in before}
+        if code == 0:
+            left = (
+                {
+                    path
+                    for path in self.own()
+                    if path.parent == place.parent
+                    and (path.name.startswith(place.name + ".partial-") or path.name == place.name + MARK)
+                }
+                if "in run" not in name
+                else set()
+            )
+            if name in RUNS:
+                left |= {
+                    path
+                    for path in self.own()
+                    if path.parent == place and path.name.startswith(STEP + ".partial-")
+                }
+        self.test.assertEqual(left, set(), story)
+
+
+if __name__ == "__main__":
+    unittest.main()
