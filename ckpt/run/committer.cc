@@ -43,6 +43,7 @@ Committer::Committer(FileSystem& fs, std::string run_dir, int64_t step, std::str
 Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   Committer made(fs, what.run_dir, what.step, what.nonce);
   CAIRN_RETURN_IF_ERROR(made.CheckNew());
+  if (!what.commit.run.empty()) CAIRN_RETURN_IF_ERROR(CheckSameRun(fs, what.run_dir, what.commit));
   const bool adopts = what.resume && fs.Stat(made.partial_path_).ok();
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, what.run_dir));
   if (!fs.Stat(what.run_dir).ok()) {

@@ -271,13 +271,15 @@ Status FinishDeletion(FileSystem& fs, const std::string& aside) {
 
 namespace {
 
-// The healthy steps of a run directory, the newest first and superseded ones last.
+// The healthy steps of the run in a directory, the newest first and superseded ones last.
 Result<std::vector<StepFacts>> HealthySteps(FileSystem& fs, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
-  std::erase_if(steps, [](const StepFacts& step) { return !step.unhealthy.empty(); });
-  std::ranges::stable_partition(steps, [](const StepFacts& step) { return step.superseded; });
-  std::ranges::reverse(steps);
-  return steps;
+  CAIRN_ASSIGN_OR_RETURN(RunSteps run, ReadRunSteps(fs, run_dir));
+  std::erase_if(run.steps, [](const StepFacts& step) {
+    return !step.unhealthy.empty() || step.lineage == Lineage::kOtherRun;
+  });
+  std::ranges::stable_partition(run.steps, [](const StepFacts& step) { return !step.current(); });
+  std::ranges::reverse(run.steps);
+  return std::move(run.steps);
 }
 
 }  // namespace
@@ -287,7 +289,7 @@ Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std:
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, HealthySteps(fs, run_dir));
   for (const StepFacts& step : steps)
     if (Opens(fs, JoinPath(run_dir, StepDirName(step.step)), shards).ok())
-      return std::optional(BranchedStep{step.step, step.branches});
+      return std::optional(step.commit());
   return std::optional<BranchedStep>();
 }
 

@@ -68,8 +68,8 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
   CAIRN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Hold(
                                            fs, run_dir, [](const Status&) {}, patience));
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
-  CAIRN_ASSIGN_OR_RETURN(auto newest, ReadNewestCommit(fs, run_dir));
-  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(newest)});
+  CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
+  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest)});
   return OkStatus();
 }
 
@@ -251,13 +251,13 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
   Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(options);
-  info.branches = BranchesOf(request_.step, run->newest);
+  info.descent = NextDescent(request_.step, identity_.run, run->newest, {});
   const Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
   CAIRN_RETURN_IF_ERROR(committer.Publish());
-  run->newest = {request_.step, info.branches};
+  run->newest = BranchedStep{request_.step, identity_.run, info.descent};
   return OkStatus();
 }
 
