@@ -141,9 +141,9 @@ class StepCheck {
   }
 
   Status Held() {
-    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs_, d_.run_dir, manifest_.step));
-    if (holder.empty()) return OkStatus();
-    return InvalidArgument("{}: {} uses its shards; it stays", directory_, holder);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<Hold> holds, HoldsOf(fs_, d_.run_dir, manifest_.step));
+    if (holds.empty()) return OkStatus();
+    return InvalidArgument("{} stays: {}", directory_, holds.front().Text());
   }
 
   FileSystem& fs_;
@@ -238,6 +238,7 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
   const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
   CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(d.run_dir, d.name), aside));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
+  EndHold(fs, JoinPath(d.run_dir, d.name), aside, check.manifest());
   CAIRN_RETURN_IF_ERROR(RemoveFilesOf(fs, aside, check.files()));
   return fs.SyncDir(d.run_dir);
 }

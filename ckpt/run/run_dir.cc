@@ -116,8 +116,10 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
-  if (fs.Stat(JoinPath(path, kManifestName)).ok()) return StepReader::Open(fs, path);
-  return OpenNewestStep(fs, path, skipped);
+  const bool is_step = fs.Stat(JoinPath(path, kManifestName)).ok();
+  auto opened = is_step ? StepReader::Open(fs, path) : OpenNewestStep(fs, path, skipped);
+  if (opened.ok()) RenewHold(fs, (*opened)->directory(), (*opened)->manifest());
+  return opened;
 }
 
 Result<RunLock> RunLock::Take(const std::string& run_dir) {
@@ -284,10 +286,7 @@ Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const Retentio
   if (!policy.enabled()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs, run_dir));
   std::vector<std::string> names;
-  for (const int64_t step : StepsToRetire(run, policy)) {
-    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
-    if (holder.empty()) names.push_back(StepDirName(step));
-  }
+  for (const int64_t step : StepsToRetire(run, policy)) names.push_back(StepDirName(step));
   if (IsSettled(run)) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> superseded, SupersededNames(fs, run_dir));
     names.insert(names.end(), superseded.begin(), superseded.end());

@@ -64,10 +64,12 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
   CAIRN_RETURN_IF_ERROR(CopyBeside(fs, committer.partial(), options.writer.beside, seal));
   CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-  const Status held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
+  const std::string path = (from.parent_path() / StepDirName(step)).string();
+  const Status held = AnnounceHold(fs, shards.string(), path, committer.partial());
   // After the hold: shards that are there now stay.
   CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
+  RenewHold(fs, committer.step_dir(), DecodeManifest(seal.manifest).value());
   return VirtualStep{.path = committer.step_dir(),
                      .shards = shards.string(),
                      .bytes_written = seal.index.size() + seal.manifest.size(),

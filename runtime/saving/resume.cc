@@ -16,6 +16,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model_function.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_hold.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/load_state.h"
 
@@ -234,6 +235,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, options_.model).WithContext(directory));
+  if (control_.rank() == 0) RenewHold(fs, directory, step->manifest());
   resumed.commit = BranchedStep::Of(step->manifest());
   StateLoader loader(options_, *step, buffers);
   if (resumed.weights_only) return loader.LoadParts(/*weights_alone=*/true).WithContext(directory);

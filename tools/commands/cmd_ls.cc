@@ -115,6 +115,8 @@ class Lister {
     for (const StepListing& step : run.steps)
       if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", step.step, step.unhealthy);
     for (const StepListing& step : run.steps)
+      for (const Hold& hold : step.holds) PrintLine("step {}: {}", step.step, hold.Text());
+    for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
         PrintLine("step {}: virtual, its shards are in {}", step.step,
                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
@@ -208,6 +210,11 @@ class Lister {
         json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
     }
     for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
+    for (const Hold& hold : step.holds)
+      json["holds"].push_back({{"by", hold.holder},
+                               {"there", hold.there},
+                               {"since_unix_seconds", hold.modified_unix_seconds},
+                               {"file", hold.file}});
     if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;
     if (const auto tar = Archived(step)) json["archived"] = *tar;
     if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;

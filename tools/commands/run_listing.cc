@@ -54,6 +54,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
     return;
   }
   step.manifest = (*reader)->manifest();
+  RenewHold(fs, step.directory, *step.manifest);
   step.step = step.manifest->step;
   if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
   step.checks = ReadVerifyRecord(fs, step.directory, *step.manifest);
@@ -74,6 +75,8 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
   step.state = ParseMarkedDirName(name).value_or("committed");
   if (const auto names = fs.List(directory); names.ok()) ReadTimes(fs, *names, step);
   if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
+  if (!ParseStepDirName(name)) return step;
+  if (auto holds = HoldsOf(fs, ParentDir(directory), step.step); holds.ok()) step.holds = *std::move(holds);
   return step;
 }
 

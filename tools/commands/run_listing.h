@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_hold.h"
 #include "tools/check/verify_record.h"
 
 namespace cairn {
@@ -27,6 +28,7 @@ struct StepListing {
   std::optional<Manifest> manifest;  // of a step that opens
   std::vector<Check> checks;         // what cairn verify looked at, oldest first
   Standing standing;                 // what that says today
+  std::vector<Hold> holds;           // of virtual steps that use its shards
   std::map<Role, uint64_t> role_bytes;
 };
 

@@ -125,7 +125,7 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
        }},
       {"a virtual step uses it", "uses its shards", 20,
        [&](StepDeletion&) {
-         ASSERT_TRUE(HoldStep(fs_, Path(20), temp_ / "other/step-00000020").ok());
+         ASSERT_TRUE(AnnounceHold(fs_, Path(20), temp_ / "other/step-00000020", temp_.path()).ok());
        }},
   };
   for (const Row& row : rows) {
