@@ -4,6 +4,9 @@
 
 #include "ckpt/model/manifest.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "ckpt/io/file_system.h"
 #include "ckpt/model/layout.h"
 
@@ -15,7 +18,8 @@ using nlohmann::json;
 constexpr int kMaxDepth = 64;  // copying and printing recurse and would overflow the stack
 
 int VersionOf(const Manifest& m) {
-  if (!m.branches.empty()) return 3;
+  if (!m.descent.first_steps.empty()) return 3;
+  if (m.descent.origin || !m.descent.branches.empty()) return 4;
   return m.shards.empty() ? 1 : 2;
 }
 
@@ -37,7 +41,7 @@ json WithoutDigest(const Manifest& m) {
        {{"offset", m.catalog_offset}, {"bytes", m.catalog_bytes}, {"digest", ToHex(m.catalog_digest)}}},
   };
   if (!m.shards.empty()) root["shards"] = m.shards;
-  if (!m.branches.empty()) root["branches"] = m.branches;
+  root.update(DescentJson(m.descent));
   return root;
 }
 
@@ -57,6 +61,18 @@ T IntegerOf(const json& value) {
   return value.get<T>();
 }
 
+// Version 3 lists the first step of each later branch. Such a branch descends from everything before that
+// number.
+std::vector<EarlierBranch> BranchesFrom(const std::vector<int64_t>& first_steps) {
+  std::vector<EarlierBranch> branches(first_steps.size());
+  int64_t lowest = std::numeric_limits<int64_t>::max();
+  for (size_t i = first_steps.size(); i-- > 0;) {
+    lowest = std::min(lowest, first_steps[i]);
+    branches[i].last = std::max<int64_t>(lowest, 0) - 1;
+  }
+  return branches;
+}
+
 Topology TopologyFromJson(const json& object) {
   const auto number = [&](const char* key) { return IntegerOf<int>(object.at(key)); };
   Topology topology{number("tp"), number("pp"), number("dp"), number("zero"), 1, {}};
@@ -70,8 +86,7 @@ Manifest FromJson(const json& root) {
   Manifest m;
   m.run = root.at("run");
   m.step = IntegerOf<int64_t>(root.at("step"));
-  if (const auto branches = root.find("branches"); branches != root.end())
-    for (const json& first : *branches) m.branches.push_back(IntegerOf<int64_t>(first));
+  m.descent = DescentAt(root);
   m.topology = TopologyFromJson(root.at("topology"));
   m.model = root.at("model");
   m.state = root.at("state");
@@ -127,6 +142,32 @@ json TopologyJson(const Topology& t) {
   if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
   if (!t.layers_per_stage.empty()) object["layers_per_stage"] = t.layers_per_stage;
   return object;
+}
+
+json DescentJson(const Descent& descent) {
+  json object = json::object();
+  for (const EarlierBranch& branch : descent.branches)
+    object["branches"].push_back({{"run", branch.run}, {"last", branch.last}});
+  if (!descent.first_steps.empty()) object["branches"] = descent.first_steps;
+  if (const auto& origin = descent.origin)
+    object["origin"] = {{"run", origin->run}, {"branch", origin->branch}, {"step", origin->step}};
+  return object;
+}
+
+Descent DescentAt(const json& object) {
+  Descent descent;
+  if (const auto branches = object.find("branches"); branches != object.end())
+    for (const json& branch : *branches) {
+      if (branch.is_object())
+        descent.branches.push_back({branch.at("run"), IntegerOf<int64_t>(branch.at("last"))});
+      else
+        descent.first_steps.push_back(IntegerOf<int64_t>(branch));
+    }
+  if (!descent.first_steps.empty()) descent.branches = BranchesFrom(descent.first_steps);
+  if (const auto origin = object.find("origin"); origin != object.end())
+    descent.origin = {origin->at("run"), IntegerOf<int64_t>(origin->at("branch")),
+                      IntegerOf<int64_t>(origin->at("step"))};
+  return descent;
 }
 
 std::string EncodeManifest(const Manifest& manifest) {

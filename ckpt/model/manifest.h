@@ -5,6 +5,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,8 @@ namespace cairn {
 
 class FileSystem;
 
-inline constexpr int kFormatVersion = 3;  // 1: a step with its own shards, 2: a virtual one, 3: a branch
+// 1: a step with its own shards, 2: a virtual one, 3: branches by their first steps, 4: a descent
+inline constexpr int kFormatVersion = 4;
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
@@ -27,12 +29,38 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
+// A branch of a run's commits that began before the one of a step (ckpt/run/branch.h).
+struct EarlierBranch {
+  std::string run;    // the run that its steps belong to; empty: not known
+  int64_t last = -1;  // the highest number in it that the step descends from; -1: none
+  bool operator==(const EarlierBranch&) const = default;
+};
+
+// The commit that a training had loaded, or saved before, when it saved a step.
+struct Origin {
+  std::string run;
+  int64_t branch = 0;
+  int64_t step = 0;
+  bool operator==(const Origin&) const = default;
+};
+
+// What a step came from.
+struct Descent {
+  std::vector<EarlierBranch> branches = {};  // all that began before the step's own, oldest first
+  std::optional<Origin> origin = {};         // nullopt: not known
+  std::vector<int64_t> first_steps = {};     // of a manifest of version 3, which says `branches` in this way
+  bool operator==(const Descent&) const = default;
+};
+
+// An object with `branches` and `origin`, as far as there are any.
+nlohmann::json DescentJson(const Descent& descent);
+// Reads both keys of an object, in the form of any version. Throws json::exception.
+Descent DescentAt(const nlohmann::json& object);
+
 struct Manifest {
   std::string run;  // identity of the training run, 32 hex digits
   int64_t step = 0;
-  // The first step of each branch up to this one, oldest first; empty before a training went back.
-  // ckpt/run/branch.h
-  std::vector<int64_t> branches = {};
+  Descent descent = {};
   Topology topology;
   nlohmann::json model = nlohmann::json::object();   // architecture and its sizes; FORMAT.md, "Model"
   nlohmann::json state = nlohmann::json::object();   // iteration, consumed samples, loss scale, ...

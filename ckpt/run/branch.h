@@ -1,37 +1,58 @@
-// The order in which the steps of a run were committed. The number of a step is not its age: a training that
-// goes back, after a loss spike for example, commits lower numbers after higher ones.
+// The order in which the steps of a run were committed, and which of them the newest one descends from. The
+// number of a step is neither its age nor its origin: a training that goes back, after a loss spike for
+// example, may continue from any step that is still there, and with any higher or lower number.
 //
-// With the first such commit a *branch* begins. The manifests of its steps list the first step of each branch
-// up to theirs, oldest first: [] before a training went back, [11] after it went back from step 40 and
-// committed step 11. Steps of earlier branches from that number on are *superseded*: they are no longer part
-// of the training that the newest step continues. Without them numbers and commits have the same order.
+// Commits are divided in *branches*, numbered by when they began. A step continues the branch of the newest
+// step if that is its origin, the step that its training came from; any other step begins a branch. Its
+// manifest lists for each earlier branch the last step that it descends from: [] in 10 to 40, [10] in a step
+// 11 that came from 10, and [30, -1] if the training then went back to 30 after all. Along a line of descent
+// the numbers ascend: a step that is saved again with the same or a lower number descends only from lower
+// ones. Steps that the newest one does not descend from are *superseded*.
+//
+// If the origin is not known, because the training loaded it by other means, a higher number than that of
+// the newest step continues its branch, and another number begins a branch that descends from all lower ones.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 
 struct BranchedStep {
   int64_t step = 0;
-  std::vector<int64_t> branches = {};  // Manifest::branches
+  std::string run = {};
+  Descent descent = {};
+
+  static BranchedStep Of(const Manifest& manifest) { return {manifest.step, manifest.run, manifest.descent}; }
+  int64_t branch() const { return static_cast<int64_t>(descent.branches.size()); }
+  // Its name among the commits of all runs.
+  Origin id() const { return {run, branch(), step}; }
 
   // Later commits are greater.
   std::strong_ordering operator<=>(const BranchedStep& other) const;
   bool operator==(const BranchedStep& other) const = default;
 };
 
-// True if a branch of `newest` began after `step` was committed, at its number or before.
-bool IsSuperseded(const BranchedStep& step, const BranchedStep& newest);
+enum class Lineage {
+  kCurrent,     // the newest step, or one that it descends from
+  kSuperseded,  // given up, or saved again: no longer a part of the training that the newest step continues
+  kOtherRun,    // of a run that the newest step knows nothing of
+};
+// Says it of a step in the run directory whose newest step is `newest`.
+Lineage LineageOf(const BranchedStep& step, const BranchedStep& newest);
 
-// For each step, whether the newest of them supersedes it. Steps in any order.
-std::vector<bool> Superseded(std::span<const BranchedStep> steps);
+// Whether `origin` is of a run that commits after `newest` can descend from.
+bool InLineOf(const BranchedStep& origin, const BranchedStep& newest);
 
-// The branches of a step that is committed after `newest`, the newest step of its run (nullopt: it is the
-// first). A lower number than the newest begins a branch.
-std::vector<int64_t> BranchesOf(int64_t step, const std::optional<BranchedStep>& newest);
+// The descent of a step that `run` commits after `newest`, the newest step of its directory (nullopt: it is
+// the first). `origin`: the step that its training came from; nullopt: not known.
+Descent NextDescent(int64_t step, const std::string& run, const std::optional<BranchedStep>& newest,
+                    const std::optional<BranchedStep>& origin);
 
 }  // namespace cairn

@@ -46,6 +46,7 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   if (!what.resume) RemoveLeftovers(fs, made.step_dir_);
   if (!what.resume || !fs.Stat(what.run_dir).ok()) RemoveLeftovers(fs, what.run_dir);
   CAIRN_RETURN_IF_ERROR(made.CheckNew());
+  if (!what.commit.run.empty()) CAIRN_RETURN_IF_ERROR(CheckSameRun(fs, what.run_dir, what.commit));
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, what.run_dir));
   const MarkedContents run{.run = true};
   if (!fs.Stat(what.run_dir).ok()) {

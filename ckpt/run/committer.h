@@ -32,6 +32,7 @@ class Committer {
   struct NewStep {
     std::string run_dir;  // is made if it is missing
     int64_t step = 0;
+    BranchedStep commit = {};  // the step's: it must be of the run that has steps there. Without one: any run
     std::string nonce = NewNonce();
     uint64_t need_bytes = 0;  // of free space
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left
@@ -42,7 +43,7 @@ class Committer {
   // directory. If `resume` finds one, it removes the seal and keeps the other files.
   // Unless published or kept, what it wrote goes with this object, and so do the directories that were made
   // for it and are empty then. Errors: AlreadyExists if the step is there or another process writes into the
-  // run; InvalidArgument inside of a committed step; NoSpace.
+  // run; InvalidArgument inside of a committed step, and if another run has steps there; NoSpace.
   static Result<Committer> Create(FileSystem& fs, const NewStep& what);
 
   const std::string& partial() const { return partial_path_; }

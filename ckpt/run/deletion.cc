@@ -118,9 +118,9 @@ class StepCheck {
   }
 
   Status Held() {
-    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs_, d_.run_dir, manifest_.step));
-    if (holder.empty()) return OkStatus();
-    return InvalidArgument("{}: {} uses its shards; it stays", directory_, holder);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<Hold> holds, HoldsOf(fs_, d_.run_dir, manifest_.step));
+    if (holds.empty()) return OkStatus();
+    return InvalidArgument("{} stays: {}", directory_, holds.front().Text());
   }
 
   FileSystem& fs_;
@@ -220,6 +220,7 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
     return renamed;
   }
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
+  EndHold(fs, JoinPath(d.run_dir, d.name), aside, check.manifest());
   CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, aside, files));
   return fs.SyncDir(d.run_dir);
 }
@@ -247,13 +248,15 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& pr
 
 namespace {
 
-// The healthy steps of a run directory, the newest first and superseded ones last.
+// The healthy steps of the run in a directory, the newest first and superseded ones last.
 Result<std::vector<StepFacts>> HealthySteps(FileSystem& fs, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
-  std::erase_if(steps, [](const StepFacts& step) { return !step.unhealthy.empty(); });
-  std::ranges::stable_partition(steps, [](const StepFacts& step) { return step.superseded; });
-  std::ranges::reverse(steps);
-  return steps;
+  CAIRN_ASSIGN_OR_RETURN(RunSteps run, ReadRunSteps(fs, run_dir));
+  std::erase_if(run.steps, [](const StepFacts& step) {
+    return !step.unhealthy.empty() || step.lineage == Lineage::kOtherRun;
+  });
+  std::ranges::stable_partition(run.steps, [](const StepFacts& step) { return !step.current(); });
+  std::ranges::reverse(run.steps);
+  return std::move(run.steps);
 }
 
 }  // namespace
@@ -263,7 +266,7 @@ Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std:
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, HealthySteps(fs, run_dir));
   for (const StepFacts& step : steps)
     if (Opens(fs, JoinPath(run_dir, StepDirName(step.step)), shards).ok())
-      return std::optional(BranchedStep{step.step, step.branches});
+      return std::optional(step.commit());
   return std::optional<BranchedStep>();
 }
 

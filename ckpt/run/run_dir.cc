@@ -20,6 +20,8 @@ namespace {
 
 constexpr auto kLockPoll = std::chrono::milliseconds(20);
 
+constexpr uint64_t kMaxLatestBytes = 64;
+
 // A refusal is reported and is not a failure; an error of the disk is one.
 Status LeaveRefused(const Status& removed, const Complain& left) {
   if (removed.ok() || removed.kind() == StatusKind::kIoError || removed.kind() == StatusKind::kNoSpace ||
@@ -42,20 +44,54 @@ Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_di
   return steps;
 }
 
-Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
-  for (const StepFacts& step : facts)
-    if (step.superseded) std::erase(steps, step.step);
+std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir) {
+  if (run_dir.empty()) return std::nullopt;
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(run_dir, kLatestName), kMaxLatestBytes);
+  return text.ok() ? ParseStepDirName(text->substr(0, text->find('\n'))) : std::nullopt;
+}
+
+namespace {
+
+std::vector<int64_t> CurrentSteps(const RunSteps& run) {
+  std::vector<int64_t> steps;
+  for (const StepFacts& step : run.steps)
+    if (step.current()) steps.push_back(step.step);
+  for (const auto& [step, why] : run.unreadable) steps.push_back(step);
+  std::ranges::sort(steps);
   return steps;
+}
+
+// Steps that somebody may take for newer than `opened`, with the reason why they are not.
+void ReportDoubts(const RunSteps& run, int64_t opened, const Complain& skipped) {
+  for (const StepFacts& step : run.steps)
+    if (step.lineage == Lineage::kOtherRun && step.step > opened)
+      skipped(InvalidArgument("step {}: of another run, {}", step.step, step.run.substr(0, 8)));
+  // In a run whose steps say what they came from, one that none came from may be the end of another branch.
+  if (!run.newest->descent.origin) return;
+  for (const auto& [unreadable, why] : run.unreadable)
+    if (unreadable < opened && std::ranges::none_of(run.steps, [&](const StepFacts& step) {
+          return step.descent.origin && step.descent.origin->step == unreadable;
+        }))
+      skipped(why);
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs, run_dir));
+  return CurrentSteps(run);
 }
 
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCurrentSteps(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs, run_dir));
+  std::vector<int64_t> steps = CurrentSteps(run);
   for (size_t left = steps.size(); left > 0; --left) {
     auto reader = StepReader::Open(fs, JoinPath(run_dir, StepDirName(steps[left - 1])));
-    if (reader.ok()) return reader;
+    if (reader.ok()) {
+      ReportDoubts(run, steps[left - 1], skipped);
+      return reader;
+    }
     // A training that saves meanwhile may have retired what was listed; then there is a newer step.
     CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> now, ListCurrentSteps(fs, run_dir));
     if (!now.empty() && now.back() != steps.back()) {
@@ -73,8 +109,10 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
-  if (fs.Stat(JoinPath(path, kManifestName)).ok()) return StepReader::Open(fs, path);
-  return OpenNewestStep(fs, path, skipped);
+  const bool is_step = fs.Stat(JoinPath(path, kManifestName)).ok();
+  auto opened = is_step ? StepReader::Open(fs, path) : OpenNewestStep(fs, path, skipped);
+  if (opened.ok()) RenewHold(fs, (*opened)->directory(), (*opened)->manifest());
+  return opened;
 }
 
 // A command that fails removes the lock of a run directory that it made, so another file may have the name.
@@ -161,24 +199,37 @@ std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const Retenti
 
 }  // namespace
 
-std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
-  const std::optional<BranchedStep> newest = NewestCommit(steps);
-  const auto in_branch = [&](const StepFacts& step) {
-    return step.branches.size() == newest->branches.size();
-  };
+namespace {
+
+bool InNewestBranch(const RunSteps& run, const StepFacts& step) {
+  return step.current() && step.commit().branch() == run.newest->branch();
+}
+
+// Whether steps of earlier branches may go.
+bool IsSettled(const RunSteps& run) {
+  return !run.newest || run.newest->branch() == 0 ||
+         std::ranges::count_if(run.steps, [&](const StepFacts& step) {
+           return step.unhealthy.empty() && InNewestBranch(run, step);
+         }) > 1;
+}
+
+}  // namespace
+
+std::vector<int64_t> StepsToRetire(const RunSteps& run, const RetentionPolicy& policy) {
   std::vector<StepFacts> healthy;
-  for (const StepFacts& step : steps)
-    if (!step.superseded && step.unhealthy.empty()) healthy.push_back(step);
+  for (const StepFacts& step : run.steps)
+    if (step.current() && step.unhealthy.empty()) healthy.push_back(step);
   if (!policy.enabled() || healthy.empty()) return {};
   std::set<int64_t> keep = KeptByRules(healthy, policy);
   keep.insert(healthy.back().step);
-  const bool unconfirmed = healthy.back().step == newest->step;
+  const bool unconfirmed = healthy.back().step == run.newest->step;
   if (unconfirmed && healthy.size() > 1) keep.insert(healthy[healthy.size() - 2].step);
-  const bool settled = newest->branches.empty() || std::ranges::count_if(healthy, in_branch) > 1;
+  const bool settled = IsSettled(run);
   std::vector<int64_t> retire;
-  for (const StepFacts& step : steps) {
-    const bool goes = step.superseded || (step.step <= healthy.back().step && !keep.contains(step.step));
-    if (goes && (settled || in_branch(step))) retire.push_back(step.step);
+  for (const StepFacts& step : run.steps) {
+    const bool goes = step.lineage == Lineage::kSuperseded ||
+                      (step.current() && step.step <= healthy.back().step && !keep.contains(step.step));
+    if (goes && (settled || InNewestBranch(run, step))) retire.push_back(step.step);
   }
   return retire;
 }
@@ -188,34 +239,58 @@ Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string&
   Digest digest{};
   CAIRN_ASSIGN_OR_RETURN(const Manifest step, ReadManifest(fs, JoinPath(run_dir, name), &digest));
   CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
-                         HealthySuccessor::Find(fs, run_dir, {step.step, step.branches}, shards));
+                         HealthySuccessor::Find(fs, run_dir, BranchedStep::Of(step), shards));
   return DeleteStep(
       fs,
       {.run_dir = run_dir, .name = name, .manifest = digest, .nonce = nonce, .shards = shards, .run = run},
       successor);
 }
 
-Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
-                        const Complain& left, const std::string& run) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
+namespace {
+
+Result<std::vector<std::string>> SupersededNames(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(run_dir));
+  std::erase_if(names, [](const std::string& name) { return ParseMarkedDirName(name) != "superseded"; });
+  return names;
+}
+
+// Steps of other runs than `run` stay: one line for all of them, and if there are `others` that no rule is
+// about.
+Status RetireOwn(FileSystem& fs, const std::string& run_dir, const std::vector<std::string>& names,
+                 const std::string& nonce, Shards shards, const Complain& left, const std::string& run = {},
+                 bool others = false) {
   for (const std::string& name : names) {
-    if (ParseMarkedDirName(name) != "superseded") continue;
-    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards, run), left));
+    const Result<Manifest> step = ReadManifest(fs, JoinPath(run_dir, name));
+    if (!run.empty() && step.ok() && step->run != run)
+      others = true;
+    else
+      CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards, run), left));
   }
+  if (others)
+    left(InvalidArgument("{}: steps of other runs stay, because a run removes its own alone", run_dir));
   return OkStatus();
+}
+
+}  // namespace
+
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
+                        const Complain& left) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SupersededNames(fs, run_dir));
+  return RetireOwn(fs, run_dir, names, nonce, shards, left);
 }
 
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
                       const std::string& nonce, const Complain& left) {
   if (!policy.enabled()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
-  for (int64_t step : StepsToRetire(facts, policy)) {
-    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
-    if (!holder.empty()) continue;
-    CAIRN_RETURN_IF_ERROR(
-        LeaveRefused(RetireStep(fs, run_dir, StepDirName(step), nonce, Shards::kHere, policy.run), left));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs, run_dir));
+  std::vector<std::string> names;
+  for (const int64_t step : StepsToRetire(run, policy)) names.push_back(StepDirName(step));
+  if (IsSettled(run)) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> superseded, SupersededNames(fs, run_dir));
+    names.insert(names.end(), superseded.begin(), superseded.end());
   }
-  return RemoveSuperseded(fs, run_dir, nonce, Shards::kHere, left, policy.run);
+  const bool others = std::ranges::count(run.steps, Lineage::kOtherRun, &StepFacts::lineage) > 0;
+  return RetireOwn(fs, run_dir, names, nonce, Shards::kHere, left, policy.run, others);
 }
 
 }  // namespace cairn

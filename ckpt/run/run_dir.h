@@ -18,17 +18,21 @@ namespace cairn {
 // Steps with a committed name, ascending. Empty if the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
-// Those of them that the training of the newest step went through, ascending: without superseded ones
-// (branch.h). A step whose manifest cannot be read counts, since nothing says that it is superseded.
+// Called for each thing that is left where it is, or passed over, with the reason.
+using Complain = std::function<void(const Status&)>;
+
+// The step that RUN/latest names; nullopt if it names none.
+std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir);
+
+// Those that the newest step descends from, and itself, ascending (branch.h). A step whose manifest cannot be
+// read counts, since nothing says that it is superseded.
 Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those. Works
-// while a training saves and retires steps. Errors: NotFound if there is none.
+// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those, and
+// of each other step that might be meant. Works while a training saves and retires steps. Errors: NotFound if
+// there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
-                                                   const std::function<void(const Status&)>& skipped);
-
-// Called for each thing that a clean-up leaves where it is, with the reason.
-using Complain = std::function<void(const Status&)>;
+                                                   const Complain& skipped);
 
 // Held by the one process that writes into a run directory: a training, or a command that makes a step.
 // Released with the process, however it ends.
@@ -61,13 +65,13 @@ struct RetentionPolicy {
   int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
   int64_t keep_epochs = 0;  // the first step at or after each E-th pass over the training data
   int64_t keep_best = 0;    // the N lowest validation losses, of steps that were evaluated as they were saved
-  std::string run = {};     // retire steps of this run alone; empty: of any run
+  std::string run = {};     // retire steps of this run alone; empty: of any run that the newest descends from
   bool enabled() const {
     return keep_last > 0 || keep_every > 0 || keep_tokens > 0 || keep_epochs > 0 || keep_best > 0;
   }
 };
 
-// Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure. `steps` is ascending.
+// Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure.
 //
 // The rules count healthy steps only; without one nothing is retired. Two are kept whatever the
 // rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
@@ -75,19 +79,20 @@ struct RetentionPolicy {
 // Unhealthy steps are evidence: they stay until there is a newer healthy step. Superseded steps (branch.h)
 // count for no rule and go, but a branch must have two healthy steps of its own before a step of an earlier
 // branch goes: until then the step that the training came from stays, and so do those that it gave up.
-std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
+std::vector<int64_t> StepsToRetire(const RunSteps& run, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
 // those of DeleteStep, and NotFound if there is no such successor; then nothing has changed.
 Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
                   const std::string& nonce, Shards shards = Shards::kHere, const std::string& run = {});
-// Retires superseded steps; only those of `run`, unless it is empty.
+// Retires the steps that were saved again.
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
-                        const Complain& left, const std::string& run = {});
+                        const Complain& left);
 
 // Retires the steps that the policy does not keep, and superseded ones. Call only once the newest step is
 // committed and verified. A step that does not open is not counted and never deleted, nor is one that a
-// virtual step uses (step_hold.h). `left` is called for steps that should go and stay.
+// virtual step uses (step_hold.h). `left` is called for steps that should go and stay, once for all steps of
+// other runs.
 Status ApplyRetention(
     FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
     const Complain& left = [](const Status&) {});
@@ -95,6 +100,6 @@ Status ApplyRetention(
 // The directory of a CKPT argument: a step directory itself, or a run directory's newest step that opens.
 // Errors: NotFound naming the path.
 Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::string& path,
-                                                   const std::function<void(const Status&)>& skipped);
+                                                   const Complain& skipped);
 
 }  // namespace cairn

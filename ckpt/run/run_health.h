@@ -1,6 +1,7 @@
 // The steps of a run directory with a verdict on each, for resume, retention and listings.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,26 +22,45 @@ struct StepFacts {
   std::string run;
   int64_t epoch = 0;                      // passes over the training data that are complete
   std::optional<double> validation_loss;  // if it was evaluated at this very iteration
-  std::vector<int64_t> branches = {};     // branch.h
-  bool superseded = false;                // by the newest step of the directory
+  Descent descent = {};
+  Lineage lineage = Lineage::kCurrent;  // to the newest step of the directory
+  bool current() const { return lineage == Lineage::kCurrent; }
+  BranchedStep commit() const { return {step, run, descent}; }
 };
 
 // The facts of one step by its own manifest alone.
 StepFacts StepFactsOf(const Manifest& manifest);
-// Adds what later steps and the run directory say of each: `unhealthy` and `superseded`. Ascending by number.
-void JudgeSteps(FileSystem& fs, const std::string& run_dir, std::vector<StepFacts>& facts);
+// What a run directory says of its newest step, beside the manifests that can be read.
+struct RunEvidence {
+  std::vector<std::string> runs = {};     // RunsNamedAt()
+  std::optional<int64_t> latest;          // that RUN/latest names
+  std::vector<int64_t> unreadable = {};   // steps without a manifest that can be read
+  std::vector<int64_t> saved_again = {};  // steps of which an earlier save is still there
+};
 
-// The facts of all steps whose manifest can be read, ascending by number. Errors: those of listing the
-// directory.
-Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir);
+// The step that was committed last; nullopt for no steps. Steps of the run that owns the directory, or of
+// the one it is a copy of, come before others. A step that cannot be read is the newest one if `latest` names
+// it, or if its number is the highest and `latest` does not name another; but not if the newest readable step
+// came from it. Of such a step only the number is known. It begins a branch that descends from all lower
+// numbers.
+std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps, const RunEvidence& evidence);
 
-// The step that was committed last; nullopt for no steps. A number in `listed` without facts is a step whose
-// manifest cannot be read; it counts as one of the newest branch, so that a saver does not take its number
-// for new.
-std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps,
-                                         std::span<const int64_t> listed = {});
-// The same of all steps in a run directory. Errors: those of listing it.
-Result<std::optional<BranchedStep>> ReadNewestCommit(FileSystem& fs, const std::string& run_dir);
+// The steps of a run directory.
+struct RunSteps {
+  std::vector<StepFacts> steps;          // of all whose manifest can be read, ascending by number
+  std::map<int64_t, Status> unreadable;  // why the manifests of the others cannot
+  std::optional<BranchedStep> newest;
+};
+// Errors: those of listing the directory.
+Result<RunSteps> ReadRunSteps(FileSystem& fs, const std::string& run_dir);
+// Adds what later steps and the run directory say of each step: `unhealthy` and `lineage`. Ascending by
+// number. Returns the newest step.
+std::optional<BranchedStep> JudgeSteps(FileSystem& fs, const std::string& run_dir,
+                                       std::vector<StepFacts>& facts);
+
+// A step of `commit` may be put into a run directory if no other run has steps there. Errors: InvalidArgument
+// if one has, or owns the directory.
+Status CheckSameRun(FileSystem& fs, const std::string& run_dir, const BranchedStep& commit);
 
 // The verdicts that trainings left in RUN/health. What cannot be read is left out.
 std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir);

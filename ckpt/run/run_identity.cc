@@ -16,6 +16,7 @@
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 namespace {
@@ -27,14 +28,16 @@ struct Owner {
   std::string run;
   std::string path;
   DirectoryFacts facts;
+  std::string copied_from = {};  // the run before; empty: none
 };
 
 // A path of any bytes as JSON text; what is not UTF-8 in it is replaced, and then names no directory.
 std::string Encode(const Owner& owner) {
-  const nlohmann::ordered_json json = {{"run", owner.run},
-                                       {"directory", owner.path},
-                                       {"inode", owner.facts.inode},
-                                       {"born_unix_nanoseconds", owner.facts.born_unix_nanoseconds}};
+  nlohmann::ordered_json json = {{"run", owner.run},
+                                 {"directory", owner.path},
+                                 {"inode", owner.facts.inode},
+                                 {"born_unix_nanoseconds", owner.facts.born_unix_nanoseconds}};
+  if (!owner.copied_from.empty()) json["copied_from"] = owner.copied_from;
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -52,8 +55,10 @@ Result<Owner> Decode(const std::string& text) {
       !is("born_unix_nanoseconds", &Json::is_number_integer))
     return Corrupt(
         "not the identity of a run; remove it, and the next training here begins a run of its own");
-  return Owner{
-      .run = json["run"], .path = json["directory"], .facts = {json["inode"], json["born_unix_nanoseconds"]}};
+  return Owner{.run = json["run"],
+               .path = json["directory"],
+               .facts = {json["inode"], json["born_unix_nanoseconds"]},
+               .copied_from = TextField(json, "copied_from")};
 }
 
 // Whether `path` is a run directory that bears the same identity: then the other one is the copy of it.
@@ -97,6 +102,13 @@ Result<DirectoryFacts> FactsOfDirectory(const std::string& path) {
   return DirectoryFacts{st.stx_ino, born ? st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec : 0};
 }
 
+std::vector<std::string> RunsNamedAt(FileSystem& fs, const std::string& run_dir) {
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(run_dir, kRunName), kMaxBytes);
+  const Result<Owner> owner = text.ok() ? Decode(*text) : text.status();
+  if (!owner.ok()) return {};
+  return owner->copied_from.empty() ? std::vector{owner->run} : std::vector{owner->run, owner->copied_from};
+}
+
 Result<RunIdentity> IdentifyRun(FileSystem& fs, const std::string& run_dir) {
   const std::string file = JoinPath(run_dir, kRunName);
   const Result<std::string> text = ReadSmallFile(fs, file, kMaxBytes);
@@ -114,7 +126,10 @@ Result<OwnedRun> OwnRun(FileSystem& fs, const std::string& run_dir) {
   OwnedRun owned{.run = before.owns() ? before.run : NewRunId(), .before = std::move(before)};
   if (owned.before.ownership == Ownership::kOwned) return owned;
   CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts here, FactsOfDirectory(run_dir));
-  CAIRN_RETURN_IF_ERROR(WriteOwner(fs, run_dir, {owned.run, CanonicalPath(run_dir), here}));
+  std::vector<std::string> runs = RunsNamedAt(fs, run_dir);  // of a renamed run: it stays what it was
+  if (owned.before.ownership == Ownership::kRenamed) runs.erase(runs.begin());
+  runs.resize(1);
+  CAIRN_RETURN_IF_ERROR(WriteOwner(fs, run_dir, {owned.run, CanonicalPath(run_dir), here, runs.front()}));
   return owned;
 }
 

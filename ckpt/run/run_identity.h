@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ckpt/io/file_system.h"
 
@@ -39,6 +40,8 @@ struct RunIdentity {
   bool owns() const { return ownership == Ownership::kOwned || ownership == Ownership::kRenamed; }
 };
 
+// The run that RUN/.run names, and the one that its directory was copied from, if it is a copy.
+std::vector<std::string> RunsNamedAt(FileSystem& fs, const std::string& run_dir);
 // Reads RUN/.run. Errors: Corrupt if it is not an identity, naming the file; those of the disk.
 Result<RunIdentity> IdentifyRun(FileSystem& fs, const std::string& run_dir);
 

@@ -1,19 +1,43 @@
 // Keeps a step from being retired while a virtual step elsewhere uses its shards. FORMAT.md, "Virtual steps".
+//
+// A hold ends when Cairn deletes the virtual step, or when a person removes the hold's file. That there is
+// nothing at the virtual step's path proves nothing: it may have been renamed, or its file system may not be
+// mounted here. A renamed virtual step renews its hold when it is opened.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/model/manifest.h"
 
 namespace cairn {
 
-// Writes RUN/held/step-N.NONCE, durably; the nonce follows from `holder`, the absolute path of the step that
-// will use the shards. Writes nothing if `step_dir` does not have the name of a committed step, because
-// nothing retires it then.
-Status HoldStep(FileSystem& fs, const std::string& step_dir, const std::string& holder);
+struct Hold {
+  std::string file;    // RUN/held/step-N.NONCE; a person lets the step go by removing it
+  std::string holder;  // absolute path of the virtual step, where it was opened last
+  int64_t modified_unix_seconds = 0;
+  bool there = false;  // the virtual step is at its path
 
-// The step that uses the shards of RUN/step-N; empty if there is none any more. One that was announced less
-// than an hour ago counts even if it is not there yet.
-Result<std::string> HolderOf(FileSystem& fs, const std::string& run_dir, int64_t step);
+  // "/v/step-00000002 uses its shards since 2026-11-27, and is not there now; to let it go: rm FILE"
+  std::string Text() const;
+};
+
+// The holds of RUN/step-N. One that was announced more than an hour ago for a virtual step that never came to
+// be does not count.
+Result<std::vector<Hold>> HoldsOf(FileSystem& fs, const std::string& run_dir, int64_t step);
+
+// Writes a hold, durably. `step_dir` has the shards; `holder` is the absolute path of the virtual step, and
+// `directory` where it lies until it is published. Writes nothing if `step_dir` does not have the name of a
+// committed step, because nothing retires it then.
+Status AnnounceHold(FileSystem& fs, const std::string& step_dir, const std::string& holder,
+                    const std::string& directory);
+// Renews the hold of the step in `directory` if it is a virtual one that lies elsewhere than its hold says.
+// Best effort: the run that has the shards may be read-only.
+void RenewHold(FileSystem& fs, const std::string& directory, const Manifest& manifest);
+// Ends the hold of a virtual step that is being deleted, best effort: `holder` is its path, and `directory`
+// where it lies now.
+void EndHold(FileSystem& fs, const std::string& holder, const std::string& directory,
+             const Manifest& manifest);
 
 }  // namespace cairn

@@ -36,7 +36,7 @@ Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
 }  // namespace
 
 StepInfo StepInfo::Of(const Manifest& source, const Topology& topology) {
-  return {{source.run, source.step}, topology, source.model, source.state, source.history, source.branches};
+  return {{source.run, source.step}, topology, source.model, source.state, source.history, source.descent};
 }
 
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
@@ -52,7 +52,7 @@ Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::
   CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards, kept));
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,
-                    .branches = info.branches,
+                    .descent = info.descent,
                     .topology = info.topology,
                     .model = info.model,
                     .state = info.state,

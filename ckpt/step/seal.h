@@ -15,7 +15,7 @@ struct StepInfo {
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();
   nlohmann::json history = nlohmann::json::array();
-  std::vector<int64_t> branches = {};  // BranchesOf() (ckpt/run/branch.h); a copied step has its source's
+  Descent descent = {};  // NextDescent() (ckpt/run/branch.h); a copied step has its source's
 
   // The facts of a step that is made from another one, for a topology.
   static StepInfo Of(const Manifest& source, const Topology& topology);

@@ -88,13 +88,15 @@ class StepWriting final : public BlockTarget {
   };
 
   Status Prepare() {
-    CAIRN_ASSIGN_OR_RETURN(committer_,
-                           Committer::Create(fs_, {.run_dir = run_dir_,
-                                                   .step = target_.info.identity.step,
-                                                   .nonce = Nonce(),
-                                                   .need_bytes = EstimateStepSize(plan_).file_bytes,
-                                                   .resume = target_.resume,
-                                                   .beside = NamesInStep(transfer_.writer.beside)}));
+    CAIRN_ASSIGN_OR_RETURN(
+        committer_, Committer::Create(fs_, {.run_dir = run_dir_,
+                                            .step = target_.info.identity.step,
+                                            .commit = {target_.info.identity.step, target_.info.identity.run,
+                                                       target_.info.descent},
+                                            .nonce = Nonce(),
+                                            .need_bytes = EstimateStepSize(plan_).file_bytes,
+                                            .resume = target_.resume,
+                                            .beside = NamesInStep(transfer_.writer.beside)}));
     CAIRN_RETURN_IF_ERROR(committer_.RemoveFiles(IsTeamFileName));  // of a killed run
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }

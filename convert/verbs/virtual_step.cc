@@ -58,16 +58,21 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
   CAIRN_ASSIGN_OR_RETURN(
       Committer committer,
       Committer::Create(fs,
-                        {.run_dir = run_dir, .step = step, .beside = NamesInStep(options.writer.beside)}));
+                        {.run_dir = run_dir,
+                         .step = step,
+                         .commit = BranchedStep::Of(source.manifest()),
+                         .beside = NamesInStep(options.writer.beside)}));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(committer.partial()));
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
   CAIRN_RETURN_IF_ERROR(CopyBeside(fs, committer.partial(), options.writer.beside, seal));
   CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
-  const Status held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
+  const std::string path = (from.parent_path() / StepDirName(step)).string();
+  const Status held = AnnounceHold(fs, shards.string(), path, committer.partial());
   // After the hold: shards that are there now stay.
   CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
+  RenewHold(fs, committer.step_dir(), DecodeManifest(seal.manifest).value());
   return VirtualStep{.path = committer.step_dir(),
                      .shards = shards.string(),
                      .bytes_written = seal.index.size() + seal.manifest.size(),

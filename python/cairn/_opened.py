@@ -30,6 +30,7 @@ class Opened:
         self.cached: bool = fields.get("cached", False)  # its files are in the page cache
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
+        self._branches: list = fields.get("branches", [])
         numbered = enumerate(fields["tensors"])  # one without a name holds objects
         self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None}
         self.objects: dict = fields["objects"]
@@ -47,6 +48,10 @@ class Opened:
     def path(self, fqn: str) -> list:
         """The keys and list positions that lead to it in the state dict that was saved. A key that is not a text is {"key", "text"}."""
         return self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or [fqn]
+
+    def gave_up(self, step: int) -> bool:
+        """Whether its training went back before `step`, which another program saved in the directory earlier."""
+        return bool(self._branches) and self._branches[0]["last"] < step
 
     def check(self) -> None:
         """Data that was read is valid only after this. Raises CorruptError if a record of another system's file does not match its CRC-32."""

@@ -13,8 +13,8 @@ from typing import Any, Optional
 import torch
 
 import cairn.torch
-from cairn import _steps
 from cairn._opened import Opened
+from cairn._steps import steps
 from cairn.torch import _job
 
 try:
@@ -126,18 +126,12 @@ class CheckpointManager(_dcp.CheckpointManager):
         return int(_job.agree(f"cairn.titan/load/{self._loads}", found, _PATIENCE))
 
     def _newest_step(self, folder: str) -> int:
-        steps = _steps.steps(pathlib.Path(folder))
-        for step in steps:
-            try:
-                Opened(step).close()
-            except (cairn.torch.CorruptError, OSError) as error:
-                logger.error("%s does not open and is passed over: %s", step, error)
-                if step == steps[-1]:
-                    raise  # a folder with steps must not lead to a start from nothing
-                continue
-            ours, dcps = _steps.number(step), super()._find_load_step(folder)
-            return ours if _steps.is_superseded(dcps, [], _steps.branches_of(step) or []) else max(ours, dcps)
-        return super()._find_load_step(folder)
+        dcps = super()._find_load_step(folder)
+        if not steps(pathlib.Path(folder)):
+            return dcps
+        opened = Opened(folder)  # raises if none opens: the training must not start from nothing
+        opened.close()
+        return opened.step if opened.gave_up(dcps) else max(opened.step, dcps)
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
         """Cairn's name of a step; DCP's if only that exists."""

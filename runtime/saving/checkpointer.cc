@@ -127,7 +127,8 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   }
   Resumer resumer(options_, run_, local ? &*local : nullptr, *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
-  newest_ = resumer.newest();
+  line_.newest = resumer.newest();
+  if (resumed) line_.origin = resumed->commit;
   // Newer ones could not be used; this training continues without them.
   if (local)
     CAIRN_RETURN_IF_ERROR(
@@ -135,7 +136,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   if (!resumed || resumed->weights_only) return std::optional<TrainState>();
   if (interval_ < 0 && resumed->continues && resumed->save_interval > 0) interval_ = resumed->save_interval;
   origin_ = {.iteration = resumed->state.iteration,
-             .run = resumed->step_run,
+             .run = resumed->commit.run,
              .session = resumed->state.health.session,
              .own = resumed->continues};
   if (resumed->continues) newest_saved_ = resumed->state.iteration;
@@ -229,8 +230,10 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .model = options_.model,
                 .state = state.ToJson(),
                 .history = nlohmann::json::array(),
-                .branches = BranchesOf(state.iteration, newest_)};
-  newest_ = {state.iteration, save->info.branches};
+                .descent = DescentOf(state)};
+  slot.line_before = line_;
+  line_.origin = BranchedStep{state.iteration, run_, save->info.descent};
+  if (!line_.newest || *line_.newest < *line_.origin) line_.newest = line_.origin;
   save->info.state["health"] = ToJson(HealthAt(state));
   if (finds_interval() && interval_ > 0) save->info.state["save_interval"] = interval_;
   if (options_.optimizer_facts) save->info.state.update(options_.optimizer_facts(state));
@@ -255,6 +258,12 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
     local_saver_->Start(std::move(save));
   else
     saver_->Start(std::move(save));
+}
+
+// A local step that is saved again because it is not in --save is the same commit.
+Descent Checkpointer::DescentOf(const TrainState& state) const {
+  const bool same = line_.origin && line_.origin->run == run_ && line_.origin->step == state.iteration;
+  return same ? line_.origin->descent : NextDescent(state.iteration, run_, line_.newest, line_.origin);
 }
 
 // The trainer's record, with the session of the step before the first bad iteration.
@@ -286,6 +295,8 @@ void Checkpointer::Collect(Slot& slot) {
   slot.save->Wait();
   const std::shared_ptr<Save> save = std::move(slot.save);
   Report(*save);
+  const bool newest = line_.newest && line_.newest->step == save->info.identity.step;
+  if (!save->status.ok() && newest) line_ = slot.line_before;  // the next save comes from the one before
   if (!save->drain) return;
   save->drain->stall_seconds = save->stall_seconds;  // the trainer's own, which no other thread touches
   drains_.push_back(save->drain);
@@ -373,9 +384,9 @@ Status Checkpointer::Condemn(const TrainState& state) {
 }
 
 Result<std::string> Checkpointer::NextResume() const {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, config_.save));
-  for (auto step = facts.rbegin(); step != facts.rend(); ++step)
-    if (step->unhealthy.empty() && !step->superseded)
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, config_.save));
+  for (auto step = run.steps.rbegin(); step != run.steps.rend(); ++step)
+    if (step->unhealthy.empty() && step->current())
       return fmt::format("the next start resumes from step {} of {}", step->step, config_.save);
   return fmt::format("{} has no healthy step", config_.save);
 }

@@ -39,11 +39,17 @@ class Checkpointer : public CheckpointHooks {
   SaveStats Stats() const override { return stats_; }
 
  private:
+  // Only on rank 0.
+  struct Line {
+    std::optional<BranchedStep> newest;  // the last step that was committed, or whose save began
+    std::optional<BranchedStep> origin;  // the step that the training's state came from
+  };
   // One snapshot's memory, and its copy of the random state.
   struct Slot {
     std::unique_ptr<Snapshot> snapshot;
     std::string rng_state;
     std::shared_ptr<Save> save;  // in progress; null: free
+    Line line_before;            // the save
   };
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
@@ -54,6 +60,7 @@ class Checkpointer : public CheckpointHooks {
   Status Reserve(const StateBuffers& buffers);
   void PrintPlan() const;
   Slot& FreeSlot();
+  Descent DescentOf(const TrainState& state) const;
   Health HealthAt(const TrainState& state) const;
   Status Condemn(const TrainState& state);
   Result<std::string> NextResume() const;
@@ -86,8 +93,8 @@ class Checkpointer : public CheckpointHooks {
   int64_t interval_ = 0;  // steps between saves; below 0: not decided yet
   int64_t saves_ = 0;
   SaveStats stats_;
-  int64_t newest_saved_ = -1;            // iteration of the last save begun
-  std::optional<BranchedStep> newest_;   // on rank 0: the last step that was committed, or whose save began
+  int64_t newest_saved_ = -1;  // iteration of the last save begun
+  Line line_;
   std::optional<TrainState> undrained_;  // resumed from a local step that is not in --save
   int64_t last_collected_ = -1;          // the newest durable save with a known outcome:
   Status last_outcome_;

@@ -139,8 +139,8 @@ std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
 Status LocalSaver::Retire(const Save& save) {
   std::erase_if(drains_, [](const auto& drain) { return drain->done.load(); });
   if (!place_.leader) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, place_.run_dir));
-  for (int64_t step : LocalStepsToRetire(facts, place_.keep_last)) {
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, place_.run_dir));
+  for (int64_t step : LocalStepsToRetire(run.steps, place_.keep_last)) {
     const bool read =
         std::ranges::any_of(drains_, [&](const auto& drain) { return drain->info.identity.step == step; });
     if (read) continue;

@@ -51,7 +51,7 @@ std::string LocalSteps::FactsOfThisRank() const {
         const Result<Manifest> manifest = DecodeManifest(*text);
         if (!manifest.ok() || manifest->step != step) continue;
         digest = DigestOf(*text);
-        said["branches"] = manifest->branches;
+        said = DescentJson(manifest->descent);
         if (const auto health = HealthOf(manifest->state)) said["health"] = ToJson(*health);
       }
       out.Put(step);
@@ -93,7 +93,7 @@ Status LocalSteps::Survey() {
         std::ranges::max_element(versions, {}, [](const auto& version) { return version.second.size(); });
     steps_[step].manifest = most->first;
     steps_[step].health = HealthOf(said[most->first]);
-    steps_[step].branches = said[most->first].at("branches").get<std::vector<int64_t>>();
+    steps_[step].descent = cairn::DescentAt(said[most->first]);
     steps_[step].files[std::string(kManifestName)] = most->second;
   }
   return OkStatus();

@@ -34,7 +34,7 @@ class LocalSteps {
   std::vector<int64_t> steps() const;
   // From the step's manifest; nullopt if there is no record.
   std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
-  const std::vector<int64_t>& BranchesAt(int64_t step) const { return steps_.at(step).branches; }
+  const Descent& DescentAt(int64_t step) const { return steps_.at(step).descent; }
 
   // Runs `load`. If files are lost, or some rank's `load` meets damage, verifies and rebuilds the step first.
   // Returns this rank's outcome.
@@ -49,7 +49,7 @@ class LocalSteps {
   struct Known {
     Digest manifest{};  // of its bytes
     std::optional<Health> health;
-    std::vector<int64_t> branches;
+    Descent descent;
     Holders files;
   };
   // The step that is being loaded, on every rank.

@@ -16,6 +16,7 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model_function.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_hold.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/load_state.h"
 
@@ -49,39 +50,30 @@ Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained)
                                   same.message());
 }
 
-// The step that `latest` names.
-std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir) {
-  if (run_dir.empty()) return std::nullopt;
-  const Result<std::string> text = ReadSmallFile(fs, JoinPath(run_dir, kLatestName), 64);
-  return text.ok() ? ParseStepDirName(text->substr(0, text->find('\n'))) : std::nullopt;
-}
-
 }  // namespace
 
 // Adds the current steps of a run directory, newest first. A local step comes before the step of the same
 // number.
 Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs_, run_dir));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps run, ReadRunSteps(fs_, run_dir));
   std::vector<int64_t> local;
   if (local_ != nullptr && run_dir == config_.save) local = local_->steps();
   std::vector<JudgedStep> judged;
   std::vector<BranchedStep> commits;
   for (const int64_t step : local) {
     judged.push_back({step, local_->HealthAt(step), run_});
-    commits.push_back({step, local_->BranchesAt(step)});
+    commits.push_back({step, run_, local_->DescentAt(step)});
   }
-  for (const StepFacts& fact : facts) {
+  for (const StepFacts& fact : run.steps) {
     judged.push_back({fact.step, fact.health, fact.run});
-    commits.push_back({fact.step, fact.branches});
+    commits.push_back(fact.commit());
   }
   const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
-  const std::vector<bool> superseded = Superseded(commits);
-  if (run_dir == config_.save) {
-    newest_ = NewestCommit(facts, steps);
-    for (size_t i = 0; i < local.size(); ++i)
-      if (!newest_ || *newest_ < commits[i]) newest_ = commits[i];
-  }
+  std::optional<BranchedStep> newest = run.newest;
+  for (size_t i = 0; i < local.size(); ++i)
+    if (!newest || *newest < commits[i]) newest = commits[i];
+  if (run_dir == config_.save) newest_ = newest;
 
   std::map<std::pair<int64_t, bool>, Candidate> found;  // by number and whether it is local
   for (const int64_t step : steps) found[{step, false}] = {.directory = JoinPath(run_dir, StepDirName(step))};
@@ -89,10 +81,10 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
     found[{local[i], true}] = {.local_step = local[i], .drained = found.contains({local[i], false})};
   for (size_t i = 0; i < commits.size(); ++i) {
     const std::pair key{commits[i].step, i < local.size()};
-    if (superseded[i])
-      found.erase(key);
-    else
+    if (LineageOf(commits[i], *newest) == Lineage::kCurrent)
       found[key].unhealthy = verdicts[i];
+    else
+      found.erase(key);
   }
   for (auto& [key, candidate] : found | std::views::reverse) candidates.push_back(std::move(candidate));
   return OkStatus();
@@ -243,6 +235,8 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, options_.model).WithContext(directory));
+  if (control_.rank() == 0) RenewHold(fs, directory, step->manifest());
+  resumed.commit = BranchedStep::Of(step->manifest());
   StateLoader loader(options_, *step, buffers);
   if (resumed.weights_only) return loader.LoadParts(/*weights_alone=*/true).WithContext(directory);
   // Fields that only cairn train writes are missing in steps of other programs; that is not damage.
@@ -257,7 +251,6 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   CAIRN_RETURN_IF_ERROR(loader.LoadParts(no_optimizer).WithContext(directory));
   loader.LoadRng(control_.rank());
   resumed.state = no_optimizer ? WithoutOptimizer(*std::move(loaded)) : *std::move(loaded);
-  resumed.step_run = step->manifest().run;
   resumed.save_interval = IntField(state, "save_interval");
   return OkStatus();
 }

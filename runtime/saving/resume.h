@@ -22,7 +22,7 @@ struct Resumed {
   bool from_local = false;
   bool durable = true;        // false: a local step that is not in --save
   bool continues = false;     // the step is in --save, or is a local step of this run
-  std::string step_run;       // the run that saved it
+  BranchedStep commit;        // the step itself
   int64_t save_interval = 0;  // found by --save-interval auto; 0: none
 };
 

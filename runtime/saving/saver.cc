@@ -180,7 +180,9 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
 // Before older steps are deleted, each rank reads its shard of the new one back.
 void Saver::Retire(const Save& save, const Status& read) {
   if (!Agree(*control_, read, "reading the step back").ok() || control_->rank() != 0) return;
-  const Status retired = ApplyRetention(fs_, config_.save, retention_, save.nonce,
+  RetentionPolicy policy = retention_;
+  policy.run = save.info.identity.run;
+  const Status retired = ApplyRetention(fs_, config_.save, policy, save.nonce,
                                         [this](const Status& why) { leftovers_.Add(why); });
   if (!retired.ok()) Say("old steps not removed: " + retired.message());
 }

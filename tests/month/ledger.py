@@ -26,7 +26,10 @@ class Step:
         return len(self.branches), self.number
 
     def given_up(self, newest):
-        return any(first <= self.number for first in newest.branches[len(self.branches):])
+        if len(self.branches) >= len(newest.branches):
+            return False
+        own = newest.branches[len(self.branches)]
+        return own["run"] == self.run and self.number > own["last"]
 
 
 @dataclasses.dataclass

@@ -34,7 +34,7 @@ import numpy  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn import _helper, _steps, _windows  # noqa: E402
+from cairn import _helper, _windows  # noqa: E402
 from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving, _staging  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
@@ -955,8 +955,12 @@ class RoundTripTest(ProcessTest):
         self.assertEqual({name.partition(".")[0] for name in gone}, {f"step-0000000{number}" for number in (5, 6, 7, 8, 9)})
         self.assertTrue((run / "step-00000008" / "manifest.json").is_file())
         warnings_ = "\n".join(said.output)
-        for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (4, "of another run")):
+        held = "stays: /another/step uses its shards"
+        for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (2, held)):
             self.assertRegex(warnings_, f"keep_last=2: .*step-0000000{number}.*{reason}")
+        self.assertEqual(warnings_.count("steps of other runs stay"), 1)
+        with self.assertNoLogs("cairn.torch"):  # each is told once
+            cairn.torch.save({"w": 11}, run, 11, keep_last=3)
         cairn.run(["verify", run / "step-00000010"], capture=True)
         with self.assertRaisesRegex(ValueError, "keep_last=-1"):
             cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
@@ -973,7 +977,6 @@ class RoundTripTest(ProcessTest):
         into = {"w": torch.zeros(300)}
         self.assertEqual((cairn.torch.load(into, run), into["w"][0].item()), (11, 11.0))
         self.assertEqual(cairn.torch.load(into, run / "step-00000040"), 40)
-        self.assertEqual([step.name for step in _steps.steps(run)], ["step-00000011", "step-00000010"])
         with cairn.open(run) as opened:
             self.assertEqual(opened.step, 11)
         self.assertIn("step-00000011", cairn.run(["verify", run], capture=True).stdout)
@@ -988,6 +991,103 @@ class RoundTripTest(ProcessTest):
         self.assertIn("step-00000011", cairn.run(["verify", f"{store}:run"], capture=True).stdout)
         cairn.torch.save({"w": torch.full((300,), 12.0)}, run, 12, keep_last=2)
         self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000011", "step-00000012"])
+
+    def test_a_step_knows_what_its_training_loaded(self):
+        """Whatever its number is: it may come from a step that was given up, or lie beyond the newest."""
+        run = pathlib.Path(self.directory, "run")
+
+        def save(number, **options):
+            cairn.torch.save({"w": torch.full((300,), float(number)), "n": number}, run, number, **options)
+            listed = json.loads(cairn.run(["ls", run, "--json"], capture=True).stdout)[0]["steps"]
+            current = {step["step"]: step for step in listed if step["state"] != "superseded"}
+            return current[number].get("from", {}).get("step"), list(current)
+
+        def load(number):
+            cairn.torch.load({"w": torch.zeros(300)}, run / f"step-{number:08d}")
+
+        self.assertEqual([save(number)[0] for number in (10, 20, 30, 40)], [None, 10, 20, 30])
+        load(30)
+        self.assertEqual(save(50, keep_last=1), (30, [10, 20, 30, 50]))  # 40 was a spike
+        load(40)
+        self.assertEqual(save(41, keep_last=1), (40, [10, 20, 30, 40, 41]))  # it was none
+        load(10)
+        with cairn.open(run / "step-00000040") as looked_at:
+            list(looked_at)
+        load(50)  # a look at a higher number than the next one
+        self.assertEqual(save(42), (10, [10, 42]))
+        self.assertEqual(save(43, keep_last=1), (42, [42, 43]))
+        self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000042", "step-00000043"])
+
+    def test_random_walks_mean_the_step_that_was_saved_last_and_those_that_it_came_from(self):
+        """As tests/ckpt/run/history_walk_test.cc has many, through the helper."""
+        for seed in range(3):
+            chance, run, told = random.Random(seed), pathlib.Path(self.directory, f"walk{seed}"), []
+            present, tip, state = {}, None, None  # by number
+            parents = []  # of each commit its number and parent
+            for _ in range(14):
+                action = chance.choice(["save", "save", "save", "load", "restart"]) if present else "save"
+                if action == "save":
+                    loaded, last = (0, 0) if state is None else (parents[state][0], parents[tip][0])
+                    number = max(chance.choice([loaded + chance.randint(1, 12), last + 10]), loaded + 1)
+                    weights = {"w": torch.full((300,), float(number))}
+                    cairn.torch.save(weights, run, number, keep_last=chance.randrange(3))
+                    parents.append((number, state))
+                    state = tip = present[number] = len(parents) - 1
+                elif action == "load":
+                    number = chance.choice(sorted(present))
+                    cairn.torch.load({"w": torch.zeros(300)}, run / f"step-{number:08d}")
+                    state = present[number]
+                else:
+                    _helper.helper().close()  # the process ends, and another one begins
+                    number = cairn.torch.load({"w": torch.zeros(300)}, run)
+                    self.assertEqual(number, parents[tip][0])
+                    state = tip
+                told.append((action, number))
+                line, commit = set(), tip
+                while commit is not None:
+                    line.add(commit)
+                    commit = parents[commit][1]
+                listed = json.loads(cairn.run(["ls", run, "--json"], capture=True).stdout)[0]["steps"]
+                listed = [step for step in listed if "superseded" not in pathlib.Path(step["directory"]).name]
+                present = {step["step"]: present[step["step"]] for step in listed}
+                current = [step["step"] for step in listed if step["state"] != "superseded"]
+                expected = sorted(number for number, commit in present.items() if commit in line)
+                self.assertEqual(sorted(current), expected, told)
+                self.assertEqual((run / "latest").read_text(), f"step-{parents[tip][0]:08d}\n")
+
+    def test_a_process_that_loads_nothing_goes_on_from_the_newest_step(self):
+        run, other = f"{self.directory}/run", f"{self.directory}/other"
+        for number in (10, 20):
+            cairn.torch.save({"w": torch.ones(300)}, run, number)
+        for number in (30, 25):
+            _helper.helper().close()  # of the next process
+            cairn.torch.save({"w": torch.ones(300)}, run, number)
+        listed = json.loads(cairn.run(["ls", run, "--json"], capture=True).stdout)[0]["steps"]
+        self.assertEqual([step["step"] for step in listed if step["state"] != "superseded"], [10, 20, 25])
+        self.assertEqual([step.get("from", {}).get("step") for step in listed], [None, 10, None, None])
+        cairn.torch.load({"w": torch.ones(300)}, f"{run}/step-00000025")  # another run begins with it
+        cairn.torch.save({"w": torch.ones(300)}, other, 1)
+        origin = json.loads(cairn.run(["ls", other, "--json"], capture=True).stdout)[0]["steps"][0]["from"]
+        self.assertEqual((origin["run_id"], origin["step"]), (listed[0]["run_id"], 25))
+
+    def test_a_torn_manifest_of_the_newest_step_does_not_bring_back_what_was_given_up(self):
+        run = pathlib.Path(self.directory, "run")
+        for number in (10, 20, 30, 40):
+            cairn.torch.save({"w": torch.full((300,), float(number))}, run, number)
+        cairn.torch.load({"w": torch.zeros(300)}, run / "step-00000010")
+        cairn.torch.save({"w": torch.full((300,), 11.0)}, run, 11)
+        os.truncate(run / "step-00000011" / "manifest.json", 300)
+        into = {"w": torch.zeros(300)}
+        self.assertEqual((cairn.torch.load(into, run), into["w"][0].item()), (10, 10.0))
+        said = cairn.run(["inspect", run], capture=True).stderr
+        self.assertRegex(said, "passed over: .*step-00000011/manifest.json")
+        with self.assertRaises(cairn.CairnError):  # it is the newest good one now
+            archive = ["archive", "run", run / "step-00000010", "--store", f"{self.directory}/store"]
+            cairn.run([*archive, "--delete-source"], capture=True)
+        self.assertTrue((run / "step-00000010").is_dir())
+        cairn.torch.save({"w": torch.full((300,), 12.0)}, run, 12, keep_last=1)
+        left = sorted(int(step.name[5:]) for step in run.glob("step-*"))
+        self.assertEqual(left, [10, 11, 12, 20, 30, 40])
 
     def test_the_suite_reads_it(self):
         saved = cairn.torch.save({"model": torch.nn.Linear(100, 30).state_dict(), "step": 7}, self.directory, 7, compress=True)

@@ -74,6 +74,7 @@ struct StepRecipe {
   bool split_master = false;   // packed; weights are then their masters rounded
   std::string unrounded;       // with split_master: display name of a weight whose last element is not
   std::string nonce = "7e57";  // of this saver's names
+  std::optional<BranchedStep> origin = {};
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -175,12 +176,12 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
     if (DisplayName(tensors[t]) == recipe.unrounded) *(values[t].end() - 2) ^= std::byte{1};
   }
   WriteRing ring(fs, {.buffer_bytes = 64 << 10});
-  CAIRN_ASSIGN_OR_RETURN(const auto newest, ReadNewestCommit(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps there, ReadRunSteps(fs, run_dir));
   const StepInfo info{.identity = {recipe.run, recipe.step},
                       .topology = recipe.topology,
                       .model = recipe.model,
                       .state = recipe.state,
-                      .branches = BranchesOf(recipe.step, newest)};
+                      .descent = NextDescent(recipe.step, recipe.run, there.newest, recipe.origin)};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));

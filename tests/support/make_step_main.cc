@@ -49,14 +49,14 @@ Status Write(const Flags& flags) {
     recipe.split_master = flags.split_master, recipe.unrounded = flags.unrounded;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
   }
-  CAIRN_ASSIGN_OR_RETURN(const auto newest, ReadNewestCommit(FileSystem::Posix(), flags.run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const RunSteps there, ReadRunSteps(FileSystem::Posix(), flags.run_dir));
   const StepInfo info{.identity = {flags.run, flags.step},
                       .topology = flags.topology,
                       .model = recipe.model,
                       .state = {{"iteration", flags.step},
                                 {"consumed_samples", 8 * flags.step},
                                 {"consumed_tokens", 1024 * flags.step}},
-                      .branches = BranchesOf(flags.step, newest)};
+                      .descent = NextDescent(flags.step, flags.run, there.newest, {})};
   std::string made;  // the tensor that has `values`
   std::vector<std::byte> values;
   return WriteMadeStep(flags.run_dir, info, TensorsOf(recipe),

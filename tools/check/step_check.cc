@@ -7,6 +7,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/run/step_hold.h"
 #include "tools/check/model_check.h"
 #include "tools/check/value_check.h"
 
@@ -98,6 +99,7 @@ StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOp
     files.Add(step.status(), directory);
     return Unopened(options, std::move(files));
   }
+  RenewHold(fs, directory, (*step)->manifest());
   StepReport report;
   const auto from_here = [&progress, &report](uint64_t done) {
     if (progress) progress(report.bytes_checked + done);

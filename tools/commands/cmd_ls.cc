@@ -102,11 +102,11 @@ class Lister {
 
   void Print(const RunListing& run) const {
     PrintLine("{}", run.directory);
-    TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
-                     "rng", "files", "age", "purge in"});
+    TextTable table({"step", "from", "state", "tokens", "topology", "weight", "master", "exp_avg",
+                     "exp_avg_sq", "rng", "files", "age", "purge in"});
     for (const StepListing& step : run.steps) {
       table.Add(Row(step));
-      table.Paint(1, ToneOf(step));
+      table.Paint(2, ToneOf(step));
     }
     table.DropEmptyColumns();
     table.Print();
@@ -114,6 +114,8 @@ class Lister {
       if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
     for (const StepListing& step : run.steps)
       if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", step.step, step.unhealthy);
+    for (const StepListing& step : run.steps)
+      for (const Hold& hold : step.holds) PrintLine("step {}: {}", step.step, hold.Text());
     for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
         PrintLine("step {}: virtual, its shards are in {}", step.step,
@@ -148,7 +150,7 @@ class Lister {
   }
 
   std::vector<std::string> Row(const StepListing& step) const {
-    std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
+    std::vector<std::string> row = {std::to_string(step.step), OriginText(step), StateText(step)};
     if (step.manifest) {
       const int64_t tokens = IntField(step.manifest->state, "consumed_tokens");
       row.push_back(tokens > 0 ? std::to_string(tokens) : "-");
@@ -161,6 +163,14 @@ class Lister {
     row.push_back(AgeText(now_ - step.modified_unix_seconds));
     row.push_back(PurgeText(Days(step)));
     return row;
+  }
+
+  // The step that its training came from, with the run if that is another one.
+  static std::string OriginText(const StepListing& step) {
+    const auto origin = step.manifest ? step.manifest->descent.origin : std::nullopt;
+    if (!origin) return "-";
+    const bool own = origin->run == step.manifest->run;
+    return own ? std::to_string(origin->step) : fmt::format("{}@{}", origin->run.substr(0, 8), origin->step);
   }
 
   ordered_json ToJson(const RunListing& run, AccessTimes times) const {
@@ -187,6 +197,9 @@ class Lister {
     if (!step.trouble.empty()) json["trouble"] = step.trouble;
     if (step.manifest) {
       json["run_id"] = step.manifest->run;
+      json["branch"] = BranchedStep::Of(*step.manifest).branch();
+      if (const auto& from = step.manifest->descent.origin)
+        json["from"] = {{"run_id", from->run}, {"branch", from->branch}, {"step", from->step}};
       json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
       if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
       json["topology"] = TopologyJson(step.manifest->topology);
@@ -197,6 +210,11 @@ class Lister {
         json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
     }
     for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
+    for (const Hold& hold : step.holds)
+      json["holds"].push_back({{"by", hold.holder},
+                               {"there", hold.there},
+                               {"since_unix_seconds", hold.modified_unix_seconds},
+                               {"file", hold.file}});
     if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;
     if (const auto tar = Archived(step)) json["archived"] = *tar;
     if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
@@ -244,7 +262,9 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
       "skip it); superseded (saved again later, or given up: the training went back and saved a lower "
-      "number); deleting (retired, its removal is unfinished). Of another\n"
+      "number); of another run (it lies in this directory, but the newest step does not descend from its\n"
+      "run); deleting (retired, its removal is unfinished). FROM is the step that the training had loaded,\n"
+      "or saved before. Of another\n"
       "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with\n"
       "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
       "written (the system's tracker does not name it yet).\n\n" +

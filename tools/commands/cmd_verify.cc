@@ -193,9 +193,9 @@ class Verifier {
   // Intact values may still be useless: why nobody should resume from them.
   static std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
     const std::filesystem::path step = CanonicalPath(directory);
-    const auto facts = ReadStepFacts(fs, step.parent_path().string());
-    for (size_t i = 0; facts.ok() && i < facts->size(); ++i)
-      if (StepDirName((*facts)[i].step) == step.filename()) return (*facts)[i].unhealthy;
+    const auto run = ReadRunSteps(fs, step.parent_path().string());
+    for (size_t i = 0; run.ok() && i < run->steps.size(); ++i)
+      if (StepDirName(run->steps[i].step) == step.filename()) return run->steps[i].unhealthy;
     return {};
   }
 

@@ -55,6 +55,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
     return;
   }
   step.manifest = (*reader)->manifest();
+  RenewHold(fs, step.directory, *step.manifest);
   step.step = step.manifest->step;
   if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
   step.checks = ReadVerifyRecord(fs, step.directory, *step.manifest);
@@ -75,6 +76,8 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
   step.state = ParseMarkedDirName(name).value_or("committed");
   if (const auto names = fs.List(directory); names.ok()) ReadTimes(fs, *names, step);
   if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
+  if (!ParseStepDirName(name)) return step;
+  if (auto holds = HoldsOf(fs, ParentDir(directory), step.step); holds.ok()) step.holds = *std::move(holds);
   return step;
 }
 
@@ -82,25 +85,28 @@ std::string NameOf(const std::string& directory) { return directory.substr(direc
 
 // Adds to each step the verdict of the steps that followed it in its run directory.
 void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepListing>& steps) {
-  const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run_dir);
-  if (!facts.ok()) return;
+  const Result<RunSteps> run = ReadRunSteps(fs, run_dir);
+  if (!run.ok()) return;
   std::map<std::string, StepFacts> by_name;
-  for (const StepFacts& fact : *facts) by_name[StepDirName(fact.step)] = fact;
+  for (const StepFacts& fact : run->steps) by_name[StepDirName(fact.step)] = fact;
   for (StepListing& step : steps) {
     const auto found = by_name.find(NameOf(step.directory));
     if (found == by_name.end()) continue;
     step.unhealthy = found->second.unhealthy;
-    if (found->second.superseded && step.state != Name(Trust::kDamaged)) step.state = "superseded";
+    if (step.state == Name(Trust::kDamaged)) continue;
+    if (found->second.lineage == Lineage::kSuperseded) step.state = "superseded";
+    if (found->second.lineage == Lineage::kOtherRun) step.state = "of another run";
   }
 }
 
 // In the order of their commits (branch.h). A step without a readable manifest belongs to the newest branch.
 void SortByCommit(std::vector<StepListing>& steps) {
-  size_t newest = 0;
+  const auto branch = [](const StepListing& step) { return BranchedStep::Of(*step.manifest).branch(); };
+  int64_t newest = 0;
   for (const StepListing& step : steps)
-    if (step.manifest) newest = std::max(newest, step.manifest->branches.size());
+    if (step.manifest) newest = std::max(newest, branch(step));
   std::ranges::stable_sort(steps, {}, [&](const StepListing& step) {
-    return std::pair(step.manifest ? step.manifest->branches.size() : newest, step.step);
+    return std::pair(step.manifest ? branch(step) : newest, step.step);
   });
 }
 

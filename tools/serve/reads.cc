@@ -33,6 +33,13 @@ bool IsCached(const OpenedSource& opened) {
   return file.ok() && CachedBytes(**file, 0, shard.bytes).value_or(0) > shard.bytes / 2;
 }
 
+std::shared_ptr<Origins::Known> KnownStep(const CheckpointSource& step, const StateNames& names) {
+  Origins::Known known{.commit = BranchedStep::Of(step.manifest())};
+  for (const TensorEntry& tensor : step.catalog().tensors) known.names.push_back(names.Of(tensor));
+  known.has.resize(known.names.size());
+  return std::make_shared<Origins::Known>(std::move(known));
+}
+
 nlohmann::json PathsOf(const ReadStateDict& read) {
   nlohmann::json paths = nlohmann::json::object();
   for (const auto& [fqn, where] : read.tensors.items())
@@ -73,7 +80,10 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
                 {"paths", PathsOf(read)},
                 {"state", manifest.state},
                 {"model", manifest.model}};
+  for (const EarlierBranch& branch : manifest.descent.branches)
+    reply.head["branches"].push_back({{"last", branch.last}});
   auto kept = std::make_shared<Opened>(std::move(opened));
+  if (!kept->source.foreign) kept->step = KnownStep(*kept->source.step.reader, names);
   reply.head["cached"] = kept->cached;
   const std::lock_guard lock(mutex_);
   reply.head["handle"] = next_handle_;
@@ -120,6 +130,7 @@ Status Reads::Read(const nlohmann::json& request) {
     const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
     if (at > memory.size() || bytes > memory.size() - at) return Corrupt("a place outside of the window");
     boxes.push_back({static_cast<uint32_t>(tensor), box, memory.subspan(at, bytes)});
+    if (opened->step) origins_.Read(opened->step, tensor);
   }
   std::unique_lock lock(opened->mutex, std::defer_lock);
   if (!opened->parallel) lock.lock();

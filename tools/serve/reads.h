@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "tools/serve/origins.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/shared_memory.h"
 #include "tools/source/open_ckpt.h"
@@ -18,6 +19,9 @@ namespace cairn {
 // Safe from several threads.
 class Reads {
  public:
+  // Tells `origins` which tensors of which steps were read.
+  explicit Reads(Origins& origins) : origins_(origins) {}
+
   // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;
   // options as in ParseSourceOptions. Returns the reply: its contents, with pickles in the tail. Errors:
   // those of OpenAnyCkpt.
@@ -38,13 +42,15 @@ class Reads {
     explicit Opened(OpenedSource from);
 
     OpenedSource source;
-    const bool parallel;  // several threads may read it at once
-    const bool cached;    // most of it is in the page cache, as a guess
-    std::mutex mutex;     // of a read, if they may not, and of a check
+    const bool parallel;                   // several threads may read it at once
+    const bool cached;                     // most of it is in the page cache, as a guess
+    std::mutex mutex;                      // of a read, if they may not, and of a check
+    std::shared_ptr<Origins::Known> step;  // null for another system's checkpoint
   };
   Result<std::shared_ptr<Opened>> At(const nlohmann::json& request);
   Result<std::shared_ptr<SharedMemory>> WindowAt(const nlohmann::json& request);
 
+  Origins& origins_;
   std::mutex mutex_;                                   // of all below
   std::map<int64_t, std::shared_ptr<Opened>> opened_;  // by handle; a read that runs holds what it uses
   std::map<int64_t, std::shared_ptr<SharedMemory>> windows_;

@@ -58,7 +58,10 @@ Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) 
   }
   PlaceTensors(plan->tensors, request.value("names", std::vector<std::string>()));
   std::vector<TensorEntry> entries;
-  for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);
+  for (const StateTensor& tensor : plan->tensors) {
+    entries.push_back(tensor.entry);
+    plan->names.push_back(tensor.fqn);
+  }
   CAIRN_RETURN_IF_ERROR(CheckPaths(entries));
   plan->tensors.erase(plan->tensors.begin() + static_cast<std::ptrdiff_t>(large), plan->tensors.end());
   plan->table = EncodeTable(plan->tensors);

@@ -17,6 +17,7 @@ struct SavePlan {
   int rank = 0;
   int world = 1;
   std::vector<StateTensor> tensors;  // held by this rank, even if another rank writes them
+  std::vector<std::string> names;    // FQNs of these and of the small ones
   std::string table;                 // the same, encoded
   std::optional<ShardPlan> shard;    // nullopt if this rank writes nothing
   SharedMemory memory;

@@ -35,7 +35,8 @@ std::string_view KindName(StatusKind kind) {
 
 // A save in progress.
 struct RunningSave {
-  RunningSave(FileSystem& fs, HeldRuns& runs, SaveRequest request) : save(fs, runs, std::move(request)) {}
+  RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request)
+      : save(fs, runs, origins, std::move(request)) {}
 
   StepSave save;
   Stopwatch watch;
@@ -168,7 +169,7 @@ class Server {
   Status Begin(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(SaveRequest request, SaveRequest::Parse(head));
     const std::string nonce = request.nonce;
-    auto save = std::make_shared<RunningSave>(fs_, runs_, std::move(request));
+    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request));
     begun_[nonce] = save;
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
@@ -187,6 +188,7 @@ class Server {
     if (plan == plans_.end()) return Corrupt("a save of a plan that is not there");
     input->plan = plan->second;
     input->options = OptionsOf(request.head);
+    input->options.when = origins_.Now();
     CAIRN_ASSIGN_OR_RETURN(input->groups, GroupsOf(request));
     save->memory_bytes = input->plan->memory.bytes().size();
     if (save->memory_bytes > 0) filling_[begun->first] = save;
@@ -282,8 +284,9 @@ class Server {
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
-  HeldRuns runs_;                                                // used by the thread that saves
-  Reads served_;
+  Origins origins_;
+  HeldRuns runs_;  // used by the thread that saves
+  Reads served_{origins_};
   WorkerPool saves_{1};
   WorkerPool reads_{kReads};  // last: threads end before what they use
 };

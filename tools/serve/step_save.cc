@@ -68,8 +68,8 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
   CAIRN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Hold(
                                            fs, run_dir, [](const Status&) {}, patience));
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
-  CAIRN_ASSIGN_OR_RETURN(auto newest, ReadNewestCommit(fs, run_dir));
-  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(newest)});
+  CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
+  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}});
   return OkStatus();
 }
 
@@ -83,9 +83,10 @@ void HeldRuns::RemoveFailed() {
   for (Committer& save : std::exchange(failed_, {})) save.Abandon();
 }
 
-StepSave::StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request)
+StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request)
     : fs_(fs),
       runs_(runs),
+      origins_(origins),
       request_(std::move(request)),
       team_{.rank = request_.rank,
             .size = request_.world,
@@ -251,20 +252,27 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(run->lock.CheckPlace());
   Committer committer(fs_, request_.run_dir, request_.step, request_.nonce, &run->lock);
   StepInfo info = InfoOf(options);
-  info.branches = BranchesOf(request_.step, run->newest);
+  info.descent =
+      NextDescent(request_.step, identity_.run, run->newest,
+                  origins_.Of(identity_.run, request_.step, plan.names, options.when, run->newest));
   const Result<StepSeal> seal = MakeSeal(info, state_dict_.Tensors(), shard_receipts_, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
   CAIRN_RETURN_IF_ERROR(committer.Publish());
-  run->newest = {request_.step, info.branches};
+  run->newest = BranchedStep{request_.step, identity_.run, info.descent};
+  origins_.Saved(*run->newest, plan.names, options.when);
   return OkStatus();
 }
 
 std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const {
   std::vector<std::string> left;
   if (!team_.leads()) return left;
-  const auto complain = [&](const Status& why) { left.emplace_back(why.message()); };
+  const Result<HeldRuns::Run*> run = runs_.At(request_.run_dir);
+  if (!run.ok()) return {std::string(run.status().message())};
+  const auto complain = [&](const Status& why) {
+    if ((*run)->left.emplace(why.message()).second) left.emplace_back(why.message());
+  };
   RetentionPolicy policy = options.retention;
   policy.run = identity_.run;
   const Status retired = ApplyRetention(fs_, request_.run_dir, policy, request_.nonce, complain);

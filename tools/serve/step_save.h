@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "ckpt/run/committer.h"
 #include "ckpt/run/rank_team.h"
 #include "ckpt/run/run_dir.h"
+#include "tools/serve/origins.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/state_dict.h"
@@ -43,6 +45,7 @@ class HeldRuns {
   struct Run {
     RunLock lock;
     std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
+    std::set<std::string> left;          // sentences about steps that stay, each told once
   };
   // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
   // removes leftovers of killed saves, and owns the run. Errors: AlreadyExists at the deadline.
@@ -64,11 +67,12 @@ struct SaveOptions {
   RetentionPolicy retention;  // applied once the step is committed; its shards are read back before
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();  // in addition to the iteration
+  uint64_t when = 0;                                // the training handed its tensors over (Origins::Now)
 };
 
 class StepSave {
  public:
-  StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request);
+  StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request);
 
   // Rank 0 holds the run and opens the room. Other ranks do nothing.
   Status Begin();
@@ -79,7 +83,7 @@ class StepSave {
   // Returns when the step is committed.
   Status Finish(SavePlan& plan, const SaveOptions& options);
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
-  // could not be removed; the save is still good.
+  // could not be removed, if it is the first save that leaves it; the save is still good.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
   // Gives the save up, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
@@ -104,6 +108,7 @@ class StepSave {
 
   FileSystem& fs_;
   HeldRuns& runs_;
+  Origins& origins_;
   const SaveRequest request_;
   const RankTeam team_;
   Committer committer_;   // of all ranks; only rank 0 commits

@@ -36,19 +36,77 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
 
 TEST(ManifestTest, UnknownVersionIsNotSupported) {
   std::string text = EncodeManifest(ExampleManifest());
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 4");
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 5");
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
 }
 
-// Programs that know version 2 only would take another step for the newest.
-TEST(ManifestTest, BranchesMakeItVersion3) {
-  Manifest manifest = ExampleManifest();
-  manifest.branches = {11, 9};
-  const std::string text = EncodeManifest(manifest);
-  EXPECT_NE(text.find("\"version\": 3"), std::string::npos);
-  const auto decoded = DecodeManifest(text);
+// Programs that know version 3 only would take another step for the newest.
+TEST(ManifestTest, ADescentMakesItVersion4) {
+  for (const Descent& descent :
+       {Descent{.branches = {{"ab", 10}, {"", -1}}}, Descent{.origin = {{"ab", 1, 30}}}}) {
+    Manifest manifest = ExampleManifest();
+    manifest.descent = descent;
+    const std::string text = EncodeManifest(manifest);
+    EXPECT_NE(text.find("\"version\": 4"), std::string::npos);
+    const auto decoded = DecodeManifest(text);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(*decoded, manifest);
+  }
+}
+
+// Written by the last Cairn with version 3, after 10, 20, 30, 40, 11 and 12.
+constexpr char kVersion3[] = R"({
+ "branches": [
+  11,
+  9
+ ],
+ "catalog": {
+  "bytes": 319,
+  "digest": "946cc1200293a9df50367792c866b87c",
+  "offset": 77824
+ },
+ "digest": "31a83bcd8491a4535e066c227db90115",
+ "files": [
+  {
+   "bytes": 73728,
+   "digest": "8618419ca04e4b76a9888aa7e016633f",
+   "name": "shard-00001.h5"
+  },
+  {
+   "bytes": 73728,
+   "digest": "3df46e2357d42c8bf395b52f37b403b3",
+   "name": "shard-00002.h5"
+  },
+  {
+   "bytes": 81920,
+   "digest": "f00143354a882677ffbb46e2cf1e476e",
+   "name": "index.h5"
+  }
+ ],
+ "format": "cairn",
+ "history": [],
+ "model": {},
+ "run": "6ffc346b2bd62f8d85487513d3d74991",
+ "state": {
+  "iteration": 9,
+  "mesh": "1 rank"
+ },
+ "step": 9,
+ "topology": {
+  "dp": 1,
+  "pp": 1,
+  "tp": 1,
+  "zero": 0
+ },
+ "version": 3
+}
+)";
+
+TEST(ManifestTest, BranchesOfVersion3SayWhatTheyDescendFrom) {
+  const auto decoded = DecodeManifest(kVersion3);
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(*decoded, manifest);
+  EXPECT_EQ(decoded->descent.branches, (std::vector<EarlierBranch>{{"", 8}, {"", 8}}));
+  EXPECT_EQ(EncodeManifest(*decoded), kVersion3);
 }
 
 // Programs that know version 1 only would look for the shards in the step's own directory.

@@ -124,7 +124,9 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
          stdfs::remove(Path(40) + "/index.h5");
        }},
       {"a virtual step uses it", "uses its shards", 20,
-       [&](StepDeletion&) { ASSERT_TRUE(HoldStep(fs_, Path(20), temp_ / "other/step-00000020").ok()); }},
+       [&](StepDeletion&) {
+         ASSERT_TRUE(AnnounceHold(fs_, Path(20), temp_ / "other/step-00000020", temp_.path()).ok());
+       }},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.what);

@@ -12,17 +12,20 @@
 namespace cairn {
 namespace {
 
+std::vector<int64_t> Retired(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  return StepsToRetire({.steps = steps, .unreadable = {}, .newest = NewestCommit(steps, {})}, policy);
+}
+
 TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
   std::vector<StepFacts> steps;
   for (int64_t step = 10; step <= 100; step += 10) steps.push_back({step, step * 100});
-  EXPECT_EQ(StepsToRetire(steps, {}), std::vector<int64_t>{});
-  EXPECT_EQ(StepsToRetire(steps, {.keep_last = 8}), (std::vector<int64_t>{10, 20}));
-  EXPECT_EQ(StepsToRetire(steps, {.keep_last = 1, .keep_every = 30}),
+  EXPECT_EQ(Retired(steps, {}), std::vector<int64_t>{});
+  EXPECT_EQ(Retired(steps, {.keep_last = 8}), (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(Retired(steps, {.keep_last = 1, .keep_every = 30}),
             (std::vector<int64_t>{10, 20, 40, 50, 70, 80}));
-  EXPECT_EQ(StepsToRetire(steps, {.keep_every = 1000}),
-            (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80}));
+  EXPECT_EQ(Retired(steps, {.keep_every = 1000}), (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80}));
   // Token milestones at 2500, 5000, 7500, 10000: the first steps at or after them are 30, 50, 80, 100.
-  EXPECT_EQ(StepsToRetire(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
+  EXPECT_EQ(Retired(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
 }
 
 TEST(RetentionTest, TheBestByValidationLossStay) {
@@ -31,18 +34,18 @@ TEST(RetentionTest, TheBestByValidationLossStay) {
                                                      2.0, std::nan(""), 9.0,          9.0};
   for (size_t i = 0; i < losses.size(); ++i)
     steps.push_back({.step = static_cast<int64_t>(i + 1) * 10, .validation_loss = losses[i]});
-  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 50, 60}));
+  EXPECT_EQ(Retired(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 50, 60}));
   // The newer one of the two with a loss of 2.
-  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 2}), (std::vector<int64_t>{10, 20, 30, 60}));
+  EXPECT_EQ(Retired(steps, {.keep_best = 2}), (std::vector<int64_t>{10, 20, 30, 60}));
   steps[3].unhealthy = "it diverged";
-  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 40, 60}));
+  EXPECT_EQ(Retired(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 40, 60}));
 }
 
 TEST(RetentionTest, TheFirstStepOfEachEpochIsAMilestone) {
   std::vector<StepFacts> steps;
   for (int64_t i = 1; i <= 9; ++i) steps.push_back({.step = i, .epoch = i / 2});  // 0 1 1 2 2 3 3 4 4
-  EXPECT_EQ(StepsToRetire(steps, {.keep_epochs = 1}), (std::vector<int64_t>{1, 3, 5, 7}));
-  EXPECT_EQ(StepsToRetire(steps, {.keep_epochs = 2}), (std::vector<int64_t>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(Retired(steps, {.keep_epochs = 1}), (std::vector<int64_t>{1, 3, 5, 7}));
+  EXPECT_EQ(Retired(steps, {.keep_epochs = 2}), (std::vector<int64_t>{1, 2, 3, 5, 6, 7}));
 }
 
 struct RetentionCase {
@@ -60,7 +63,7 @@ TEST_P(HealthyRetentionTest, Retires) {
   std::vector<StepFacts> steps;
   for (const int64_t step : c.steps)
     steps.push_back({step, step * 100, std::ranges::count(c.unhealthy, step) > 0 ? "bad" : ""});
-  EXPECT_EQ(StepsToRetire(steps, c.policy), c.retired);
+  EXPECT_EQ(Retired(steps, c.policy), c.retired);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -84,33 +87,74 @@ INSTANTIATE_TEST_SUITE_P(
         RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
     [](const auto& info) { return info.param.name; });
 
-// Steps in the order of their commits.
-std::vector<StepFacts> Committed(const std::vector<int64_t>& steps) {
+// A save: its number, and the index of the save that it came from among the saves before it (-1: not known).
+struct Commit {
+  int64_t step = 0;
+  int64_t origin = -1;
+};
+
+// The steps that are there after these saves.
+std::vector<StepFacts> Committed(const std::vector<Commit>& saves) {
   std::vector<BranchedStep> commits;
-  std::optional<BranchedStep> newest;
-  for (const int64_t step : steps) {
-    newest = {step, BranchesOf(step, newest)};
-    std::erase_if(commits, [&](const BranchedStep& before) { return before.step == step; });
-    commits.push_back(*newest);
-  }
-  const std::vector<bool> superseded = Superseded(commits);
   std::vector<StepFacts> facts;
-  for (size_t i = 0; i < commits.size(); ++i)
-    facts.push_back({.step = commits[i].step, .branches = commits[i].branches, .superseded = superseded[i]});
+  for (const auto& [step, origin] : saves) {
+    const auto newest = NewestCommit(facts, {});
+    const auto from = origin < 0 ? std::nullopt : std::optional(commits[static_cast<size_t>(origin)]);
+    commits.push_back({step, "run", NextDescent(step, "run", newest, from)});
+    std::erase_if(facts, [&](const StepFacts& before) { return before.step == step; });
+    facts.push_back({.step = step, .run = "run", .descent = commits.back().descent});
+  }
+  for (StepFacts& step : facts) step.lineage = LineageOf(step.commit(), commits.back());
   std::ranges::sort(facts, {}, &StepFacts::step);
   return facts;
 }
 
-TEST(NewestCommitTest, AStepWithoutAReadableManifestCountsAsOneOfTheNewestBranch) {
-  const std::vector<StepFacts> facts = Committed({10, 20, 30, 11});
-  const std::vector<int64_t> listed = {10, 11, 20, 25, 30};
-  EXPECT_EQ(*NewestCommit(facts, listed), (BranchedStep{25, {11}}));
-  EXPECT_EQ(*NewestCommit({}, listed), (BranchedStep{30, {}}));
+TEST(NewestCommitTest, AStepThatCannotBeReadIsTheNewestOnlyIfThereIsEvidence) {
+  const std::vector<StepFacts> facts = Committed({{10}, {20, 0}, {30, 1}, {40, 2}});
+  const auto newest = [&](std::optional<int64_t> latest, std::vector<int64_t> unreadable) {
+    return NewestCommit(facts, {{"run"}, latest, std::move(unreadable), {}})->step;
+  };
+  EXPECT_EQ(newest({}, {11}), 40);
+  EXPECT_EQ(newest(11, {11}), 11);  // `latest` names it: the training went back
+  EXPECT_EQ(newest(11, {}), 40);    // somebody removed it
+  EXPECT_EQ(newest(30, {30}), 40);  // 40 came from it: `latest` was not written any more
+  EXPECT_EQ(newest({}, {45}), 45);
+  EXPECT_EQ(newest(40, {45}), 40);  // given up before 40 was saved
+  EXPECT_EQ(newest(45, {11, 45}), 45);
+
+  const auto torn = NewestCommit(facts, {{"run"}, 11, {11}, {}});
+  std::vector<int64_t> current;
+  for (const StepFacts& step : facts)
+    if (LineageOf(step.commit(), *torn) == Lineage::kCurrent) current.push_back(step.step);
+  EXPECT_EQ(current, std::vector<int64_t>{10});
+  EXPECT_EQ(NewestCommit({}, {.unreadable = {30}}), (BranchedStep{.step = 30}));
+  EXPECT_EQ(NewestCommit({}, {}), std::nullopt);
+}
+
+TEST(NewestCommitTest, StepsOfTheOwnerComeBeforeOthers) {
+  const std::vector<StepFacts> facts = {{.step = 8, .run = "own"}, {.step = 50, .run = "other"}};
+  EXPECT_EQ(NewestCommit(facts, {.runs = {"new", "own"}})->step, 8);
+  EXPECT_EQ(NewestCommit(facts, {.runs = {"none"}})->step, 50);
+}
+
+TEST(DescentTest, ACopyDescendsFromTheStepsItWasCopiedWith) {
+  const BranchedStep first{40, "old", {.branches = {{"old", 30}}}};
+  const BranchedStep copied{50, "new", NextDescent(50, "new", first, first)};
+  EXPECT_EQ(copied.descent.branches, (std::vector<EarlierBranch>{{"old", 30}, {"old", 40}}));
+  EXPECT_EQ(LineageOf({30, "old"}, copied), Lineage::kCurrent);
+  EXPECT_EQ(LineageOf({35, "old"}, copied), Lineage::kSuperseded);
+  EXPECT_EQ(LineageOf({60, "old", first.descent}, copied), Lineage::kSuperseded);  // saved after the copy
+  EXPECT_EQ(LineageOf({3, "stranger", first.descent}, copied), Lineage::kOtherRun);
+  EXPECT_EQ(LineageOf({60, "stranger", copied.descent}, copied), Lineage::kOtherRun);
+  // Another run's step begins no branch: nothing says how the steps that are there relate to it.
+  const BranchedStep stranger{7, "stranger"};
+  EXPECT_EQ(NextDescent(60, "new", copied, stranger).branches, copied.descent.branches);
+  EXPECT_EQ(NextDescent(60, "new", copied, stranger).origin, stranger.id());
 }
 
 struct BranchCase {
   const char* name;
-  std::vector<int64_t> commits;
+  std::vector<Commit> commits;
   std::vector<int64_t> superseded;
   std::vector<int64_t> retired;  // with keep_last = 2
 };
@@ -122,23 +166,44 @@ TEST_P(BranchTest, TheNumberOfAStepIsNotItsAge) {
   const std::vector<StepFacts> facts = Committed(c.commits);
   std::vector<int64_t> superseded;
   for (const StepFacts& step : facts)
-    if (step.superseded) superseded.push_back(step.step);
+    if (!step.current()) superseded.push_back(step.step);
   EXPECT_EQ(superseded, c.superseded);
-  EXPECT_EQ(NewestCommit(facts)->step, c.commits.back());
-  EXPECT_EQ(StepsToRetire(facts, {.keep_last = 2}), c.retired);
+  EXPECT_EQ(NewestCommit(facts, {})->step, c.commits.back().step);
+  EXPECT_EQ(Retired(facts, {.keep_last = 2}), c.retired);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BranchTest,
     testing::Values(
-        BranchCase{"never_back", {10, 20, 30}, {}, {10}},
-        BranchCase{"one_step_after_going_back", {10, 20, 30, 40, 11}, {20, 30, 40}, {}},
-        BranchCase{"two_steps_after_going_back", {10, 20, 30, 40, 11, 12}, {20, 30, 40}, {10, 20, 30, 40}},
-        BranchCase{"the_same_number_again", {10, 20, 20}, {}, {}},
-        BranchCase{"a_number_that_is_taken", {10, 20, 30, 40, 20}, {30, 40}, {}},
-        BranchCase{"back_twice", {10, 20, 30, 15, 16, 12}, {15, 16, 20, 30}, {}},
-        BranchCase{"back_twice_and_on", {10, 20, 30, 15, 16, 12, 13}, {15, 16, 20, 30}, {10, 15, 16, 20, 30}},
-        BranchCase{"beyond_all_numbers", {10, 20, 30, 11, 12, 40}, {20, 30}, {10, 11, 20, 30}}),
+        // Origins that are not known: the number decides.
+        BranchCase{"never_back", {{10}, {20}, {30}}, {}, {10}},
+        BranchCase{"one_step_after_going_back", {{10}, {20}, {30}, {40}, {11}}, {20, 30, 40}, {}},
+        BranchCase{"two_steps_after_going_back",
+                   {{10}, {20}, {30}, {40}, {11}, {12}},
+                   {20, 30, 40},
+                   {10, 20, 30, 40}},
+        BranchCase{"the_same_number_again", {{10}, {20}, {20}}, {}, {}},
+        BranchCase{"a_number_that_is_taken", {{10}, {20}, {30}, {40}, {20}}, {30, 40}, {}},
+        BranchCase{"back_twice", {{10}, {20}, {30}, {15}, {16}, {12}}, {15, 16, 20, 30}, {}},
+        BranchCase{"back_twice_and_on",
+                   {{10}, {20}, {30}, {15}, {16}, {12}, {13}},
+                   {15, 16, 20, 30},
+                   {10, 15, 16, 20, 30}},
+        BranchCase{"beyond_all_numbers", {{10}, {20}, {30}, {11}, {12}, {40}}, {20, 30}, {10, 11, 20, 30}},
+        // Known ones.
+        BranchCase{"forward", {{10}, {20, 0}, {30, 1}}, {}, {10}},
+        BranchCase{"back_and_beyond_the_newest", {{10}, {20, 0}, {30, 1}, {40, 2}, {50, 2}}, {40}, {}},
+        BranchCase{"back_and_beyond_twice",
+                   {{10}, {20, 0}, {30, 1}, {40, 2}, {50, 2}, {60, 4}},
+                   {40},
+                   {10, 20, 30, 40}},
+        BranchCase{
+            "back_to_a_superseded_step", {{10}, {20, 0}, {30, 1}, {40, 2}, {11, 0}, {31, 2}}, {11, 40}, {}},
+        BranchCase{"back_to_a_superseded_step_and_on",
+                   {{10}, {20, 0}, {30, 1}, {40, 2}, {11, 0}, {31, 2}, {32, 5}},
+                   {11, 40},
+                   {10, 11, 20, 30, 40}},
+        BranchCase{"a_lower_number_than_its_origin", {{10}, {20, 0}, {30, 1}, {25, 2}}, {30}, {}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {

@@ -225,6 +225,9 @@ TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
   EXPECT_FALSE(Detected(fs_, StepPath()));
   EXPECT_FALSE(Detected(fs_, JoinPath(run_, SupersededDirName(100, "7e57"))));
   ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "7e57").ok());
+  EXPECT_TRUE(filesystem::exists(JoinPath(run_, SupersededDirName(100, "7e57"))));
+  ASSERT_TRUE(MakeStep(fs_, run_, CommitRecipe(120)).ok());  // the second one of the branch
+  ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "7e57").ok());
   EXPECT_FALSE(filesystem::exists(JoinPath(run_, SupersededDirName(100, "7e57"))));
   EXPECT_TRUE(filesystem::exists(StepPath()));
 }

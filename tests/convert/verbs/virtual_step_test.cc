@@ -58,24 +58,68 @@ TEST_F(VirtualStepTest, SaysWhereTheShardsWereWhenTheyAreGone) {
       << step.status().message();
 }
 
-TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
+// Neither a rename nor a file system that is not mounted shows that nobody needs the shards.
+TEST_F(VirtualStepTest, KeepsItsShardsFromRetentionUntilThePersonLetsGo) {
   StepRecipe newer = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
   for (newer.step = 200; newer.step <= 300; newer.step += 100)  // the newest two always stay
     ASSERT_TRUE(MakeStep(Fs(), temp_ / "run", newer).ok());
   const std::string old = JoinPath(temp_ / "run", StepDirName(100));
   const auto result = ReshapeVirtually(Fs(), *Open(old), temp_ / "new", {.target = {.tp = 1}});
   ASSERT_TRUE(result.ok() && result->held.ok()) << result.status().message();
-  EXPECT_EQ(*HolderOf(Fs(), temp_ / "run", 100), result->path);
-  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
+  const auto holds = [&] { return HoldsOf(Fs(), temp_ / "run", 100).value(); };
+  const auto retain = [&] {
+    std::string said;
+    const auto left = [&](const Status& why) { said += why.message(); };
+    for (const Hold& hold : holds())
+      std::filesystem::last_write_time(hold.file,
+                                       std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+    EXPECT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a", left).ok());
+    return said;
+  };
+  ASSERT_EQ(holds().size(), 1u);
+  EXPECT_EQ(holds()[0].holder, result->path);
+  retain();
   EXPECT_TRUE(StepReader::Open(Fs(), result->path).ok());
 
-  std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
-  const std::filesystem::path holds = temp_ / "run/held";
-  for (const auto& hold : std::filesystem::directory_iterator(holds))
-    std::filesystem::last_write_time(hold,
-                                     std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
-  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
+  std::filesystem::rename(temp_ / "new", temp_ / "renamed");
+  EXPECT_NE(retain().find("new/step-00000100 uses its shards"), std::string::npos);
+  EXPECT_FALSE(holds()[0].there);
+  const std::string renamed = temp_ / "renamed/step-00000100";
+  EXPECT_TRUE(OpenCheckpoint(Fs(), temp_ / "renamed", [](const Status&) {}).ok());
+  ASSERT_EQ(holds().size(), 1u);  // the same hold, renewed
+  EXPECT_EQ(holds()[0].holder, renamed);
+  EXPECT_TRUE(holds()[0].there);
+
+  std::filesystem::remove_all(std::filesystem::path(temp_ / "renamed"));
+  const std::string said = retain();
+  EXPECT_TRUE(Fs().Stat(old).ok());
+  EXPECT_NE(said.find("rm " + holds()[0].file), std::string::npos) << said;
+  std::filesystem::remove(holds()[0].file);
+  EXPECT_EQ(retain(), "");
   EXPECT_FALSE(Fs().Stat(old).ok());
+}
+
+TEST_F(VirtualStepTest, LetsGoOfItsShardsWhenItIsRetired) {
+  StepRecipe recipe = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
+  const auto result = Reshape("run", "new", {.tp = 1});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(HoldsOf(Fs(), temp_ / "run", 100)->size(), 1u);
+  for (recipe.step = 200; recipe.step <= 300; recipe.step += 100)
+    ASSERT_TRUE(MakeStep(Fs(), temp_ / "new", recipe).ok());
+  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "new", {.keep_last = 1}, "1a").ok());
+  EXPECT_FALSE(Fs().Stat(result->path).ok());
+  EXPECT_EQ(HoldsOf(Fs(), temp_ / "run", 100)->size(), 0u);
+}
+
+// Killed between the announcement and the rename that makes the step.
+TEST_F(VirtualStepTest, AHoldOfAStepThatNeverCameToBeEndsAfterAnHour) {
+  const std::string held = temp_ / "run/step-00000100";
+  ASSERT_TRUE(AnnounceHold(Fs(), held, temp_ / "new/step-00000100", temp_ / "gone").ok());
+  const auto holds = [&] { return HoldsOf(Fs(), temp_ / "run", 100).value(); };
+  ASSERT_EQ(holds().size(), 1u);
+  std::filesystem::last_write_time(holds()[0].file,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(holds().size(), 0u);
 }
 
 TEST_F(VirtualStepTest, RefusesATopologyThatDoesNotFitAndLeavesNothing) {

@@ -240,6 +240,24 @@ TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
   EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{2, 4, 5, 6, 7}));
 }
 
+// The same, and the next save has a higher number than the step that was out of reach.
+TEST_F(CheckpointerTest, AStepSaysWhatItsTrainingCameFrom) {
+  Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
+  const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
+  std::filesystem::rename(shard, dir_ / "aside");
+  Train({.tp = 2, .pp = 1, .dp = 1}, 4, 8, {.config = {.save_interval = "8", .keep_last = 1}});
+  std::filesystem::rename(dir_ / "aside", shard);
+  EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{2, 4, 8}));
+  const auto origin = [&](int64_t step) {
+    return ReadManifest(FileSystem::Posix(), JoinPath(run_, StepDirName(step)))->descent.origin;
+  };
+  EXPECT_EQ(origin(2), std::nullopt);
+  EXPECT_EQ(origin(6)->step, 4);
+  EXPECT_EQ(origin(8)->step, 4);
+  Train({.tp = 2, .pp = 1, .dp = 1}, 8, 10, {.config = {.keep_last = 1}});
+  EXPECT_EQ(*ListSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{8, 10}));
+}
+
 // A rank loses its local directory, and the run directory its newest steps.
 TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};

@@ -68,7 +68,7 @@ class Pruner {
     const auto rank = [by_time](const ArchiveMember& m) {
       const BranchedStep commit = m.commit();
       return std::tuple(m.record->healthy, m.form == Form::kFull, by_time ? m.record->saved_unix_seconds : 0,
-                        commit.branches.size(), commit.step);
+                        commit.branch(), commit.step);
     };
     return rank(a) >= rank(*b);
   }

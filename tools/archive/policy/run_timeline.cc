@@ -108,12 +108,12 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   std::vector<StepFacts> facts;
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number, facts));
-  JudgeSteps(fs, path, facts);
+  (void)JudgeSteps(fs, path, facts);
   for (const StepFacts& fact : facts) {
     ScratchStep& step = *std::ranges::find(run.steps, fact.step, &ScratchStep::step);
     step.healthy = fact.unhealthy.empty();
-    step.branches = fact.branches;
-    step.superseded = fact.superseded;
+    step.commit = fact.commit();
+    step.superseded = fact.lineage == Lineage::kSuperseded;
   }
   std::ranges::stable_partition(run.steps, &ScratchStep::superseded);
   if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
@@ -158,7 +158,7 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
     return newest != run.steps.rend() && m.step > newest->step;
   };
   const auto superseded = [&](const ArchiveMember& m) {
-    return newest != run.steps.rend() && IsSuperseded(m.commit(), {newest->step, newest->branches});
+    return newest != run.steps.rend() && LineageOf(m.commit(), newest->commit) == Lineage::kSuperseded;
   };
   const auto counts = [&](const ArchiveMember& m) {
     if (!Proven(m) || m.record->run.empty()) return false;

@@ -32,9 +32,9 @@ struct ScratchStep {
   uint64_t weight_bytes = 0;      // as fp16
   uint64_t weight_at_most = 0;    // as a step of their own, all of its files
   bool healthy = true;
-  std::vector<int64_t> branches;  // branch.h
-  bool superseded = false;        // by the newest step of the run
-  std::string trouble;            // why it cannot be read
+  BranchedStep commit = {};
+  bool superseded = false;  // by the newest step of the run
+  std::string trouble;      // why it cannot be read
 };
 
 // A run directory.

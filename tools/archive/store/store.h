@@ -76,7 +76,9 @@ struct ArchiveMember {
   std::optional<ArchiveRecord> record = {};  // if the sidecar can be read
 
   // The order of its commit among those of its run; without a readable record, by the number alone.
-  BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }
+  BranchedStep commit() const {
+    return record ? BranchedStep{step, record->run, record->descent} : BranchedStep{.step = step};
+  }
   // The file in the store that holds it.
   const std::string& file() const { return record && !record->bundle.empty() ? record->bundle : tar; }
 };

@@ -24,17 +24,19 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRecordVersion = 2;
-constexpr int kPiecesVersion = 3;   // of a tar in pieces, which would look damaged to older programs
-constexpr int kTreeVersion = 4;     // of a tree with modes, links and directories, and with escaped names
-constexpr int kClaimsVersion = 5;   // with claims or a health, which older programs would lose
-constexpr int kBranchVersion = 6;   // with branches, which decide which step is the newest
+constexpr int kPiecesVersion = 3;  // of a tar in pieces, which would look damaged to older programs
+constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
+constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
+constexpr int kBranchVersion = 6;  // with branches by their first steps, which decide which step is the newest
 constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
+constexpr int kDescentVersion = 8;  // with branches by what the step descends from; its source is escaped
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
 int VersionOf(const ArchiveRecord& r) {
+  if (r.descent.first_steps.empty() && !r.descent.branches.empty()) return kDescentVersion;
   if (!r.tree && !IsUtf8(r.source)) return kEscapedVersion;
-  if (!r.branches.empty()) return kBranchVersion;
+  if (!r.descent.branches.empty()) return kBranchVersion;
   if (!r.claims.empty() || !r.healthy) return kClaimsVersion;
   return r.tree ? kTreeVersion : r.pieces.empty() ? kRecordVersion : kPiecesVersion;
 }
@@ -132,7 +134,7 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"saved_unix_seconds", r.saved_unix_seconds},
                {"form", Name(r.form)},
                {"manifest_digest", r.manifest_digest},
-               {"source", NameText(r.source, r.tree || VersionOf(r) == kEscapedVersion)},
+               {"source", NameText(r.source, r.tree || VersionOf(r) >= kEscapedVersion)},
                {"tar_bytes", r.tar_bytes},
                {"verified_unix_seconds", r.verified_unix_seconds},
                {"files", std::move(files)}};
@@ -140,7 +142,7 @@ json WithoutDigest(const ArchiveRecord& r) {
   if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
   if (!r.claims.empty()) root["claims"] = r.claims;
   if (!r.healthy) root["healthy"] = false;
-  if (!r.branches.empty()) root["branches"] = r.branches;
+  root.update(DescentJson(r.descent));
   for (size_t i = 0; i < r.pieces.size(); ++i)
     root["pieces"].push_back({{"name", TarPieceName(TarName(r), i + 1)}, {"bytes", r.pieces[i]}});
   if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
@@ -163,9 +165,9 @@ ArchiveRecord FromJson(const json& root) {
   r.derived_from = root.value("derived_from", "");
   const bool tree = root.contains("tree");
   if (tree) r.tree = TreeFromJson(root["tree"]);
-  r.source = NameOf(root.at("source"), tree || root.at("version") == kEscapedVersion);
+  r.source = NameOf(root.at("source"), tree || root.at("version") >= kEscapedVersion);
   r.healthy = root.value("healthy", true);
-  r.branches = root.value("branches", std::vector<int64_t>());
+  r.descent = DescentAt(root);
   r.claims = root.value("claims", std::vector<std::string>());
   r.tar_bytes = root.at("tar_bytes");
   r.verified_unix_seconds = root.at("verified_unix_seconds");
@@ -253,7 +255,7 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
           .tokens = IntField(manifest.state, "consumed_tokens"),
           .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
           .healthy = Healthy(manifest),
-          .branches = manifest.branches};
+          .descent = {manifest.descent.branches, {}, manifest.descent.first_steps}};
 }
 
 std::string TarName(const ArchiveRecord& record) {
@@ -360,10 +362,9 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
     return Corrupt("not the sidecar of an archived member; it was damaged or cut short");
   const json& root = *parsed;
   const json version = root.value("version", json());
-  if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
-      version != kClaimsVersion && version != kBranchVersion && version != kEscapedVersion)
+  if (!version.is_number_integer() || version < kRecordVersion || version > kDescentVersion)
     return NotSupported("sidecar version {}, this program reads versions {} to {}; use a newer cairn",
-                        version.dump(), kRecordVersion, kEscapedVersion);
+                        version.dump(), kRecordVersion, kDescentVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))

@@ -105,8 +105,8 @@ struct ArchiveRecord {
   uint64_t bundle_offset = 0;  // of its first header there; files' offsets count from the bundle's begin
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity = {};
-  bool healthy = true;                 // by the step's manifest (health.h); unknown counts as healthy
-  std::vector<int64_t> branches = {};  // by the step's manifest (ckpt/run/branch.h)
+  bool healthy = true;   // by the step's manifest (health.h); unknown counts as healthy
+  Descent descent = {};  // by the step's manifest (ckpt/run/branch.h), without the origin
   // Who asked for it (claims.h), sorted; empty if unknown, in stores of older versions.
   std::vector<std::string> claims = {};
   std::vector<ArchivedFile> files = {};  // manifest.json first, then as in the manifest

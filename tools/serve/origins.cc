@@ -1,0 +1,81 @@
+#include "tools/serve/origins.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace cairn {
+namespace {
+
+constexpr size_t kMostKnown = 64;
+
+using Names = std::unordered_set<std::string>;
+
+enum class Share { kNone, kSome, kAll };
+
+// How much the training has of those of `names` that the step has.
+Share ShareOf(const Origins::Known& step, const Names& names) {
+  bool some = false, all = true;
+  for (size_t i = 0; i < step.names.size(); ++i) {
+    if (!names.contains(step.names[i])) continue;
+    some |= step.has[i];
+    all &= step.has[i];
+  }
+  return !some ? Share::kNone : all ? Share::kAll : Share::kSome;
+}
+
+// 0: it is not the origin.
+int Likelihood(const Origins::Known& step, bool in_line, int64_t saved_as, const Names& names) {
+  // Numbers ascend: who loads a higher one looks at it.
+  if (in_line && step.commit.step >= saved_as) return 0;
+  const Share share = ShareOf(step, names);
+  if (in_line && share == Share::kAll) return 4;
+  if (in_line && step.saved) return 3;
+  if (in_line && share == Share::kSome) return 2;
+  // One of two runs that a training saves at the same time does not come from the other.
+  const bool beside = step.saved && step.commit.step >= saved_as;
+  return !in_line && !beside && share == Share::kAll ? 1 : 0;
+}
+
+}  // namespace
+
+uint64_t Origins::Now() {
+  const std::lock_guard lock(mutex_);
+  return ++now_;
+}
+
+void Origins::Read(const std::shared_ptr<Known>& step, size_t index) {
+  const std::lock_guard lock(mutex_);
+  if (step->when == 0) known_.push_back(step);
+  step->when = ++now_;
+  step->has[index] = true;
+  if (known_.size() > kMostKnown) known_.erase(std::ranges::min_element(known_, {}, &Known::when));
+}
+
+void Origins::Saved(BranchedStep commit, std::vector<std::string> names, uint64_t when) {
+  const std::lock_guard lock(mutex_);
+  std::vector<bool> all(names.size(), true);
+  // Only the last save in a run can be the origin of the next.
+  std::erase_if(known_, [&](const auto& step) { return step->saved && step->commit.run == commit.run; });
+  known_.push_back(
+      std::make_shared<Known>(Known{std::move(commit), std::move(names), std::move(all), true, when}));
+}
+
+std::optional<BranchedStep> Origins::Of(const std::string& run, int64_t step,
+                                        const std::vector<std::string>& names, uint64_t when,
+                                        const std::optional<BranchedStep>& newest) const {
+  const Names wanted(names.begin(), names.end());
+  const std::lock_guard lock(mutex_);
+  const Known* best = nullptr;
+  std::pair<int, uint64_t> most{0, 0};
+  for (const auto& known : known_) {
+    if (known->when > when) continue;
+    const bool in_line = newest ? InLineOf(known->commit, *newest) : known->commit.run == run;
+    const std::pair likely{Likelihood(*known, in_line, step, wanted), known->when};
+    if (likely.first == 0 || likely <= most) continue;
+    best = known.get();
+    most = likely;
+  }
+  return best == nullptr ? std::nullopt : std::optional(best->commit);
+}
+
+}  // namespace cairn

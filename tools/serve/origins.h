@@ -1,0 +1,51 @@
+// Which commit the training came from that saves now. It does not say so: it is the last of the steps that
+// it read or saved with the same tensors.
+//
+// A step of which only some of these tensors were read does not count if there is another one, and one with
+// a higher number than the save never does: a training also reads steps to evaluate them, or to take a
+// teacher's weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/run/branch.h"
+
+namespace cairn {
+
+// Safe from several threads.
+class Origins {
+ public:
+  // A step that the training has read from, or has saved.
+  struct Known {
+    BranchedStep commit;
+    std::vector<std::string> names;  // of its tensors, in a state dict
+    std::vector<bool> has;           // which of them the training has
+    bool saved = false;
+    uint64_t when = 0;  // the last of them
+  };
+
+  // A moment after all that were reported before.
+  uint64_t Now();
+  // The tensor `names`[index] of a step was read.
+  void Read(const std::shared_ptr<Known>& step, size_t index);
+  // `when`: the training handed its tensors over.
+  void Saved(BranchedStep commit, std::vector<std::string> names, uint64_t when);
+
+  // The origin of a save of `names` as `step` of `run`, handed over at `when`. `newest`: of its directory. A
+  // step of the same line comes before one of another run, which counts only before the first save there.
+  // nullopt: not known.
+  std::optional<BranchedStep> Of(const std::string& run, int64_t step, const std::vector<std::string>& names,
+                                 uint64_t when, const std::optional<BranchedStep>& newest) const;
+
+ private:
+  mutable std::mutex mutex_;  // of both
+  std::vector<std::shared_ptr<Known>> known_;
+  uint64_t now_ = 0;
+};
+
+}  // namespace cairn
