@@ -61,8 +61,11 @@ Status RestoreStep(FileSystem& fs, FileSystem& view, const StepReader& step,
     CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target, contents));
     return restore(partial, partial.path());
   }
-  Result<Committer> committer = Committer::Create(
-      fs, {.run_dir = ParentDir(target), .step = step.manifest().step, .beside = contents.files});
+  Committer::NewStep what;
+  what.run_dir = ParentDir(target);
+  what.step = step.manifest().step;
+  what.beside = contents.files;
+  Result<Committer> committer = Committer::Create(fs, what);
   if (!committer.ok()) return AskForAnotherPlace(committer.status(), target);
   return restore(*committer, committer->partial());
 }
