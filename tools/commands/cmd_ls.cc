@@ -102,11 +102,11 @@ class Lister {
 
   void Print(const RunListing& run) const {
     PrintLine("{}", run.directory);
-    TextTable table({"step", "from", "state", "tokens", "topology", "weight", "master", "exp_avg",
-                     "exp_avg_sq", "rng", "files", "age", "purge in"});
+    TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
+                     "rng", "files", "age", "purge in", "from"});
     for (const StepListing& step : run.steps) {
       table.Add(Row(step));
-      table.Paint(2, ToneOf(step));
+      table.Paint(1, ToneOf(step));
     }
     table.DropEmptyColumns();
     table.Print();
@@ -150,7 +150,7 @@ class Lister {
   }
 
   std::vector<std::string> Row(const StepListing& step) const {
-    std::vector<std::string> row = {std::to_string(step.step), OriginText(step), StateText(step)};
+    std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
     if (step.manifest) {
       const int64_t tokens = IntField(step.manifest->state, "consumed_tokens");
       row.push_back(tokens > 0 ? std::to_string(tokens) : "-");
@@ -162,6 +162,7 @@ class Lister {
     row.push_back(HumanBytesOrDash(step.bytes));
     row.push_back(AgeText(now_ - step.modified_unix_seconds));
     row.push_back(PurgeText(Days(step)));
+    row.push_back(OriginText(step));
     return row;
   }
 
