@@ -172,10 +172,14 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
 
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
   nlohmann::json own = {{"bias_correction", true}, {"step", state.optimizer_step}};
+  const nlohmann::json schedule = CoreSchedule(state);
   const nlohmann::json megatron = {{"wd_mult", group == 0 ? 1.0 : 0.0},
                                    {"lr_mult", 1.0},
                                    {"is_expert_parallel", false},
-                                   {"is_decoupled_lr", false}};
+                                   {"is_decoupled_lr", false},
+                                   // By these, too, 0.19 finds its group.
+                                   {"max_lr", schedule.value("max_lr", nlohmann::json())},
+                                   {"min_lr", schedule.value("min_lr", nlohmann::json())}};
   for (const auto& [key, value] : megatron.items()) own[key] = state.groups.hyper[group].value(key, value);
   return own;
 }
@@ -229,7 +233,9 @@ void CorePlan::AddNotes() {
                            : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
-        "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
+        fmt::format("no schedule of the learning rate is known; start with --override-opt-param-scheduler; "
+                    "Megatron-Core from 0.19 on takes the state at --lr {} --min-lr 0 alone",
+                    CoreSchedule(state)["max_lr"].dump()));
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
   if (tensors.weight_type() == Dtype::kF16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
     state.notes.push_back("no file states the loss scale; Megatron's first one, 2^32, was written");
