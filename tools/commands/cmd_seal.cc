@@ -14,6 +14,7 @@
 
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
+#include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
@@ -137,7 +138,8 @@ class SealVerb {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
     if (steps.size() != 1 || steps[0].path != from)
       return InvalidArgument("{}: a run; --publish takes one step", from);
-    CAIRN_RETURN_IF_ERROR(SealOne({from, ForeignStepOf(to.substr(to.find_last_of('/') + 1))}, false));
+    const auto named = ParseForeignStep(to.substr(to.find_last_of('/') + 1));
+    CAIRN_RETURN_IF_ERROR(SealOne({from, named ? named->step : steps[0].step}, false));
     if (code_ != kExitDone || options_.dry_run) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const bool replaced, PublishDirectory(fs_, from, to));
     if (options_.json)
