@@ -231,11 +231,12 @@ void CorePlan::AddNotes() {
         "is where {} looks",
         options.local_spec ? "torch's AdamW"
                            : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
+  const nlohmann::json group = CoreGroupOwn(state, 0);
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         fmt::format("no schedule of the learning rate is known; start with --override-opt-param-scheduler; "
-                    "Megatron-Core from 0.19 on takes the state at --lr {} --min-lr 0 alone",
-                    CoreSchedule(state)["max_lr"].dump()));
+                    "Megatron-Core from 0.19 on takes the state at --lr {} --min-lr {} alone",
+                    group["max_lr"].dump(), group["min_lr"].dump()));
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
   if (tensors.weight_type() == Dtype::kF16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
     state.notes.push_back("no file states the loss scale; Megatron's first one, 2^32, was written");
