@@ -55,13 +55,11 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
                                      const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanShards(source, options));
   const int64_t step = source.manifest().step;
-  CAIRN_ASSIGN_OR_RETURN(
-      Committer committer,
-      Committer::Create(fs,
-                        {.run_dir = run_dir,
-                         .step = step,
-                         .commit = BranchedStep::Of(source.manifest()),
-                         .beside = NamesInStep(options.writer.beside)}));
+  CAIRN_ASSIGN_OR_RETURN(Committer committer,
+                         Committer::Create(fs, {.run_dir = run_dir,
+                                                .step = step,
+                                                .commit = BranchedStep::Of(source.manifest()),
+                                                .beside = NamesInStep(options.writer.beside)}));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(committer.partial()));
   CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));

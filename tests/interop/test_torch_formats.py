@@ -358,7 +358,7 @@ class BesideTheWeightsTest(Case):
         with open(self.path("config.json"), "w") as file:
             json.dump(LLAMA, file)
 
-    def strip(self, name, *flags):
+    def strip_file(self, name, *flags):
         """The weights that are published of a file, and the names of what is left behind."""
         done = cairn("strip", self.path(name), self.path(name + "-out"), "--dtype", "fp32", "--config", self.path("config.json"), "--json", *flags)
         from safetensors.torch import load_file
@@ -383,25 +383,25 @@ class BesideTheWeightsTest(Case):
         for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
             torch.save({"model": {prefix + k: v for k, v in self.weights.items()}, "optimizer": self.adam(), "iter_num": 2000,
                         "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
-            left = self.strip("c.pt")
+            left = self.strip_file("c.pt")
             self.assertLessEqual({"best_val_loss/training", "config", "model_args"}, set(left))
         # A tensor that has no place is named first, and not behind those of the optimizer.
         torch.save({"model": self.weights | {"odd": torch.ones(3)}, "optimizer": self.adam()}, self.path("odd.pt"))
         told = cairn("strip", self.path("odd.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
         self.assertIn("1 tensors have no place in the model", told)
         self.assertIn("model.odd", told)
-        self.strip("odd.pt", "--allow", "model.odd")
+        self.strip_file("odd.pt", "--allow", "model.odd")
 
     def test_arrays_and_objects_beside_the_model(self):
         rng = np.random.RandomState(3).get_state()
         torch.save({"model": self.weights, "epoch": np.int64(3), "hist": np.arange(5, dtype=np.int32), "rng": rng,
                     "names": np.array(["a", "bb"]), "obj": np.array([1, None], dtype=object), "best": np.float32(0.25)}, self.path("n.pt"))
-        self.assertEqual(self.strip("n.pt"), ["best", "hist", "names", "obj", "rng"])
+        self.assertEqual(self.strip_file("n.pt"), ["best", "hist", "names", "obj", "rng"])
         composer = {"state": {"model": {"model." + k: v for k, v in self.weights.items()}, "optimizers": {"AdamW": self.adam()},
                               "schedulers": {"LambdaLR": {"last_epoch": 160}}, "rank_zero_seed": 17, "algorithms": []},
                     "rng": [{"python": (3, tuple(range(625)), None), "numpy": rng, "torch": torch.get_rng_state()}]}
         torch.save(composer, self.path("composer.pt"))
-        left = self.strip("composer.pt")
+        left = self.strip_file("composer.pt")
         self.assertLessEqual({"rng.0.numpy.1", "rng.0.torch/training", "state.schedulers", "state.rank_zero_seed"}, set(left))
         cairn("convert", self.path("composer.pt"), self.path("native"), "--to", "native", "--allow", "optimizer")
         self.assertTrue(same_bits(Dump(self.path("composer.pt")).tensors["rng.0.torch", "training"], composer["rng"][0]["torch"]))
@@ -412,13 +412,13 @@ class BesideTheWeightsTest(Case):
             name = "extra" if "extra" in wrong else "model.extra"
             told = cairn("strip", self.path("among.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
             self.assertIn(f"--allow '{name}' leaves it out", told)
-            self.strip("among.pt", "--allow", name)
+            self.strip_file("among.pt", "--allow", name)
 
     def test_callbacks_by_their_class(self):
         import pathlib as classes
         torch.save({"state_dict": self.weights, "epoch": 1, "callbacks": {classes.PosixPath: {"best_model_score": torch.tensor(0.3)}},
                     "optimizer_states": [self.adam()], "hyper_parameters": {"path": pathlib.PosixPath("/data")}}, self.path("l.ckpt"))
-        left = self.strip("l.ckpt")
+        left = self.strip_file("l.ckpt")
         self.assertIn("hyper_parameters", left)
         self.assertTrue(any("best_model_score" in name for name in left))
 
@@ -435,7 +435,7 @@ class BesideTheWeightsTest(Case):
             for verb in (("verify",), ("fingerprint",), ("strip", self.path("x"))):
                 told = cairn(verb[0], self.path(name), *verb[1:], status=2).stderr
                 self.assertIn("is a ShardedTensor, and this file has rank 0's part of it; save the whole", told)
-        self.strip("mixed.pt", "--allow", "model.more")
+        self.strip_file("mixed.pt", "--allow", "model.more")
 
     def test_a_head_that_is_not_the_embedding_can_be_kept_or_left_out(self):
         import torch.distributed.checkpoint as dcp
@@ -444,7 +444,7 @@ class BesideTheWeightsTest(Case):
             with open(self.path("config.json"), "w") as file:
                 json.dump(LLAMA | {"tie_word_embeddings": tied}, file)
             if not tied:
-                self.strip("d")
+                self.strip_file("d")
                 continue
             told = cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
             self.assertIn("set tie_word_embeddings to false there, or leave it out with --allow 'lm_head.weight'", told)
@@ -573,7 +573,8 @@ class DcpTest(Case):
         weights, states = self.trained()
         for group, of in zip(states["param_groups"], rates * 2):
             group["lr"] = of["lr"]
-        state = {"model": weights, "optimizer": states, "train_state": {"step": torch.tensor(2), "ntokens_seen": torch.tensor(32), "losses": torch.rand(5)},
+        state = {"model": weights, "optimizer": states, "train_state": {"step": torch.tensor(2), "ntokens_seen": torch.tensor(32),
+                                                                                  "losses": torch.rand(5)},
                  "lr_scheduler": {"last_epoch": 2, "base_lrs": [0.5]}, "dataloader": {"dp_rank_0": b"\x80\x04N.", "empty": {}},
                  "rng": [{"python": (3, (1, 2), None), "numpy": np.random.RandomState(1).get_state()}], "train": {"iteration": 11},
                  "timestamp": {"Timestamp": {"batch": 2}}, "cairn_is": None}

@@ -125,7 +125,7 @@ class SharedDisk final : public UnsyncedFileSystem {
     if (killed()) return Aborted("killed");
     if (acts > 0 && random_() % 16 == 0) somebody_.Act(), --acts;
     using Kind = FsCall::Kind;
-    // What fails is no removal: a disk that refuses that keeps the file.
+    // Removals do not fail: a disk that refuses one keeps the file.
     const bool may_fail = call.changes() && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
     if (may_fail && ++calls_ > kill_at) return Aborted("killed");
     if (may_fail && calls_ == fail_at) return IoError("{}: fails here", call.path);

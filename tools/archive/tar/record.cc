@@ -27,7 +27,8 @@ constexpr int kRecordVersion = 2;
 constexpr int kPiecesVersion = 3;  // of a tar in pieces, which would look damaged to older programs
 constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
 constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
-constexpr int kBranchVersion = 6;  // with branches by their first steps, which decide which step is the newest
+constexpr int kBranchVersion =
+    6;  // with branches by their first steps, which decide which step is the newest
 constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
 constexpr int kDescentVersion = 8;  // with branches by what the step descends from; its source is escaped
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
