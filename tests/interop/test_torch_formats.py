@@ -869,7 +869,8 @@ class DeepSpeedTest(Case):
             torch.save(root, file)
             self.assertIn(words, cairn("fingerprint", out, status=2).stderr)
             if weights:  # the masters, which ZeRO-3 has no other weights than
-                self.assertRegex(cairn("strip", out, out + "-weights", *release).stderr, f"state is left behind: .*{words}")
+                self.assertIn(words, cairn("strip", out, out + "-weights", *release, status=2).stderr)
+                cairn("strip", out, out + "-weights", *release, "--allow", "optimizer")
                 cairn("diff", out + "-weights", out + "-whole")
             pathlib.Path(path).write_bytes(whole)
 

@@ -282,11 +282,12 @@ bool IsIteration(FileSystem& fs, const std::string& path) {
 }
 
 // Others write a tracker of the same name: Megatron-DeepSpeed and verl beside directories of their own.
-bool HoldsIterations(FileSystem& fs, const std::string& path) {
+// `any`: whatever is in them.
+bool HoldsIterations(FileSystem& fs, const std::string& path, bool any) {
   const auto names = fs.List(path);
   return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
            return (name.starts_with(kMegatronStep) || name == kMegatronRelease) &&
-                  IsIteration(fs, JoinPath(path, name));
+                  (any || IsIteration(fs, JoinPath(path, name)));
          });
 }
 
@@ -299,7 +300,8 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   if (!info.ok() || !info->is_directory()) return false;
   if (HoldsRanks(fs, path) || IsMegatronDist(fs, path)) return true;
   const auto tracked = IterationOf(fs, path);
-  return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path);
+  // A tracker that names an iteration that is not there is an error, which the reader reports.
+  return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path, /*any=*/!tracked.ok());
 }
 
 std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
