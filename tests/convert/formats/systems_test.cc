@@ -131,7 +131,7 @@ TEST(Systems, TheOnlyFileOfWeightsIsReadUnderAnyName) {
   EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "hf");
   ASSERT_TRUE(RemoveIfThere(Fs(), dir / "model.fp16.safetensors").ok());
   ASSERT_TRUE(WriteSmallFile(Fs(), dir / "model.pth", "PK\x03\x04").ok());
-  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "torch");
+  EXPECT_EQ(Recognise(Fs(), dir.path())->path, dir / "model.pth");
 }
 
 TEST(Systems, VerlsRanksAreNamedWithItsMerger) {
