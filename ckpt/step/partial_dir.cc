@@ -177,10 +177,11 @@ Status PartialDir::Mark(const std::string& path, const MarkedContents& contents)
     CAIRN_RETURN_IF_ERROR(WriteMark(*fs_, path, contents));
     if (!HasOtherProcesses(*fs_)) return OkStatus();
     Result<FileLock> lock = FileLock::Open(MarkPath(path), FileLock::Missing::kError);
-    if (lock.ok() && lock->Lock(FileLock::How::kShared).ok()) {
-      if (!lock->IsAtItsPath() && attempt < kAttempts) continue;  // a process that cleans up was faster
-      lock_ = std::move(*lock);
-    }
+    const bool gone = lock.ok() ? lock->Lock(FileLock::How::kShared).ok() && !lock->IsAtItsPath()
+                                : lock.status().kind() == StatusKind::kNotFound;
+    if (gone && attempt < kAttempts) continue;  // a process that cleans up was faster
+    if (gone) return Aborted("{}: other processes remove it again and again; run again later", MarkPath(path));
+    if (lock.ok()) lock_ = std::move(*lock);
     return OkStatus();
   }
 }
