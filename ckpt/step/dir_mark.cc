@@ -224,6 +224,8 @@ Status RemoveMarked(FileSystem& fs, const std::string& directory) {
 Status RemoveMarked(FileSystem& fs, const std::string& directory, const MarkedContents& contents) {
   const Status removed = Removal(fs, directory, contents).Run();
   if (removed.kind() != StatusKind::kNotFound) CAIRN_RETURN_IF_ERROR(removed);
+  // A power loss must not bring the directory back without its mark.
+  if (removed.ok()) CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(directory)));
   // A process that was killed while it renewed `latest` left this. The mark goes after it.
   const std::string name(BaseName(directory));
   if (ParseMarkedDirName(name) == "partial")
