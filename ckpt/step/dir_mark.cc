@@ -157,7 +157,8 @@ class Removal {
 
   Status NameStranger(const std::string& below) {
     const Result<std::vector<std::string>> names = fs_.List(Path(below));
-    if (!names.ok() || names->empty()) return names.status();
+    CAIRN_RETURN_IF_ERROR(names.status());
+    if (names->empty()) return fs_.RemoveDir(Path(below));  // another thread removed a file since
     const std::string path = below.empty() ? names->front() : JoinPath(below, names->front());
     if (directories_.contains(path)) return NameStranger(path);
     return InvalidArgument("{} was not written by Cairn and stays; move it away, then remove {}", Path(path),
