@@ -221,8 +221,9 @@ class ExportTest(CliTest):
     def test_every_verb_checks_the_crcs_of_every_format(self):
         for name in self.FORMATS:
             self.cairn("convert", self.step, name, "--to", name, "--tp", 2)
-            weight = next(t for t in self.json("inspect", name, "layers.0.mlp.up.weight", "--slices")["tensors"]
-                          if t["role"] in ("weight", "master"))
+            found = self.json("inspect", name, "layers.0.mlp.up.weight", "--slices")["tensors"]
+            # The lowest bit of a master, if there is one: it still rounds to its weight.
+            weight = next(t for role in ("master", "weight") for t in found if t["role"] == role)
             place = weight["slices"][0]
             path = next(p for p in (self.dir / name).rglob("*") if str(p).endswith(place["file"]))
             bytes_ = bytearray(path.read_bytes())
@@ -232,7 +233,7 @@ class ExportTest(CliTest):
                                (2, ["inspect", name, "--stats"]), (2, ["inspect", name, weight["name"], "--stats"]),
                                (2, ["strip", name, "x"]), (2, ["convert", name, "x", "--to", "native"]),
                                (2, ["convert", name, "x", "--to", "dcp"]), (2, ["reshape", name, "x"]),
-                               (2, ["reshape", name, "x", "--resume"]), (2, ["strip", name, "x", "--dry-run"]),
+                               (2, ["reshape", name, "x", "--resume"]),
                                (1, ["verify", name]), (1, ["verify", name, "--values"]), (1, ["verify", name, "--hash"])):
                 with self.subTest(name, verb=verb):
                     self.cairn(*verb, code=code, says=[path.name, "CRC-32"])
