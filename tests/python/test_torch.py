@@ -595,7 +595,13 @@ class RoundTripTest(ProcessTest):
 
     def test_every_type(self):
         dtypes = cairn.torch._layout.NAME_OF
-        self.check({f"{size}.{dtype}": (torch.arange(size) % 2).to(dtype) for dtype in dtypes for size in (3, 9001)})
+
+        def of(dtype, size):
+            values = torch.arange(size) % 2
+            # torch converts nothing to pairs of four bits.
+            return values.byte().view(dtype) if "x2" in str(dtype) else values.to(dtype)
+
+        self.check({f"{size}.{dtype}": of(dtype, size) for dtype in dtypes for size in (3, 9001)})
 
     def test_shapes_and_strides(self):
         image = torch.randn(2, 8, 32, 32)
