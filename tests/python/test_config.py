@@ -300,8 +300,8 @@ class ConfigTest(unittest.TestCase):
         run = self.directory / "scale"
         cairn.torch.save({"model": {"a": torch.ones(3)}, "logit_scale": torch.tensor(2.5)}, run, step=1)
         for verb, format in (("strip", "--format"), ("convert", "--to")):
-            said = self.cairn(verb, run, self.directory / f"scale-{verb}", format, "safetensors")
-            self.assertIn("left out: 1 tensor that is not a weight (--to native keeps it): logit_scale", said)
+            facts = self.cairn(verb, run, self.directory / f"scale-{verb}", format, "safetensors", "--json")
+            self.assertIn("logit_scale/training", json.loads(facts)["left_behind"])
 
     def test_a_head_that_is_not_tied_is_refused(self):
         state = {key: tensor.clone() for key, tensor in self.trained["qwen2"][0].state_dict().items()}
