@@ -242,7 +242,6 @@ Status PartialDir::Rename(const std::string& part) {
           final_path_);
     CAIRN_RETURN_IF_ERROR(renamed);
     made_.clear();
-    if (part.empty()) Forget(*fs_, path_);
   }
   return fs_->SyncDir(ParentDir(final_path_));
 }
@@ -278,9 +277,10 @@ void RemovePartialDirs() {
   Live().mutex.lock();  // and never unlocked
   const std::vector<LiveDir>& live = Live().directories;
   for (auto made = live.rbegin(); made != live.rend(); ++made) {
-    Status removed;
-    for (int attempt = 0; attempt < kAttempts && made->fs->LinkStat(made->path).ok(); ++attempt)
-      removed = Remove(*made->fs, made->path, made->made);  // another thread may make files meanwhile
+    // Another thread may make files meanwhile. Of a directory that has its final name, the mark is left.
+    Status removed = Remove(*made->fs, made->path, made->made);
+    for (int attempt = 1; attempt < kAttempts && made->fs->LinkStat(made->path).ok(); ++attempt)
+      removed = Remove(*made->fs, made->path, made->made);
     if (!removed.ok()) TellLeft(removed);
   }
 }

@@ -9,6 +9,7 @@
 #include "ckpt/base/glob.h"
 #include "convert/formats/systems.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/stop_signals.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/export_run.h"
 #include "tools/commands/reshape_run.h"
@@ -76,6 +77,7 @@ Result<int> RunConvert(const ConvertArguments& given) {
                          OpenChecked(flags.transfer, !whole, CastOf(flags.options)));
   if (whole) {
     CAIRN_ASSIGN_OR_RETURN(const FileCopies tokenizer, ChooseTokenizer(opened, flags));
+    RemoveOutputsAtSignals();  // unlike `cairn reshape`, there is no --resume that continues them
     return RunReshape(opened, {.transfer = flags.transfer, .topology = arguments.topology}, tokenizer);
   }
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(opened.source().manifest()));
