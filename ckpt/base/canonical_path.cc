@@ -7,9 +7,12 @@ namespace cairn {
 std::string CanonicalPath(const std::string& path) {
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
-  std::string text = error ? path : canonical.string();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
-  return text;
+  return std::string(WithoutSlashes(error ? path : canonical.string()));
+}
+
+std::string_view WithoutSlashes(std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return path;
 }
 
 }  // namespace cairn

@@ -197,10 +197,6 @@ std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const Retenti
   return keep;
 }
 
-}  // namespace
-
-namespace {
-
 bool InNewestBranch(const RunSteps& run, const StepFacts& step) {
   return step.current() && step.commit().branch() == run.newest->branch();
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
@@ -17,11 +18,6 @@ namespace {
 
 constexpr uint64_t kMaxMarkBytes = uint64_t{1} << 30;  // a tree of 10 million files
 constexpr std::string_view kMagic = "cairn-mark 1 ";
-
-std::string_view WithoutSlashes(std::string_view path) {
-  const size_t end = path.find_last_not_of('/');
-  return path.substr(0, end == path.npos ? path.size() : end + 1);
-}
 
 std::string_view BaseName(std::string_view path) {
   path = WithoutSlashes(path);

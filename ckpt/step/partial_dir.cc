@@ -96,11 +96,6 @@ void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string
     TellLeft(removed);
 }
 
-std::string WithoutSlashes(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
 }  // namespace
 
 std::string NewNonce() {
@@ -133,7 +128,7 @@ Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_byt
 void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }
 
 void RemoveLeftovers(FileSystem& fs, const std::string& path) {
-  const std::string whole = WithoutSlashes(path);
+  const std::string whole(WithoutSlashes(path));
   const std::string own = whole.substr(whole.find_last_of('/') + 1);
   const std::string parent = whole.substr(0, whole.size() - own.size());  // with its slash
   const Result<std::vector<std::string>> names = fs.List(ParentDir(whole));
@@ -151,7 +146,7 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
 
 Status ClearPlace(FileSystem& fs, const std::string& path) {
   RemoveLeftovers(fs, path);
-  if (!fs.LinkStat(WithoutSlashes(path)).ok()) return OkStatus();
+  if (!fs.LinkStat(std::string(WithoutSlashes(path))).ok()) return OkStatus();
   return AlreadyExists("{} is there already and is never overwritten; choose another place", path);
 }
 
@@ -216,7 +211,7 @@ Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path, con
 Result<PartialDir> PartialDir::MakeFor(FileSystem& fs, const std::string& final_path,
                                        const MarkedContents& contents) {
   CAIRN_RETURN_IF_ERROR(ClearPlace(fs, final_path));
-  const std::string whole = WithoutSlashes(final_path);
+  const std::string whole(WithoutSlashes(final_path));
   return Make(fs, fmt::format("{}{}{}", whole, kPartialMark, NewNonce()), contents, whole);
 }
 

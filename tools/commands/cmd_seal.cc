@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "convert/formats/systems.h"
@@ -53,11 +54,6 @@ void StopSealing(int) { seal_stop = true; }
 
 void CatchSealSignals() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, StopSealing);
-}
-
-std::string WithoutSlash(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
 }
 
 // Ends early if a signal asks for it.
@@ -133,7 +129,7 @@ class SealVerb {
 
   // The seal has the number of the final name.
   Status SealAndPublish(const std::string& directory) {
-    const std::string from = WithoutSlash(directory), to = WithoutSlash(options_.publish);
+    const std::string from(WithoutSlashes(directory)), to(WithoutSlashes(options_.publish));
     CAIRN_RETURN_IF_ERROR(CheckPublish(fs_, from, to));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ForeignStep> steps, ListForeignSteps(fs_, from));
     if (steps.size() != 1 || steps[0].path != from)

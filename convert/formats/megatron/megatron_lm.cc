@@ -258,7 +258,7 @@ class MegatronOpener {
   Manifest manifest_;
 };
 
-// The directory of the iteration that the tracker names; `path` itself if there is none, or if it is empty.
+// The directory of the iteration that the tracker names; `path` itself if the tracker is missing or empty.
 Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
   const std::string tracker = JoinPath(path, kMegatronTracker);
   if (!fs.Stat(tracker).ok()) return path;

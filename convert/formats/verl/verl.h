@@ -20,8 +20,8 @@ bool MatchesVerl(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenVerl(FileSystem& fs, const std::string& path,
                                                 ReaderOptions& options);
 
-// Checks that each kind of file is there for all ranks that its name tells of. Errors: NotFound naming the
-// first that is missing.
+// Checks that no rank lacks a file; the names of the files say how many ranks there are. Errors: NotFound
+// naming the first file that is missing.
 Status CheckVerlFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names);
 
 }  // namespace cairn
