@@ -63,7 +63,8 @@ CAIRN_DEFINE_STATUS_MAKER(IoError)
 CAIRN_DEFINE_STATUS_MAKER(Aborted)
 #undef CAIRN_DEFINE_STATUS_MAKER
 
-// A value or the Status that says why there is none.
+// A value, or the Status that says why it is missing. Throws std::bad_optional_access if a caller takes a
+// value that is missing.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -74,14 +75,14 @@ class [[nodiscard]] Result {
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { return *value_; }
-  const T& value() const& { return *value_; }
-  T&& value() && { return *std::move(value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
-  T& operator*() & { return *value_; }
-  const T& operator*() const& { return *value_; }
-  T&& operator*() && { return *std::move(value_); }
+  T& value() & { return value_.value(); }
+  const T& value() const& { return value_.value(); }
+  T&& value() && { return std::move(value_).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
 
  private:
   Status status_;

@@ -130,8 +130,9 @@ TEST(Systems, TheOnlyFileOfWeightsIsReadUnderAnyName) {
   EXPECT_EQ(Recognise(Fs(), dir.path())->path, dir / "model.fp16.safetensors");
   EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "hf");
   ASSERT_TRUE(RemoveIfThere(Fs(), dir / "model.fp16.safetensors").ok());
-  ASSERT_TRUE(WriteSmallFile(Fs(), dir / "model.pth", "PK\x03\x04").ok());
+  ASSERT_TRUE(WriteSmallFile(Fs(), dir / "model.pth", "PK\x03\x04" + std::string(100, 'z')).ok());
   EXPECT_EQ(Recognise(Fs(), dir.path())->path, dir / "model.pth");
+  EXPECT_EQ(Recognise(Fs(), dir.path())->system->name, "torch");
 }
 
 TEST(Systems, VerlsRanksAreNamedWithItsMerger) {
