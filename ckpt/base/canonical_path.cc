@@ -15,4 +15,9 @@ std::string_view WithoutSlashes(std::string_view path) {
   return path;
 }
 
+void AddDirectories(std::string_view path, std::set<std::string>& directories) {
+  for (size_t slash = path.find('/'); slash != path.npos; slash = path.find('/', slash + 1))
+    directories.emplace(path.substr(0, slash));
+}
+
 }  // namespace cairn

@@ -1,6 +1,7 @@
 // One spelling for a path, to compare places by.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,8 @@ std::string CanonicalPath(const std::string& path);
 
 // The same path, but without slashes at its end: "runs/gpt/" is "runs/gpt", and "/" stays.
 std::string_view WithoutSlashes(std::string_view path);
+
+// Adds the directories of a path below another: those of "a/b/c" are "a" and "a/b".
+void AddDirectories(std::string_view path, std::set<std::string>& directories);
 
 }  // namespace cairn

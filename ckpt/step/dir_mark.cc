@@ -111,9 +111,7 @@ class Removal {
   // The directories of the mark that are there. Nothing is reached through a link.
   void FindDirectories() {
     std::set<std::string> named;
-    for (const std::string& file : contents_.files)
-      for (size_t slash = file.find('/'); slash != file.npos; slash = file.find('/', slash + 1))
-        named.insert(file.substr(0, slash));
+    for (const std::string& file : contents_.files) AddDirectories(file, named);
     directories_.insert("");
     for (const std::string& below : named) {  // sorted: those above come first
       const Result<FileInfo> info = fs_.LinkStat(Path(below));

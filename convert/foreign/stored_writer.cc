@@ -9,9 +9,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
-#include "ckpt/step/partial_dir.h"
+#include "ckpt/base/canonical_path.h"
 
 namespace cairn {
 namespace {
@@ -57,11 +56,13 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
       left_[target_.storages[extent.file].container] += extent.range.size() * SizeOf(array.dtype);
   const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::transpose);
   waiting_.emplace(transposes ? kWaitingTransposedPages : kWaitingPages);
-  std::set<std::string> made;
+  // Never directory_ itself: a signal may have removed it and its mark.
+  for (const TargetFile& file : target_.files) AddDirectories(file.name, directories_);
+  for (const std::string& below : directories_)
+    CAIRN_RETURN_IF_ERROR(fs_.MakeDir(JoinPath(directory_, below)));
   for (size_t i = 0; i < target_.files.size(); ++i) {
     const TargetFile& file = target_.files[i];
     const std::string path = JoinPath(directory_, file.name);
-    if (made.insert(ParentDir(path)).second) CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, ParentDir(path)));
     files_.emplace_back();
     if (containers_[i].empty()) continue;
     CAIRN_ASSIGN_OR_RETURN(files_.back(), PagedFile::Create(fs_, ring, *waiting_, path, file.bytes, direct));
@@ -198,7 +199,6 @@ Status StoredWriter::WriteFile(const TargetFile& file) {
 
 Status StoredWriter::Finish(const Digest& source) {
   source_ = source;
-  std::set<std::string> directories = {directory_};
   for (uint32_t i = 0; i < files_.size(); ++i) {
     if (files_[i]) {
       for (const uint32_t container : containers_[i])
@@ -208,11 +208,11 @@ Status StoredWriter::Finish(const Digest& source) {
     } else {
       CAIRN_RETURN_IF_ERROR(WriteFile(target_.files[i]));
     }
-    directories.insert(ParentDir(JoinPath(directory_, target_.files[i].name)));
   }
   idle_.clear();
-  for (const std::string& directory : directories) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
-  return OkStatus();
+  for (const std::string& below : directories_)
+    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(JoinPath(directory_, below)));
+  return fs_.SyncDir(directory_);
 }
 
 }  // namespace cairn

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "ckpt/io/paged_file.h"
@@ -68,6 +70,7 @@ class StoredWriter final : public BlockTarget {
 
   FileSystem& fs_;
   const std::string directory_;
+  std::set<std::string> directories_;  // below it, that the files lie in
   const StoredTarget& target_;
   std::optional<WaitingPages> waiting_;
   std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers

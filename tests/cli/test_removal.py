@@ -312,7 +312,8 @@ class Walk:
         if code == -signal.SIGKILL or (code < 0 and name in RESUMED):
             return
         left = {path for path in self.own() - before if path.name != ".lock" or path.parent not in before}
-        published = (place / STEP if name in RUNS else place) in left  # the signal came after that
+        target = place / STEP if name in RUNS else place
+        published = any(target in (path, *path.parents) for path in left)  # the signal came after that
         if code == 0 or published:
             left = (
                 {
