@@ -41,12 +41,12 @@ Committer::Committer(FileSystem& fs, std::string run_dir, int64_t step, std::str
       lock_(lock) {}
 
 Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
-  Committer made(fs, what.run_dir, what.step, what.nonce);
+  Committer made(fs, what.run_dir, what.commit.step, what.nonce);
   const bool adopts = what.resume && fs.Stat(made.partial_path_).ok();
   if (!what.resume) RemoveLeftovers(fs, made.step_dir_);
   if (!what.resume || !fs.Stat(what.run_dir).ok()) RemoveLeftovers(fs, what.run_dir);
   CAIRN_RETURN_IF_ERROR(made.CheckNew());
-  if (!what.commit.run.empty()) CAIRN_RETURN_IF_ERROR(CheckSameRun(fs, what.run_dir, what.commit));
+  CAIRN_RETURN_IF_ERROR(CheckSameRun(fs, what.run_dir, what.commit));
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, what.run_dir));
   const MarkedContents run{.run = true};
   if (!fs.Stat(what.run_dir).ok()) {

@@ -31,8 +31,7 @@ class Committer {
 
   struct NewStep {
     std::string run_dir;  // is made if it is missing
-    int64_t step = 0;
-    BranchedStep commit = {};  // the step's: it must be of the run that has steps there. Without one: any run
+    BranchedStep commit;  // must be of the run that has steps there
     std::string nonce = NewNonce();
     uint64_t need_bytes = 0;  // of free space
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left

@@ -90,7 +90,6 @@ class StepWriting final : public BlockTarget {
   Status Prepare() {
     CAIRN_ASSIGN_OR_RETURN(
         committer_, Committer::Create(fs_, {.run_dir = run_dir_,
-                                            .step = target_.info.identity.step,
                                             .commit = {target_.info.identity.step, target_.info.identity.run,
                                                        target_.info.descent},
                                             .nonce = Nonce(),

@@ -57,7 +57,6 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
   const int64_t step = source.manifest().step;
   CAIRN_ASSIGN_OR_RETURN(Committer committer,
                          Committer::Create(fs, {.run_dir = run_dir,
-                                                .step = step,
                                                 .commit = BranchedStep::Of(source.manifest()),
                                                 .beside = NamesInStep(options.writer.beside)}));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));

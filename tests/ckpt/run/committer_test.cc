@@ -19,7 +19,8 @@ class CommitterTest : public testing::Test {
   static void Touch(const std::string& path) { std::ofstream(path) << "x"; }
   Result<Committer> Create(bool resume = false, uint64_t need_bytes = 0) {
     return Committer::Create(
-        fs_, {.run_dir = run_, .step = 7, .nonce = "ab12", .need_bytes = need_bytes, .resume = resume});
+        fs_,
+        {.run_dir = run_, .commit = {7, "run"}, .nonce = "ab12", .need_bytes = need_bytes, .resume = resume});
   }
   // A save that another process left behind.
   std::string LeavePartial(const std::string& nonce) const {
@@ -94,7 +95,8 @@ TEST_F(CommitterTest, NewStepRemovesLeftoversAndNeedsRoomAndItsOwnPlace) {
   EXPECT_FALSE(Exists(leftover));  // its space may have been enough
   ASSERT_TRUE(Create().ok());
   ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
-  const auto inside = Committer::Create(fs_, {.run_dir = JoinPath(run_, StepDirName(10)), .step = 1});
+  const auto inside =
+      Committer::Create(fs_, {.run_dir = JoinPath(run_, StepDirName(10)), .commit = {1, "run"}});
   EXPECT_EQ(inside.status().kind(), StatusKind::kInvalidArgument);
 }
 

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <set>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/io/stream_writer.h"
 #include "ckpt/model/layout.h"
@@ -63,7 +64,7 @@ Status RestoreStep(FileSystem& fs, FileSystem& view, const StepReader& step,
   }
   Committer::NewStep what;
   what.run_dir = ParentDir(target);
-  what.step = step.manifest().step;
+  what.commit = BranchedStep::Of(step.manifest());
   what.beside = contents.files;
   Result<Committer> committer = Committer::Create(fs, what);
   if (!committer.ok()) return AskForAnotherPlace(committer.status(), target);
@@ -97,10 +98,7 @@ class TreeRestorer {
  private:
   // Those of the record; an old record has none, then those that the files lie in.
   Status MakeDirectories() {
-    for (const ArchivedFile& file : record_.files)
-      for (size_t slash = file.name.find('/'); slash != file.name.npos;
-           slash = file.name.find('/', slash + 1))
-        directories_.insert(file.name.substr(0, slash));
+    for (const ArchivedFile& file : record_.files) AddDirectories(file.name, directories_);
     if (record_.tree)
       for (const ArchivedEntry& entry : record_.tree->entries)
         if (entry.kind == EntryKind::kDirectory && !entry.name.empty()) directories_.insert(entry.name);

@@ -267,6 +267,11 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
   }
   EXPECT_EQ(RestoreTar({store_, tar}, destination, {}).kind(), StatusKind::kAlreadyExists);
   EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "back/step-00000007", {}).kind(), StatusKind::kInvalidArgument);
+  StepRecipe another = RecipeOf({.layers = 1}, {});
+  another.step = 7, another.run = "another", another.origin = {3, "another"};
+  ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "another", another).ok());
+  EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "another/step-00000100", {}).kind(),
+            StatusKind::kInvalidArgument);
   FlipByte(store_.Path(tar), 100000);
   EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
