@@ -90,7 +90,7 @@ class ArchiveTest(CliTest):
         listed = self.json("archive", "ls", self.store)
         (earlier,) = (m["tar"] for m in listed if "earlier_save" in m)
         (later,) = (m["tar"] for m in listed if "earlier_save" not in m)
-        hint = f"an earlier one goes by its tar: {self.store}:{earlier}"
+        hint = f"the name of the tar names the earlier one: {self.store}:{earlier}"
         out = self.archive("ls", self.store, says=["gpt@20 (earlier) ", hint]).stdout
         self.assertEqual([line.split()[:2] for line in out.splitlines() if later in line], [["gpt@20", "full"]])
         prints = [self.json("fingerprint", f"{self.store}:{name}")["fingerprint"] for name in ("gpt@20", later, earlier)]

@@ -120,9 +120,8 @@ Result<int> RunArchiveLs(const LsOptions& options) {
   options.json ? PrintJson(list) : table.Print();
   if (!options.json && !earlier.empty())
     PrintLine(
-        "A step that was saved again after the training went back means the later save; an earlier one goes "
-        "by "
-        "its tar: {}:{}",
+        "If a step was saved twice, its number names the later save; the name of the tar names the earlier "
+        "one: {}:{}",
         options.store, *earlier.begin());
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
