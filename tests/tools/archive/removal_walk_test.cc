@@ -115,7 +115,7 @@ class SharedDisk final : public UnsyncedFileSystem {
   SharedDisk(Somebody& somebody, Random& random) : somebody_(somebody), random_(random) {}
   int64_t kill_at = INT64_MAX, fail_at = INT64_MAX;
   int acts = 0;  // that somebody else does meanwhile
-  bool failed() const { return calls_ > fail_at; }
+  bool failed() const { return calls_ >= fail_at; }
   bool killed() const { return calls_ > kill_at; }
   std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
 
@@ -260,7 +260,12 @@ class Walk {
     if (const std::string missing = somebody_.Missing(); !missing.empty()) return "gone: " + missing;
     if (disk.killed()) return "";
     if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was taken";
-    const std::string left = done.ok() ? LeftOf(command, place) : NewSince(before);
+    // A disk may also fail to make durable what was published.
+    const std::string target = MakesRun(command) ? JoinPath(place, kStepName) : place;
+    const bool published = done.ok() || (disk.failed() && !before.contains(target) && Own().contains(target));
+    std::set<std::string> own = Own();
+    if (disk.failed()) std::erase_if(own, IsMarkAlone);
+    const std::string left = published ? LeftOf(own, command, place) : NewSince(own, before);
     return left.empty() ? "" : "left: " + left;
   }
 
@@ -280,18 +285,23 @@ class Walk {
     return own;
   }
 
+  // If the disk cannot make a removal durable, the mark stays for the next command.
+  static bool IsMarkAlone(const std::string& path) {
+    return path.ends_with(kMarkSuffix) && !stdfs::exists(path.substr(0, path.size() - kMarkSuffix.size()));
+  }
+
   // A run directory that was there keeps its lock.
-  std::string NewSince(const std::set<std::string>& before) const {
-    for (const std::string& path : Own())
+  static std::string NewSince(const std::set<std::string>& own, const std::set<std::string>& before) {
+    for (const std::string& path : own)
       if (!before.contains(path) && !(path.ends_with(kLockName) && before.contains(ParentDir(path))))
         return path;
     return "";
   }
 
   // Leftovers of this place, of this command or of one before it.
-  std::string LeftOf(Command command, const std::string& place) const {
+  static std::string LeftOf(const std::set<std::string>& own, Command command, const std::string& place) {
     const bool in_run_alone = command == Command::kStepInRun || command == Command::kWeightsInRun;
-    for (const std::string& path : Own()) {
+    for (const std::string& path : own) {
       const bool beside = path.starts_with(place + ".partial-") || path == MarkPath(place);
       const bool inside = path.starts_with(JoinPath(place, kStepName) + ".partial-");
       if ((beside && !in_run_alone) || (inside && MakesRun(command))) return path;
