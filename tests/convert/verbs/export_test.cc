@@ -131,7 +131,7 @@ TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
 }
 
 // Whatever fails, the directory is there whole or not at all.
-TEST_P(ExportTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
+TEST_P(ExportTest, AFailureNeverLeavesHalfADirectory) {
   MakeTrained(dir_ / "run", {.layers = 1}, GetParam().weights, 1);
   FaultyFileSystem faulty(Fs());
   const auto attempt = [&](int64_t budget) {

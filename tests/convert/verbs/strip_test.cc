@@ -417,7 +417,7 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
 }
 
 // Whatever fails, the directory is there whole or not at all.
-TEST_F(StripTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
+TEST_F(StripTest, AFailureNeverLeavesHalfADirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
   const auto options = [&](FileSystem& fs) {
