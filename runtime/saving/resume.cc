@@ -216,6 +216,10 @@ void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {
   if (!resumed.weights_only) ReportMissingNewest(resumed);
   Say(resumed.weights_only ? fmt::format("starts with the weights of {}", what)
                            : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
+  const bool of_load = candidate.directory.starts_with(config_.load);  // true if there is no --load
+  if (!of_load && CanonicalPath(config_.load) != CanonicalPath(config_.save))
+    Say(fmt::format("--load {} was not read, because {} has steps; to begin there, give another --save",
+                    config_.load, config_.save));
   if (!resumed.missing.empty())
     Say(fmt::format("{}: written by another program, without {}; these begin as in a new training", what,
                     fmt::join(resumed.missing, ", ")));

@@ -61,9 +61,10 @@ class ReshapeTest(CliTest):
                 done = self.json("reshape", self.run_dir, "killed", "--tp", 4, "--pp", 2, "--dp", 1, "--resume")
                 resumed += done["bytes_resumed"]
             self.assertEqual(self.step("killed"), expected)
-            # The hint comes after the commit: a kill between the two leaves an unfinished one, for the next cleaner.
-            self.assertEqual({p.name for p in (self.dir / "killed").iterdir() if not p.name.startswith("latest")},
-                             {".lock", "step-00000100"})
+            # The hint and the end of the mark come after the commit. A kill before them leaves an unfinished hint,
+            # and a mark without its directory, for the next cleaner.
+            left = {p.name for p in (self.dir / "killed").iterdir() if not p.name.startswith("latest")}
+            self.assertEqual({name for name in left if not name.endswith(".cairn-mark")}, {".lock", "step-00000100"})
         self.assertLess(whole, KILLS)
         self.assertGreater(resumed, 0)
 
