@@ -19,6 +19,7 @@ SCRATCH = world.HOME / "scratch"
 LOGS = world.HOME / "logs"
 MOUNTED = world.HOME / "mounted"  # SHARED again, where a node has mounted it as a network file system
 NETWORK = "10.77.0"
+NFS = os.environ.get("CAIRN_CLUSTER_MOUNT") == "nfs"
 PROGRAMS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -116,11 +117,13 @@ class Node:
 class Cluster:
     def __init__(self, count):
         self.nodes = [Node(number) for number in range(1, count + 1)]
+        self.exported = False
 
     def __getitem__(self, name):
         return self.nodes[int(name[1:]) - 1]
 
     def start(self):
+        world.cover(world.HOME)
         for path in (SHARED, SCRATCH, LOGS, MOUNTED, world.HOME / "local", world.HOME / "faults"):
             path.mkdir()
         self.name_hosts()
@@ -133,6 +136,7 @@ class Cluster:
             node.boot()
 
     def stop(self):
+        """Leaves the world as it was, for the next cluster."""
         for node in self.nodes:
             if node.pid:
                 node.kill()
@@ -140,6 +144,15 @@ class Cluster:
             started.process.kill()
             started.process.wait()
         Started.all.clear()
+        if self.exported:
+            for command in (["rpc.nfsd", "0"], ["exportfs", "-ua"], ["umount", "/proc/fs/nfsd", "/var/lib/nfs"]):
+                subprocess.run(command, check=True, env=environment())
+        for node in self.nodes:
+            ip("link", "delete", node.wire)
+            ip("netns", "delete", node.name)
+        ip("link", "delete", "br0")
+        for path in ("/etc/hosts", "/etc/nsswitch.conf", world.HOME):
+            world.unmount(path)
 
     def name_hosts(self):
         """In place of a name server, which torch would ask for 20 s at each look-up."""
@@ -165,6 +178,8 @@ class Cluster:
 
     def mount(self, node, stale=0, local_locks=False, rename_flags=False, direct=True):
         """Mounts SHARED on the node at MOUNTED: its own view of names and attributes, which may be `stale` seconds old."""
+        if NFS:
+            return self.mount_nfs(node, stale, local_locks)
         program = os.environ.get("FAULTY_MOUNT")
         if not program:
             raise unittest.SkipTest("faulty_mount is not built: no libfuse3 here (Debian: libfuse3-dev)")
@@ -179,8 +194,27 @@ class Cluster:
             time.sleep(0.02)
         return daemon
 
+    def mount_nfs(self, node, stale, local_locks):
+        if local_locks:
+            raise unittest.SkipTest("NFS 4 has no locks of a node's own")
+        if "nfs4" not in pathlib.Path("/proc/filesystems").read_text().split() or not shutil.which("rpc.nfsd", path=PROGRAMS):
+            raise unittest.SkipTest("no NFS 4 here: the kernel or rpc.nfsd (Debian: nfs-kernel-server) lacks it")
+        if not self.exported:
+            world.cover("/var/lib/nfs")
+            export = ["exportfs", "-o", "rw,no_root_squash,insecure,no_subtree_check,fsid=0", f"{NETWORK}.0/24:{SHARED}"]
+            for command in (["mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd"], export, ["rpc.nfsd", "--no-nfs-version", "3", "4"]):
+                subprocess.run(command, check=True, env=environment())
+            Started(["rpc.mountd", "--foreground", "--no-nfs-version", "3"], LOGS / "mountd")
+            self.exported = True
+        # Without nosharecache the nodes, which have one kernel, would share what they know of names.
+        done = node.run("mount", "-t", "nfs", "-o", f"vers=4.2,nosharecache,actimeo={stale}", "n0:/", MOUNTED)
+        if done.returncode != 0:
+            raise AssertionError(f"{node.name} cannot mount: {done.stderr}")
+
     def fault(self, node, *lines):
         """What goes wrong at the node's mount from now on; see faulty_mount.cc. Without lines: nothing."""
+        if NFS:
+            raise unittest.SkipTest("NFS has no faults on demand")
         path = world.HOME / "faults" / node.name
         path.with_suffix(".new").write_text("".join(line + "\n" for line in lines))
         path.with_suffix(".new").replace(path)

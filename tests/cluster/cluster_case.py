@@ -9,11 +9,11 @@ import time
 import unittest
 
 import world
-from cluster import LOGS, SHARED, Cluster, Started, environment
+from cluster import LOGS, MOUNTED, SHARED, Cluster, Started, environment
 from slurm import Slurm
 
 CAIRN = os.environ["CAIRN"]
-LONG = bool(os.environ.get("CAIRN_LONG"))
+long = unittest.skipUnless(os.environ.get("CAIRN_LONG"), "it belongs to the long form (CAIRN_LONG=1)")
 MODEL = ["--num-layers", "4", "--hidden-size", "32", "--num-attention-heads", "4", "--seq-length", "16", "--vocab-size", "61",
          "--make-vocab-size-divisible-by", "8", "--mock-data", "--micro-batch-size", "1", "--global-batch-size", "12", "--lr", "1e-3",
          "--threads", "1", "--log-interval", "1"]
@@ -23,10 +23,8 @@ class Training(Started):
     """A `cairn train`, on the nodes that its command line names."""
 
     def __init__(self, case, name, command):
-        super().__init__(command, LOGS / f"{case.id().rpartition('.')[2]}.{name}")
+        super().__init__(command, LOGS / name)
         self.case = case
-        case.addCleanup(self.process.wait)
-        case.addCleanup(self.process.kill)
 
     def iteration(self):
         return max(map(int, re.findall(r"^ iteration +(\d+)/", self.output(), re.M)), default=0)
@@ -44,10 +42,11 @@ class Training(Started):
 
 
 class ClusterCase(unittest.TestCase):
-    """A test on `nodes` nodes, with Slurm if `slurm`. Ranks are called TP2 DP2 and the like by their flags."""
+    """Each test has `nodes` nodes of its own, with Slurm if `slurm`."""
 
     nodes = 4
     slurm = True
+    plain = None  # the seconds of a training of one iteration on one node: all deadlines are multiples of it
 
     @classmethod
     def setUpClass(cls):
@@ -55,22 +54,23 @@ class ClusterCase(unittest.TestCase):
             raise unittest.SkipTest(world.refusal() or f"start {pathlib.Path(__file__).name} itself")
         if not os.environ.get("CAIRN_TRAIN"):
             raise unittest.SkipTest("cairn-train is not built")
-        cls.cluster = Cluster(cls.nodes)
-        cls.addClassCleanup(cls.cluster.stop)
-        cls.cluster.start()
-        cls.measure()
-        if cls.slurm:
-            cls.scheduler = Slurm(cls.cluster)
-            cls.scheduler.start(cls.wait)
 
-    @classmethod
-    def measure(cls):
-        """`plain`: the seconds of a training of one iteration, which all deadlines are multiples of."""
+    def setUp(self):
+        self.cluster = Cluster(self.nodes)
+        self.addCleanup(self.cluster.stop)
+        self.cluster.start()
+        self.run_dir = SHARED / "run"
+        if ClusterCase.plain is None:
+            self.measure()
+        if self.slurm:
+            self.scheduler = Slurm(self.cluster)
+            self.scheduler.start(self.wait)
+
+    def measure(self):
         start = time.monotonic()
-        done = cls.cluster["n1"].run(CAIRN, "train", *MODEL, "--train-iters", 1)
-        if done.returncode != 0:
-            raise AssertionError(done.stdout + done.stderr)
-        cls.plain = max(time.monotonic() - start, 0.5)
+        done = self.cluster["n1"].run(CAIRN, "train", *MODEL, "--train-iters", 1)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        ClusterCase.plain = max(time.monotonic() - start, 0.5)
 
     @classmethod
     def wait(cls, condition, what, log=None, times=150):
@@ -86,9 +86,6 @@ class ClusterCase(unittest.TestCase):
         """Seconds after which a training may believe that a rank is lost."""
         return max(5, round(8 * self.plain))
 
-    def setUp(self):
-        self.run_dir = SHARED / self.id().rpartition(".")[2]
-
     # What starts ranks.
 
     @staticmethod
@@ -96,7 +93,8 @@ class ClusterCase(unittest.TestCase):
         """On the first so many nodes that are up, or on those with these names."""
         where = ["-N", nodes] if isinstance(nodes, int) else ["-N", len(nodes), "-w", ",".join(nodes)]
         count = nodes if isinstance(nodes, int) else len(nodes)
-        return ["srun", "--mpi=pmix", "--kill-on-bad-exit", *where, "-n", ranks or count, *command]
+        ranks = ranks or count
+        return ["srun", "--mpi=pmix", "--kill-on-bad-exit", *where, "-n", ranks, f"--ntasks-per-node={ranks // count}", *command]
 
     def mpirun(self, ranks, *command):
         return self.cluster.mpirun("-n", ranks, *command)
@@ -134,3 +132,17 @@ class ClusterCase(unittest.TestCase):
     def losses(path):
         """{iteration: loss as it was printed}, of a --log-json file; the last of each."""
         return {row["iteration"]: row["loss"] for row in map(json.loads, path.read_text().splitlines())}
+
+
+class MountedCase(ClusterCase):
+    """Each node has a mount of its own of the shared directory, with `stale` seconds, and locks of its own if `local_locks`."""
+
+    stale = 0
+    local_locks = False
+
+    def setUp(self):
+        super().setUp()
+        for node in self.cluster.nodes:
+            self.cluster.mount(node, stale=self.stale, local_locks=self.local_locks)
+        self.run_dir = MOUNTED / "run"
+        self.there = SHARED / "run"  # the same, as the file server sees it

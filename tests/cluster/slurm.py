@@ -79,8 +79,10 @@ class Slurm:
                    "exec slurmd -D")
 
     @staticmethod
-    def run(*command):
-        return subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True).stdout
+    def run(*command, **variables):
+        """What it prints; variables are added to its environment."""
+        env = {**environment(), **{name: str(value) for name, value in variables.items()}}
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True).stdout
 
     def state(self, job):
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
