@@ -8,6 +8,7 @@
 //   CALL
 //                                         is a name that Check() and Do() below are given, or `change` for
 //                                         all that change something, or `any`
+//   hang                                  every call waits until the file no longer says so
 //   short                                 reads and writes of more than 8 KiB move half
 //   full BYTES                            ENOSPC after so many bytes in all
 #define FUSE_USE_VERSION 35
@@ -58,6 +59,8 @@ class Faults {
  public:
   // The error with which this call fails, or 0.
   int Of(std::string_view call, bool changes) {
+    for (; Hangs(); ::usleep(20'000))
+      if (fuse_interrupted() != 0) return EINTR;
     const std::lock_guard lock(mutex_);
     Refresh();
     for (Rule& rule : rules_) {
@@ -70,6 +73,12 @@ class Faults {
       return rule.error;
     }
     return 0;
+  }
+
+  bool Hangs() {
+    const std::lock_guard lock(mutex_);
+    Refresh();
+    return hangs_;
   }
 
   bool IsShort() {
@@ -99,7 +108,7 @@ class Faults {
       return;
     read_ = now;
     rules_.clear();
-    short_ = false;
+    short_ = hangs_ = false;
     room_ = -1;
     std::ifstream file(options.faults);
     for (std::string line; std::getline(file, line);) {
@@ -108,6 +117,8 @@ class Faults {
       words >> first >> second;
       if (first == "short") {
         short_ = true;
+      } else if (first == "hang") {
+        hangs_ = true;
       } else if (first == "full") {
         room_ = written_ + std::stol(second);
       } else if (!first.empty()) {
@@ -122,7 +133,7 @@ class Faults {
   std::mutex mutex_;
   struct stat read_ = {};
   std::vector<Rule> rules_;
-  bool short_ = false;
+  bool short_ = false, hangs_ = false;
   long room_ = -1, written_ = 0;
 } faults;
 
@@ -246,7 +257,8 @@ int ReadLink(const char* path, char* buffer, size_t size) {
 }
 
 void* Init(fuse_conn_info* connection, fuse_config* config) {
-  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO);  // each listing asks anew
+  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO);  // each listing asks again
+  connection->want &= ~static_cast<unsigned>(FUSE_CAP_ASYNC_DIO);  // as programs of libfuse 2 are mounted
   config->use_ino = 1;
   config->intr = 1;
   config->attr_timeout = config->entry_timeout = config->negative_timeout = options.stale_seconds;
