@@ -1,0 +1,88 @@
+"""A real Slurm on the nodes of a cluster: munged everywhere, slurmctld on the head node, a slurmd on each node."""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+from cluster import LOGS, NETWORK, PROGRAMS, Started, environment
+from world import HOME
+
+CONF = """
+ClusterName=nodes
+SlurmctldHost=n0({network}.10)
+SlurmUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={home}/local/munge.socket
+StateSaveLocation={home}/local/state
+SlurmdSpoolDir={home}/local/spool
+SlurmctldPidFile={home}/local/slurmctld.pid
+SlurmdPidFile={home}/local/slurmd.pid
+SlurmctldLogFile={home}/logs/slurmctld
+SlurmdLogFile={home}/logs/slurmd.%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+SlurmdTimeout={slurmd_timeout}
+ReturnToService=2
+KillWait=5
+MinJobAge=300
+SchedulerParameters=bf_interval=2,sched_interval=2
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PropagateResourceLimits=NONE
+NodeName=n[1-{count}] NodeAddr={network}.[11-{last}] CPUs=8 State=UNKNOWN
+PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=n[1-{count}] PriorityTier=10 MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    def __init__(self, cluster, slurmd_timeout=15):
+        self.cluster = cluster
+        self.slurmd_timeout = slurmd_timeout
+
+    def start(self, wait):
+        """`wait`: ClusterCase.wait, for the nodes to be idle."""
+        missing = [name for name in ("munged", "slurmctld", "slurmd", "srun") if shutil.which(name, path=PROGRAMS) is None]
+        if missing:
+            raise unittest.SkipTest(f"no Slurm here: {', '.join(missing)} missing (Debian: slurm-wlm munge)")
+        count = len(self.cluster.nodes)
+        (HOME / "slurm.conf").write_text(CONF.format(home=HOME, network=NETWORK, count=count, last=10 + count,
+                                                     slurmd_timeout=self.slurmd_timeout))
+        key = HOME / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        (HOME / "local/state").mkdir()
+        self.daemons = [Started(command, LOGS / command[0]) for command in (self.munged(), ["slurmctld", "-D"])]
+        for node in self.cluster.nodes:
+            self.join(node)
+        wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(count), "idle nodes of Slurm")
+
+    @staticmethod
+    def munged():
+        local = HOME / "local"
+        return ["munged", "-F", "--force", f"--key-file={HOME}/munge.key", f"--socket={local}/munge.socket",
+                *(f"--{name}-file={local}/munged.{name}" for name in ("pid", "seed", "log"))]
+
+    def join(self, node):
+        """After each boot of a node."""
+        node.start("munged", *self.munged())
+        node.start("slurmd.out", "sh", "-c", f"mkdir {HOME}/local/spool; while [ ! -S {HOME}/local/munge.socket ]; do sleep 0.1; done; "
+                   "exec slurmd -D")
+
+    @staticmethod
+    def run(*command, **variables):
+        """What it prints; variables are added to its environment."""
+        env = {**environment(), **{name: str(value) for name, value in variables.items()}}
+        return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True).stdout
+
+    def state(self, job):
+        return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()

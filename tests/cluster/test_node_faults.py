@@ -1,0 +1,82 @@
+"""What trainings and shared work say and do when a node is lost, wiped, or comes back: the long form."""
+
+import re
+import time
+import unittest
+
+import world
+from cluster import SCRATCH, SHARED
+from cluster_case import CAIRN, ClusterCase
+
+
+class MessagesTest(ClusterCase):
+    @unittest.expectedFailure  # issue 40, item 6: a rank blames the peer that it waits for, which may itself wait
+    def test_only_the_silent_node_is_blamed(self):
+        """On a pipeline of four nodes the first rank waits for the second, which lives."""
+        flags = ["--pipeline-model-parallel-size", 4, "--save-interval", 5]
+        training = self.start(self.srun(4, *self.train(*flags, iterations=1_000_000)))
+        training.reach(7)
+        self.cluster["n4"].cut()
+        blamed = set(re.findall(r"state unknown: rank \d+ \(host (n\d)\)", training.finish(status=None)))
+        self.assertEqual(blamed, {"n4"})
+
+
+class LocksOfTheDeadTest(ClusterCase):
+    @unittest.expectedFailure  # issue 40, item 5: the lock of the node that is cut off is met at once, and nobody says whose it is
+    def test_a_restart_elsewhere_says_who_holds_the_lock(self):
+        training = self.start(self.srun(2, *self.train("--save-interval", 5, iterations=1_000_000)))
+        training.reach(7)
+        self.cluster["n1"].cut()
+        again = self.start(self.srun(["n3", "n4"], *self.train("--save-interval", 5, iterations=20)), "again")
+        self.wait(lambda: not again.running() or "n1" in again.output(), "the second training", log=again)
+        self.assertIn("n1", again.output())
+
+
+class LaunchNameTest(ClusterCase):
+    nodes = 2
+    slurm = False
+
+    def reshape(self, rank, step_id):
+        """One of two ranks of srun, as its environment says it."""
+        variables = {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 2, "SLURM_JOB_ID": 16, "SLURM_STEP_ID": step_id}
+        words = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        command = [*words, CAIRN, "reshape", self.run_dir, SHARED / "reshaped", "--tp", 2]
+        return self.start(self.cluster[f"n{rank + 1}"].command(*command), f"reshape.{rank}")
+
+    @unittest.expectedFailure  # issue 40, item 4: a requeued job has the ids of the killed one, and its ranks meet in that one's room
+    def test_a_requeued_reshape_does_not_meet_in_the_room_of_the_killed_one(self):
+        self.finish(self.one_node(2, *self.train(iterations=1)))
+        leader = self.reshape(0, step_id=0)  # alone: it opens the room and waits for rank 1
+        self.wait(lambda: list(SHARED.glob("reshaped/*partial*/team-room*")), "the room", log=leader)
+        self.cluster["n1"].kill()
+        self.cluster["n1"].boot()
+        follower = self.reshape(1, step_id=0)
+        time.sleep(8 * self.plain)  # it looks for the room before rank 0 is there
+        leader = self.reshape(0, step_id=0)
+        self.wait(lambda: not leader.running() and not follower.running(), "the two ranks", times=40)
+        self.cairn("verify", SHARED / "reshaped")
+
+
+class ParityTest(ClusterCase):
+    nodes = 2
+
+    def train_locally(self, *flags, iterations=5):
+        """Two ranks on each of two nodes."""
+        command = self.train("--save-local", SCRATCH / "local", "--save-local-interval", 5, *flags, iterations=iterations)
+        return self.finish(self.srun(2, *command, ranks=4))
+
+    @unittest.expectedFailure  # issue 40, item 7: two ranks of a group share a node, and nobody warns
+    def test_a_group_that_a_node_defeats_is_warned_of(self):
+        self.assertRegex(self.train_locally("--redundancy", "xor:4"), "(?i)no node|warning")
+
+    @unittest.expectedFailure  # issue 40, item 7: nodes are known by their names
+    def test_groups_are_laid_out_over_nodes_of_equal_names(self):
+        for node in self.cluster.nodes:
+            node.run("hostname", "localhost")
+        self.train_locally("--redundancy", "xor:2", iterations=5)
+        self.cluster["n2"].wipe()
+        self.assertIn("rebuilding", self.train_locally("--redundancy", "xor:2", iterations=10))
+
+
+if __name__ == "__main__":
+    world.main()
