@@ -9,6 +9,7 @@
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 
 namespace cairn {
 namespace {
@@ -201,11 +202,13 @@ Result<Manifest> DecodeManifest(std::string_view text) {
 }
 
 Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir, Digest* digest) {
-  const std::string path = JoinPath(step_dir, kManifestName);
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
-  if (digest != nullptr) *digest = DigestOf(text);
-  Result<Manifest> manifest = DecodeManifest(text);
-  return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
+  return ReadStep(fs, step_dir, [&](const std::string& directory) -> Result<Manifest> {
+    const std::string path = JoinPath(directory, kManifestName);
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
+    if (digest != nullptr) *digest = DigestOf(text);
+    Result<Manifest> manifest = DecodeManifest(text);
+    return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
+  });
 }
 
 }  // namespace cairn

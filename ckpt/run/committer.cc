@@ -1,5 +1,5 @@
 // Publishing is one rename. A step that is already there changes places with the new one, so that its name
-// always has a whole step.
+// always has a whole step; on a file system that cannot exchange two names, its name or the one aside.
 
 #include "ckpt/run/committer.h"
 
@@ -7,6 +7,7 @@
 
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 
 namespace cairn {
 namespace {
@@ -24,8 +25,11 @@ Status ExchangeStep(FileSystem& fs, const std::string& partial, const std::strin
                     const std::string& step_dir) {
   CAIRN_RETURN_IF_ERROR(fs.RenameNew(partial, aside));
   const Status exchanged = fs.Exchange(aside, step_dir);
-  if (!exchanged.ok()) (void)fs.RenameNew(aside, partial);
-  return exchanged;
+  if (exchanged.ok()) return exchanged;
+  const Status back = fs.RenameNew(aside, partial);
+  if (exchanged.kind() != StatusKind::kNotSupported) return exchanged;
+  CAIRN_RETURN_IF_ERROR(back);
+  return ReplaceByRenames(fs, partial, step_dir, aside);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
 #include "ckpt/step/partial_dir.h"
 
@@ -34,12 +35,13 @@ Status LeaveRefused(const Status& removed, const Complain& left) {
 }  // namespace
 
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir) {
-  Result<std::vector<std::string>> names = fs.List(run_dir);
+  Result<std::vector<std::string>> names = ListAtOnce(fs, run_dir);
   if (!names.ok() && names.status().kind() == StatusKind::kNotFound) return std::vector<int64_t>{};
   if (!names.ok()) return names.status();
   std::vector<int64_t> steps;
   for (const std::string& name : *names)
-    if (const auto step = ParseStepDirName(name)) steps.push_back(*step);
+    if (const auto step = ParseStepDirName(WaitsAside(*names, name) ? name.substr(0, name.find('.')) : name))
+      steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
 }
@@ -106,10 +108,11 @@ Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::st
 
 Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::string& path,
                                                    const std::function<void(const Status&)>& skipped) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  const std::string place = FindStep(fs, path).directory;
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place));
   if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
-  const bool is_step = fs.Stat(JoinPath(path, kManifestName)).ok();
+  const bool is_step = fs.Stat(JoinPath(place, kManifestName)).ok();
   auto opened = is_step ? StepReader::Open(fs, path) : OpenNewestStep(fs, path, skipped);
   if (opened.ok()) RenewHold(fs, (*opened)->directory(), (*opened)->manifest());
   return opened;

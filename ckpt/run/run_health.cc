@@ -5,6 +5,7 @@
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_identity.h"
 
@@ -63,11 +64,12 @@ bool CameFrom(const BranchedStep& step, int64_t number, const RunEvidence& evide
 
 RunEvidence ReadEvidence(FileSystem& fs, const std::string& run_dir, std::span<const StepFacts> readable) {
   RunEvidence evidence{.runs = RunsNamedAt(fs, run_dir), .latest = LatestOf(fs, run_dir)};
-  const Result<std::vector<std::string>> names = fs.List(run_dir);
+  const Result<std::vector<std::string>> names = ListAtOnce(fs, run_dir);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     const std::optional<int64_t> step = ParseStepDirName(name.substr(0, name.find('.')));
-    if (step && ParseMarkedDirName(name) == "superseded") evidence.saved_again.push_back(*step);
-    if (ParseStepDirName(name) && std::ranges::count(readable, *step, &StepFacts::step) == 0)
+    const bool waits = WaitsAside(*names, name);
+    if (step && !waits && ParseMarkedDirName(name) == "superseded") evidence.saved_again.push_back(*step);
+    if ((waits || ParseStepDirName(name)) && std::ranges::count(readable, *step, &StepFacts::step) == 0)
       evidence.unreadable.push_back(*step);
   }
   return evidence;

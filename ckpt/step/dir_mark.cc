@@ -12,6 +12,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 
 namespace cairn {
 namespace {
@@ -205,6 +206,7 @@ void RemoveMark(FileSystem& fs, const std::string& directory) {
 }
 
 Status RemoveMarked(FileSystem& fs, const std::string& directory) {
+  CAIRN_RETURN_IF_ERROR(BringBack(fs, directory));
   const Result<MarkedContents> contents = ReadMark(fs, directory);
   if (contents.ok()) return RemoveMarked(fs, directory, *contents);
   const bool there = fs.LinkStat(directory).ok();

@@ -12,6 +12,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
+#include "ckpt/model/replace_by_renames.h"
 
 namespace cairn {
 namespace {
@@ -62,17 +63,19 @@ class CatalogSource final : public ByteSource {
 
 }  // namespace
 
-Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::string& directory) {
-  std::unique_ptr<StepReader> reader(new StepReader(fs, directory));
-  Result<Manifest> manifest = ReadManifest(fs, directory);
-  if (!manifest.ok() && manifest.status().kind() == StatusKind::kNotFound)
-    return NotFound("{}: no {}; this is not a committed Cairn step", directory, kManifestName);
-  if (!manifest.ok()) return manifest.status();
-  reader->manifest_ = std::move(manifest).value();
-  reader->files_.emplace(fs, reader->DirectoryOf(ShardName(0)));
-  CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());
-  CAIRN_RETURN_IF_ERROR(reader->ReadCatalog());
-  return reader;
+Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::string& step_dir) {
+  return ReadStep(fs, step_dir, [&](const std::string& directory) -> Result<std::unique_ptr<StepReader>> {
+    std::unique_ptr<StepReader> reader(new StepReader(fs, directory));
+    Result<Manifest> manifest = ReadManifest(fs, directory);
+    if (!manifest.ok() && manifest.status().kind() == StatusKind::kNotFound)
+      return NotFound("{}: no {}; this is not a committed Cairn step", directory, kManifestName);
+    if (!manifest.ok()) return manifest.status();
+    reader->manifest_ = std::move(manifest).value();
+    reader->files_.emplace(fs, reader->DirectoryOf(ShardName(0)));
+    CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());
+    CAIRN_RETURN_IF_ERROR(reader->ReadCatalog());
+    return reader;
+  });
 }
 
 Status StepReader::CheckFileSizes() const {

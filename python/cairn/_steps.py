@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 
-_STEP = re.compile(r"step-[0-9]{8,}")
+_STEP = re.compile(r"step-([0-9]{8,})(\.superseded-[0-9a-f]+)?")
 
 
 def steps(run: pathlib.Path) -> list[pathlib.Path]:
-    """The committed steps, the highest number first. A partial or retired one has another name."""
-    if not run.is_dir():
-        return []
-    found = [entry for entry in run.iterdir() if _STEP.fullmatch(entry.name) and (entry / "manifest.json").is_file()]
-    return sorted(found, key=lambda step: int(step.name.removeprefix("step-")), reverse=True)
+    """The committed steps, the highest number first. A partial or retired one has another name; so has one that waits for the step that replaces it."""
+    while run.is_dir():
+        names = set(os.listdir(run))
+        found = [run / name for name in names if _is_step(name, names) and (run / name / "manifest.json").is_file()]
+        if set(os.listdir(run)) == names:
+            return sorted(found, key=_number, reverse=True)
+    return []
+
+
+def _is_step(name: str, names: set[str]) -> bool:
+    match = _STEP.fullmatch(name)
+    waits = match and match[2] and name.replace("superseded", "partial") in names and name.removesuffix(match[2]) not in names
+    return bool(match and (not match[2] or waits))
+
+
+def _number(step: pathlib.Path) -> int:
+    return int(_STEP.fullmatch(step.name)[1])

@@ -15,6 +15,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model_function.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/step_hold.h"
 #include "runtime/control/rank_message.h"
@@ -92,10 +93,11 @@ Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& can
 
 Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   const size_t before = candidates.size();
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(config_.load));
+  const std::string place = FindStep(fs_, config_.load).directory;
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(place));
   if (!info.is_directory())
     return NotSupported("{} is a file; --load takes a step or run directory", config_.load);
-  if (fs_.Stat(JoinPath(config_.load, kManifestName)).ok()) {
+  if (fs_.Stat(JoinPath(place, kManifestName)).ok()) {
     const auto step = StepReader::Open(fs_, config_.load);
     const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
     candidates.push_back({.directory = config_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});

@@ -1,26 +1,31 @@
 // Goal readers: who polls a run directory while a training saves and prunes meets whole steps only.
 //
-// On a real directory in memory. A step that is retired while it is read may vanish from under a reader, who
+// On a real directory in memory, in which every third step is saved twice; its file system can exchange two
+// names or cannot. A step that is retired or replaced while it is read may vanish from under a reader, who
 // then continues with a newer one; no step may ever be damaged, and there is always one.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
 #include "tests/faults/checkpoints.h"
 #include "tests/faults/goal.h"
+#include "tests/support/no_exchange.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
 
-constexpr int64_t kSaves = 1000;
-constexpr int64_t kSavesLong = 10'000;
+constexpr int64_t kSaves = 500;  // on each file system
+constexpr int64_t kSavesLong = 5000;
 constexpr int kReaders = 3;
 constexpr uint64_t kSeeds = 4;  // values that the saves take by turns
 
-StepRecipe Save(int64_t n) {
-  StepRecipe recipe = SmallRecipe({1, 1, 1, 0}, n, static_cast<uint64_t>(n) % kSeeds);
+StepRecipe Save(int64_t n, bool again = false) {
+  StepRecipe recipe = SmallRecipe({1, 1, 1, 0}, n, static_cast<uint64_t>(n + again) % kSeeds);
   recipe.specs.resize(1);
+  recipe.nonce = fmt::format("{:08x}", 2 * n + again);
   return recipe;
 }
 
@@ -31,7 +36,9 @@ class Known {
     for (uint64_t n = 0; n < kSeeds; ++n) values_.push_back(ContentOf(Save(static_cast<int64_t>(n))).values);
   }
   bool Fits(const Content& content) const {
-    return content.values == values_[static_cast<uint64_t>(content.step) % kSeeds];
+    return std::ranges::any_of(std::array{0, 1}, [&](int again) {
+      return content.values == values_[static_cast<uint64_t>(content.step + again) % kSeeds];
+    });
   }
 
  private:
@@ -49,8 +56,10 @@ std::string PollStep(FileSystem& fs, const std::string& run_dir, const Known& kn
   newest = step;
   const Result<Content> content = ReadTensors(**opened);
   if (content.ok()) return known.Fits(*content) ? "" : fmt::format("step {} holds other values", step);
-  const bool retired = !fs.Stat((*opened)->directory()).ok();
-  return retired && content.status().kind() == StatusKind::kNotFound ? "" : content.status().message();
+  const Result<Manifest> now = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
+  const bool retired = !now.ok() && content.status().kind() == StatusKind::kNotFound;
+  const bool replaced = now.ok() && *now != (*opened)->manifest();
+  return retired || replaced ? "" : content.status().message();
 }
 
 std::string PollLatest(FileSystem& fs, const std::string& run_dir) {
@@ -60,12 +69,9 @@ std::string PollLatest(FileSystem& fs, const std::string& run_dir) {
   return named ? "" : "latest says '" + *text + "'";
 }
 
-}  // namespace
-
-void RunReaders(const GoalOptions& options, Tally& tally) {
+void SaveAmongReaders(FileSystem& fs, const GoalOptions& options, Tally& tally) {
   const TempDir temp(TempDir::Place::kMemory);
   const std::string run_dir = temp / "run";
-  UnsyncedFileSystem fs;
   const Known known;
   const int64_t saves = options.form == GoalOptions::Form::kLong ? kSavesLong : kSaves;
   std::atomic<int64_t> saved = 0;  // 0: no reader may begin
@@ -83,7 +89,11 @@ void RunReaders(const GoalOptions& options, Tally& tally) {
   for (int64_t n = 1; n <= saves && tally.passed() == tally.tried(); ++n) {
     const StepRecipe recipe = Save(n);
     Status status = MakeStep(fs, run_dir, recipe);
-    if (status.ok()) status = ApplyRetention(fs, run_dir, {.keep_last = 1 + n % 2}, recipe.nonce);
+    // Not each: old steps go once two have been saved since a training went back.
+    if (status.ok() && n % 3 == 0) status = MakeStep(fs, run_dir, Save(n, /*again=*/true));
+    if (status.ok())
+      status = ApplyRetention(fs, run_dir, {.keep_last = 1 + n % 2}, recipe.nonce,
+                              [&](const Status& why) { tally.Add(static_cast<uint64_t>(n), why.message()); });
     tally.Add(static_cast<uint64_t>(n), status.message());
     saved = n;
     saved.notify_all();
@@ -91,6 +101,15 @@ void RunReaders(const GoalOptions& options, Tally& tally) {
   done = true;
   saved = saves;
   saved.notify_all();
+}
+
+}  // namespace
+
+void RunReaders(const GoalOptions& options, Tally& tally) {
+  UnsyncedFileSystem fs;
+  NoExchange no_exchange(fs);
+  SaveAmongReaders(fs, options, tally);
+  SaveAmongReaders(no_exchange, options, tally);
 }
 
 }  // namespace cairn

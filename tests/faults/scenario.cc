@@ -48,6 +48,7 @@ struct Session {
   int64_t keep_last = 0;
   bool walks_back = false;     // the newest step is damaged from the beginning
   bool lost_manifest = false;  // the oldest step has none, from the beginning: nobody's to delete
+  bool exchanges = true;       // the disk can exchange two names
 };
 
 Status SaveAll(FileSystem& fs, const Session& session, const std::function<void()>& reported) {
@@ -114,6 +115,7 @@ std::string CheckNames(FileSystem& fs, const std::string& run_dir, const std::st
 Scenario SaveScenario(std::string name, Session session) {
   Scenario scenario{
       .name = std::move(name), .run_dir = session.run_dir, .disk = DiskWith(session.run_dir, session.before)};
+  if (!session.exchanges) scenario.disk->RefuseExchange();
   if (session.walks_back) {  // its newest step lost a byte long ago
     const std::string shard =
         JoinPath(JoinPath(session.run_dir, StepDirName(session.before.back().step)), ShardName(0));
@@ -439,8 +441,17 @@ std::vector<Scenario> SaveScenarios(const std::string& lock_dir) {
         {.before = {step(90, 1), step(100, 2)}, .saves = {step(110, 3), step(120, 4)}, .keep_last = 1});
     add("saves that keep two steps",
         {.before = {step(100, 1)}, .saves = {step(110, 2), step(120, 3)}, .keep_last = 2});
-    add("a step saved again",
-        {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3), step(110, 4)}, .keep_last = 2});
+    for (const bool exchanges : {true, false}) {
+      const char* how = exchanges ? "" : " without an exchange";
+      add(fmt::format("a step saved again{}", how), {.before = {step(90, 1), step(100, 2)},
+                                                     .saves = {step(100, 3), step(110, 4)},
+                                                     .keep_last = 2,
+                                                     .exchanges = exchanges});
+      add(fmt::format("a damaged step saved again{}", how), {.before = {step(90, 1), step(100, 2)},
+                                                             .saves = {step(100, 3)},
+                                                             .walks_back = true,
+                                                             .exchanges = exchanges});
+    }
     add("a training goes back twice", {.before = {step(100, 1), step(110, 2), step(120, 3)},
                                        .saves = {step(105, 4), step(106, 5), step(101, 6), step(102, 7)},
                                        .keep_last = 2});
@@ -448,8 +459,6 @@ std::vector<Scenario> SaveScenarios(const std::string& lock_dir) {
                                                        .saves = {step(110, 3)},
                                                        .keep_last = 1,
                                                        .lost_manifest = true});
-    add("a damaged step saved again",
-        {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3)}, .walks_back = true});
   }
   return scenarios;
 }
@@ -464,6 +473,7 @@ std::vector<Scenario> AllScenarios(const std::string& lock_dir) {
   scenarios.push_back(BundleScenario(root(), {1, 1, 1, 0}));
   scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}, kInPieces));
   scenarios.push_back(PruneScenario(root(), {1, 1, 1, 0}));
+  for (const bool exchanges : {true, false}) scenarios.push_back(PublishScenario(root(), exchanges));
   return scenarios;
 }
 

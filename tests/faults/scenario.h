@@ -44,5 +44,7 @@ Result<Recording> Record(Scenario scenario);
 std::vector<Scenario> AllScenarios(const std::string& lock_dir);
 // Saves and prunes only, for the mutants.
 std::vector<Scenario> SaveScenarios(const std::string& lock_dir);
+// `cairn seal --publish`, on a disk that can exchange two names or cannot.
+Scenario PublishScenario(const std::string& root, bool exchanges);
 
 }  // namespace cairn

@@ -111,7 +111,7 @@ class SimFile final : public File {
   std::atomic<bool> closed_ = false;
 };
 
-SimDisk::SimDisk() : SimDisk(Tree{{.directory = true, .entries = {}}}) {}
+SimDisk::SimDisk() : SimDisk(Tree{{.directory = true, .entries = {}}}, true) {}
 
 // ---- Operations on a tree ----
 
@@ -195,11 +195,11 @@ void SimDisk::ApplyTorn(Tree& tree, const DiskOp& op, Random& random) {
 
 std::unique_ptr<SimDisk> SimDisk::Settled() const {
   const std::lock_guard lock(mutex_);
-  return std::unique_ptr<SimDisk>(new SimDisk(tree_));
+  return std::unique_ptr<SimDisk>(new SimDisk(tree_, exchanges_));
 }
 
 std::unique_ptr<SimDisk> SimDisk::AfterKill(const Journal& journal, size_t at, Random& random) const {
-  std::unique_ptr<SimDisk> disk(new SimDisk(base_));
+  std::unique_ptr<SimDisk> disk(new SimDisk(base_, exchanges_));
   disk->journal_.reserve(at + 64);
   for (size_t i = 0; i < at; ++i) {
     Apply(disk->tree_, *journal[i]);
@@ -249,7 +249,7 @@ std::unique_ptr<SimDisk> SimDisk::AfterPowerLoss(const Journal& journal, size_t 
     if (story && (torn || !kept))
       *story += fmt::format("{} {}: {}\n", torn ? "torn" : "lost", i, ToString(op));
   }
-  return std::unique_ptr<SimDisk>(new SimDisk(std::move(tree)));
+  return std::unique_ptr<SimDisk>(new SimDisk(std::move(tree), exchanges_));
 }
 
 SimDisk::Journal SimDisk::journal() const {
@@ -362,6 +362,7 @@ Status SimDisk::Rename(const std::string& from, const std::string& to) {
 
 Status SimDisk::Exchange(const std::string& from, const std::string& to) {
   const std::lock_guard lock(mutex_);
+  if (!exchanges_) return NotSupported("{}: no exchange", to);
   CAIRN_ASSIGN_OR_RETURN(const Place a, Find(from));
   CAIRN_ASSIGN_OR_RETURN(const Place b, Find(to));
   if (a.inode < 0 || b.inode < 0) return NoFile(a.inode < 0 ? from : to);

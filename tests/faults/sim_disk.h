@@ -57,6 +57,8 @@ class SimDisk final : public FileSystem {
 
   SimDisk();
 
+  // From now on, and on the disks that are made of this one, Exchange() is refused, as by NFS.
+  void RefuseExchange() { exchanges_ = false; }
   // As it stands now: all of it durable, nothing remembered.
   std::unique_ptr<SimDisk> Settled() const;
   // The process died while it did operation `at` of `journal`, which began on this disk as it was when it was
@@ -102,7 +104,7 @@ class SimDisk final : public FileSystem {
     int inode;  // -1: there is none
   };
 
-  explicit SimDisk(Tree tree) : base_(tree), tree_(std::move(tree)) {}
+  SimDisk(Tree tree, bool exchanges) : base_(tree), tree_(std::move(tree)), exchanges_(exchanges) {}
   static std::string& Own(Node& node);
   static void MakeNode(Tree& tree, const DiskOp& op);
   static bool Apply(Tree& tree, const DiskOp& op);
@@ -116,6 +118,7 @@ class SimDisk final : public FileSystem {
   const Tree base_;  // durable before the journal begins
   Tree tree_;
   Journal journal_;
+  bool exchanges_;
 };
 
 }  // namespace cairn

@@ -34,7 +34,7 @@ import numpy  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn import _helper, _windows  # noqa: E402
+from cairn import _helper, _steps, _windows  # noqa: E402
 from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving, _staging  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
@@ -937,6 +937,20 @@ class RoundTripTest(ProcessTest):
             self.assertTrue(same(into, expected), into)
         for other in weights[1:]:  # the same training, but for the order of its sums
             torch.testing.assert_close(other, weights[0])
+
+    def test_a_step_that_waits_for_the_one_that_replaces_it_is_there(self):
+        """As a kill leaves it on a file system that cannot exchange two names."""
+        run = pathlib.Path(self.directory)
+        cairn.torch.save({"w": "old"}, run, 5)
+        step = run / "step-00000005"
+        shutil.copytree(step, run / "step-00000005.partial-00ab")
+        step.rename(run / "step-00000005.superseded-00ab")
+        self.assertEqual(_steps.steps(run), [run / "step-00000005.superseded-00ab"])
+        for checkpoint in (run, step):
+            into = {"w": ""}
+            self.assertEqual((cairn.torch.load(into, checkpoint), into), (5, {"w": "old"}))
+        shutil.copytree(run / "step-00000005.partial-00ab", step)
+        self.assertEqual(_steps.steps(run), [step])
 
     def test_older_steps_go_once_a_newer_one_is_committed(self):
         """Only what is a whole step, and nothing else than that."""

@@ -11,6 +11,7 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "convert/formats/systems.h"
 #include "tools/archive/tar/record.h"
 #include "tools/seal/foreign_run.h"
@@ -112,11 +113,13 @@ void SortByCommit(std::vector<StepListing>& steps) {
 
 // Nothing if `directory` is not a run directory.
 std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) {
-  const auto names = fs.List(directory);
+  const auto names = ListAtOnce(fs, directory);
   if (!names.ok()) return std::nullopt;
   RunListing run{.directory = directory, .steps = {}};
   for (const std::string& name : *names)
-    if (StepOfName(name)) run.steps.push_back(ListStep(fs, JoinPath(directory, name), name));
+    if (const auto step = StepOfName(name))
+      run.steps.push_back(
+          ListStep(fs, JoinPath(directory, name), WaitsAside(*names, name) ? StepDirName(*step) : name));
   if (run.steps.empty()) return std::nullopt;
   SortByCommit(run.steps);
   AddVerdicts(fs, directory, run.steps);

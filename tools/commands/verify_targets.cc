@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "tools/cli/output.h"
 #include "tools/seal/foreign_run.h"
@@ -29,7 +30,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 }  // namespace
 
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
   if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
   const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);

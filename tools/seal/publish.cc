@@ -4,6 +4,7 @@
 
 #include "tools/seal/publish.h"
 
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/seal/foreign_run.h"
 
@@ -19,11 +20,8 @@ Status SyncBoth(FileSystem& fs, const std::string& from, const std::string& to) 
 
 Status ExchangeByRenames(FileSystem& fs, const std::string& from, const std::string& to) {
   const std::string aside = AsidePath(from);
-  CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(aside)));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(to, aside));
-  const Status taken = fs.Rename(from, to);
-  CAIRN_RETURN_IF_ERROR(taken.ok() ? SyncBoth(fs, from, to) : fs.Rename(aside, to));
-  CAIRN_RETURN_IF_ERROR(taken);
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(aside)));
+  CAIRN_RETURN_IF_ERROR(ReplaceByRenames(fs, from, to, aside));
   return fs.Rename(aside, from);
 }
 

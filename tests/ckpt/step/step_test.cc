@@ -6,10 +6,12 @@
 #include <fstream>
 #include <thread>
 
+#include "ckpt/run/committer.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/verify.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
+#include "tests/support/no_exchange.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wrapped_file_system.h"
@@ -266,6 +268,117 @@ TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
   }
   EXPECT_GT(stops, kSanitized ? 10 : 100);
   EXPECT_GT(committed, kSanitized ? 0 : 5);
+}
+
+// Stops a save of a step that is there at every operation in turn, where two names cannot be exchanged.
+// Before and after the clean-up, all ways to the step lead to the old one or to the new one, whole.
+TEST_F(StepTest, AStepSavedAgainWithoutAnExchangeIsThereAfterEachStop) {
+  NoExchange no_exchange(fs_);
+  FaultyFileSystem faulty(no_exchange);
+  StepRecipe again = CommitRecipe();
+  again.topology = {1, 1, 1, 0};
+  again.specs.resize(1);
+  ASSERT_TRUE(MakeStep(fs_, temp_ / "small", again).ok());
+  again.seed = 2;
+  again.nonce = "a9a1";
+  const Manifest old = ReadManifest(fs_, JoinPath(temp_ / "small", StepDirName(100))).value();
+  int64_t waited = 0;
+  bool stopped = true;
+  for (int64_t budget = 0; stopped; budget += kSanitized ? 9 : 1) {
+    SCOPED_TRACE(budget);
+    const std::string run = temp_ / fmt::format("stopped-{}", budget);
+    const std::string step = JoinPath(run, StepDirName(100));
+    filesystem::copy(temp_ / "small", run, filesystem::copy_options::recursive);
+    const int64_t before = faulty.operations();
+    faulty.SetBudget(before + budget);
+    const Status saved = MakeStep(faulty, run, again);
+    if (!saved.ok() && budget % 2 == 0) Committer(faulty, run, 100, again.nonce).Abandon();
+    stopped = faulty.operations() > before + budget;
+    EXPECT_TRUE(saved.ok() || stopped) << saved.message();
+    waited += !filesystem::exists(step);
+    for (int clean = 0; clean < 2; ++clean) {
+      const auto fail = [](const Status& s) { ADD_FAILURE() << s.message(); };
+      EXPECT_EQ(ListSteps(fs_, run).value(), std::vector<int64_t>{100});
+      for (const auto& opened : {OpenNewestStep(fs_, run, fail), OpenCheckpoint(fs_, step, fail),
+                                 OpenCheckpoint(fs_, run, fail), StepReader::Open(fs_, step)}) {
+        ASSERT_TRUE(opened.ok()) << opened.status().message();
+        EXPECT_TRUE(VerifyHash(fs_, **opened).problems.empty());
+        EXPECT_TRUE(!saved.ok() || (*opened)->manifest() != old);
+      }
+      ASSERT_TRUE(CleanLeftovers(fs_, run, fail).ok());
+    }
+    EXPECT_TRUE(filesystem::exists(step));
+    for (const auto& entry : filesystem::directory_iterator(run))
+      EXPECT_EQ(entry.path().filename().string().find(".partial-"), std::string::npos) << entry.path();
+    filesystem::remove_all(run);
+  }
+  EXPECT_GE(waited, kSanitized ? 0 : 2);
+}
+
+// A clean-up must not take the new step away before the old one has its name.
+TEST_F(StepTest, AStepThatCannotComeBackKeepsTheOneThatReplacesIt) {
+  const std::string partial = JoinPath(run_, PartialDirName(100, "a9a1"));
+  filesystem::copy(StepPath(), partial);
+  ASSERT_TRUE(WriteMark(fs_, partial, {.step = true}).ok());
+  filesystem::rename(StepPath(), JoinPath(run_, SupersededDirName(100, "a9a1")));
+  FaultyFileSystem faulty(fs_);
+  faulty.SetBudget(0);
+  EXPECT_FALSE(RemoveMarked(faulty, partial).ok());
+  EXPECT_TRUE(StepReader::Open(fs_, StepPath()).ok());
+  ASSERT_TRUE(RemoveMarked(fs_, partial).ok());
+  EXPECT_FALSE(Detected(fs_, StepPath()));
+  EXPECT_FALSE(filesystem::exists(partial));
+}
+
+// A listing may miss what is renamed while it goes on.
+class HalfListing final : public WrappedFileSystem {
+ public:
+  HalfListing() : WrappedFileSystem(FileSystem::Posix()) {}
+  Result<std::vector<std::string>> List(const std::string& path) override {
+    auto names = FileSystem::Posix().List(path);
+    if (names.ok() && listings_++ == 0) std::erase(*names, StepDirName(100));
+    return names;
+  }
+
+ private:
+  Status Do(const FsCall&, const std::function<Status()>& run) override { return run(); }
+  int listings_ = 0;
+};
+
+TEST_F(StepTest, AReaderThatMeetsNoNameOfAStepLooksAgain) {
+  HalfListing half;
+  EXPECT_EQ(ListSteps(half, run_).value(), std::vector<int64_t>{100});
+}
+
+// The name is taken by another step between the manifest and the catalog.
+class OvertakenOpen final : public WrappedFileSystem {
+ public:
+  OvertakenOpen(std::string step, std::string next)
+      : WrappedFileSystem(FileSystem::Posix()), step_(std::move(step)), next_(std::move(next)) {}
+
+ private:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    const Status status = run();
+    if (call.kind == FsCall::Kind::kOpenForRead && call.path.ends_with(kManifestName) && !done_) {
+      done_ = true;
+      filesystem::rename(step_, step_ + ".superseded-a9a1");
+      filesystem::rename(next_, step_);
+    }
+    return status;
+  }
+  const std::string step_, next_;
+  bool done_ = false;
+};
+
+TEST_F(StepTest, AStepThatIsReplacedWhileItIsOpenedIsOpenedAgain) {
+  StepRecipe other = CommitRecipe();
+  other.seed = 2;
+  other.specs.pop_back();
+  ASSERT_TRUE(MakeStep(fs_, temp_ / "other", other).ok());
+  OvertakenOpen fs(StepPath(), JoinPath(temp_ / "other", StepDirName(100)));
+  const auto opened = StepReader::Open(fs, StepPath());
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_EQ((*opened)->catalog().tensors, TensorsOf(other));
 }
 
 TEST_F(StepTest, AFullDiskIsAnErrorThatSaysSo) {

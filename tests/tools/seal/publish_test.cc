@@ -9,23 +9,13 @@
 
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/no_exchange.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
 
 namespace stdfs = std::filesystem;
-
-// As NFS.
-class NoExchange final : public WrappedFileSystem {
- public:
-  using WrappedFileSystem::WrappedFileSystem;
-
- protected:
-  Status Do(const FsCall& call, const std::function<Status()>& run) override {
-    return call.kind == FsCall::Kind::kExchange ? NotSupported("no exchange") : run();
-  }
-};
 
 void PutText(const std::string& path, const std::string& text) {
   ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), path, text).ok());

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/megatron/megatron_dist.h"
 #include "convert/formats/systems.h"
@@ -91,7 +92,7 @@ Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSourc
 }  // namespace
 
 Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
-  if (fs.Stat(argument).ok()) return argument;
+  if (std::string place = FindStep(fs, argument).directory; fs.Stat(place).ok()) return place;
   if (const size_t at = argument.rfind('@'); at != argument.npos && at > 0) {
     const std::string run_dir = argument.substr(0, at);
     const std::optional<int64_t> step = ParseStepNumber(std::string_view(argument).substr(at + 1));
