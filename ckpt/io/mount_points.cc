@@ -15,6 +15,10 @@ namespace {
 
 constexpr size_t kMountPointField = 4;  // counted from 0; proc(5)
 
+// Of Lustre, NFS, SMB, and of GFS2 and OCFS2.
+constexpr std::string_view kLocalLockOptions[] = {"localflock",     "nolock", "local_lock=flock",
+                                                  "local_lock=all", "nobrl",  "localflocks"};
+
 // The kernel writes blanks, line breaks and backslashes as three octal digits.
 std::string Unescape(std::string_view text) {
   std::string path;
@@ -29,9 +33,41 @@ std::string Unescape(std::string_view text) {
   return path;
 }
 
-std::string_view Field(std::string_view line, size_t number) {
+// From the `number`-th field on.
+std::string_view FieldsFrom(std::string_view line, size_t number) {
   for (; number > 0; --number) line.remove_prefix(std::min(line.size(), line.find(' ') + 1));
-  return line.substr(0, line.find(' '));
+  return line;
+}
+
+std::string_view Field(std::string_view line, size_t number) {
+  const std::string_view from = FieldsFrom(line, number);
+  return from.substr(0, from.find(' '));
+}
+
+std::string ReadMountInfo() {
+  std::ifstream file("/proc/self/mountinfo");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string_view NextLine(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  return line;
+}
+
+// The line of the mount that `directory` lies on: of the longest path, and of those the last.
+std::string_view MountOf(std::string_view mount_info, const std::string& directory) {
+  std::string_view best;
+  size_t best_size = 0;
+  while (!mount_info.empty()) {
+    const std::string_view line = NextLine(mount_info);
+    const std::string point = Unescape(Field(line, kMountPointField));
+    const bool above = point == "/" || (directory + "/").starts_with(point + "/");
+    if (!above || point.size() < best_size) continue;
+    best = line;
+    best_size = point.size();
+  }
+  return best;
 }
 
 std::optional<dev_t> DeviceOf(const std::string& path) {
@@ -44,17 +80,14 @@ std::optional<dev_t> DeviceOf(const std::string& path) {
 std::vector<std::string> MountPointsIn(std::string_view mount_info, const std::string& directory) {
   std::vector<std::string> points;
   while (!mount_info.empty()) {
-    const std::string_view line = mount_info.substr(0, mount_info.find('\n'));
-    mount_info.remove_prefix(std::min(mount_info.size(), line.size() + 1));
-    std::string point = Unescape(Field(line, kMountPointField));
+    std::string point = Unescape(Field(NextLine(mount_info), kMountPointField));
     if ((point + "/").starts_with(directory + "/")) points.push_back(std::move(point));
   }
   return points;
 }
 
 Status CheckNoMount(const std::string& directory, const std::vector<std::string>& directories) {
-  std::ifstream file("/proc/self/mountinfo");
-  const std::string mount_info{std::istreambuf_iterator<char>(file), {}};
+  const std::string mount_info = ReadMountInfo();
   const std::string place = CanonicalPath(directory);
   if (const auto points = MountPointsIn(mount_info, place); !points.empty())
     return InvalidArgument("{}: something is mounted at {}; it stays, unmount that first", directory,
@@ -67,6 +100,34 @@ Status CheckNoMount(const std::string& directory, const std::vector<std::string>
       return InvalidArgument("{}: {} lies on another file system; it stays, unmount that first", directory,
                              path);
   return OkStatus();
+}
+
+std::string LocalLocksIn(std::string_view mount_info, const std::string& directory) {
+  const std::string_view line = MountOf(mount_info, directory);
+  // A line: fields, optional fields, "-", type, source, options.
+  const size_t end = std::min(line.size(), line.find(" - "));
+  const std::string_view mount = FieldsFrom(line.substr(end), 2);
+  const std::string_view type = Field(mount, 0), point = Field(line, kMountPointField);
+  std::string_view options = Field(mount, 2);
+  while (!options.empty()) {
+    const std::string_view option = options.substr(0, options.find(','));
+    options.remove_prefix(std::min(options.size(), option.size() + 1));
+    if (std::ranges::find(kLocalLockOptions, option) != std::end(kLocalLockOptions))
+      return fmt::format("{} is mounted with {} ({})", Unescape(point), option, type);
+  }
+  if (type == "beegfs" || (type.starts_with("fuse.") && type != "fuse.fuse-overlayfs"))
+    return fmt::format("{} is {}, whose options do not say whether locks reach other hosts", Unescape(point),
+                       type);
+  return "";
+}
+
+std::string LocalLocksWarning(const std::string& directory) {
+  const std::string why = LocalLocksIn(ReadMountInfo(), CanonicalPath(directory));
+  if (why.empty()) return "";
+  return fmt::format(
+      "{}: a lock here may exclude only processes of this host: {}; let only one job write here, or mount it "
+      "with locks that all hosts share",
+      directory, why);
 }
 
 }  // namespace cairn

@@ -109,7 +109,7 @@ Result<std::unique_ptr<StepReader>> Committer::ReadBack(const StepSeal& seal) co
 }
 
 Status Committer::Publish() {
-  if (lock_ != nullptr) CAIRN_RETURN_IF_ERROR(lock_->CheckPlace());
+  if (lock_ != nullptr) CAIRN_RETURN_IF_ERROR(lock_->CheckHeld());
   if (partial_dir_) {
     CAIRN_RETURN_IF_ERROR(partial_dir_->Rename());
   } else {

@@ -61,7 +61,8 @@ class Committer {
   // Gives the sealed directory its final name. A step-N that is there already (a trainer went back) is kept
   // beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it. A
   // step of Create() never takes the place of one that came meanwhile.
-  // Errors: AlreadyExists, also if the run directory is no longer the one that is held; those of the disk.
+  // Errors: AlreadyExists, also if the run directory is no longer the one that is held, or another process
+  // took its lock as well; those of the disk.
   Status Publish();
   // Removes the partial directory after a failure, as far as it goes.
   void Abandon() { (void)RemoveMarked(*fs_, partial_path_); }

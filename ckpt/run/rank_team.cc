@@ -23,6 +23,7 @@ constexpr std::string_view kFailedName = "team-failed";
 constexpr uint64_t kMaxTextBytes = 64 << 10;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr std::chrono::seconds kDismissDeadline{30};
+constexpr std::chrono::seconds kLookAtFiles{1};
 
 constexpr size_t kMaxNamedRanks = 8;
 constexpr std::string_view kEndedPrefix = "team-ended-";
@@ -45,6 +46,7 @@ int Number(const char* text) {
 struct Progress {
   int ended = 0;
   size_t files = 0;
+  uint64_t written = 0;  // see WrittenIn
   bool operator==(const Progress&) const = default;
 };
 
@@ -53,6 +55,16 @@ Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
   Progress progress{.files = names.size()};
   for (const std::string& name : names) progress.ended += name.starts_with(kEndedPrefix) ? 1 : 0;
   return progress;
+}
+
+// Changes if a file of the directory grows, or is written to.
+uint64_t WrittenIn(FileSystem& fs, const std::string& directory) {
+  const auto names = fs.List(directory);
+  uint64_t sum = 0;
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>())
+    if (const auto info = fs.Stat(JoinPath(directory, name)); info.ok())
+      sum += info->bytes + static_cast<uint64_t>(info->modified_unix_seconds);
+  return sum;
 }
 
 // "3, 17 and 2 more": the ranks but 0 that have not finished.
@@ -125,14 +137,13 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
 
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
-  const auto deadline = Clock::now() + team.start_patience;
-  while (Clock::now() < deadline) {
+  for (const auto start = Clock::now(); Clock::now() - start < team.start_patience();) {
     const auto text = ReadSmallFile(fs, JoinPath(directory, kRoomName), kMaxTextBytes);
     if (text.ok() && *text == team.launch + "\n") return OkStatus();
     std::this_thread::sleep_for(kPoll);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
-                 team.start_patience.count());
+                 team.start_patience().count());
 }
 
 Status CheckTeam(FileSystem& fs, const std::string& directory) {
@@ -153,9 +164,15 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
 
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   Progress last;
-  for (auto since = Clock::now(); Clock::now() - since < team.patience;) {
+  auto looked = Clock::now();  // at how much the files have grown
+  for (auto since = Clock::now(); Clock::now() - since < team.patience();) {
     CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
-    CAIRN_ASSIGN_OR_RETURN(const Progress now, ProgressOf(fs, directory));
+    CAIRN_ASSIGN_OR_RETURN(Progress now, ProgressOf(fs, directory));
+    now.written = last.written;
+    if (Clock::now() - looked > kLookAtFiles) {
+      now.written = WrittenIn(fs, directory);
+      looked = Clock::now();
+    }
     if (const std::optional<uint64_t> bytes = BytesReadBy(fs, directory, team)) {
       CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
       return *bytes;
@@ -164,12 +181,12 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
     last = now;
     std::this_thread::sleep_for(kPoll);
   }
-  return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory, team.patience.count(),
-                 MissingRanks(fs, directory, team));
+  return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory,
+                 team.patience().count(), MissingRanks(fs, directory, team));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
-  const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience);
+  const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience());
   while (Clock::now() < deadline) {
     const auto now = ProgressOf(fs, directory);
     if (!now.ok() || now->ended == team.size - 1) return;
@@ -177,16 +194,15 @@ void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& t
   }
 }
 
-Status AwaitPublished(FileSystem& fs, const std::string& directory, std::chrono::seconds patience,
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const Patience& patience,
                       const std::function<bool()>& published) {
-  const auto deadline = Clock::now() + patience;
-  while (Clock::now() < deadline) {
+  for (const auto start = Clock::now(); Clock::now() - start < patience();) {
     if (published()) return OkStatus();
     if (const Status failed = CheckTeam(fs, directory); !failed.ok())
       return published() ? OkStatus() : failed;  // it was renamed in between
     std::this_thread::sleep_for(kPoll);
   }
-  return Aborted("{}: rank 0 did not commit within {} s; see its message", directory, patience.count());
+  return Aborted("{}: rank 0 did not commit within {} s; see its message", directory, patience().count());
 }
 
 bool IsTeamFileName(std::string_view name) { return name.starts_with("team-"); }

@@ -4,7 +4,7 @@
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
 // loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it has finished;
 // the first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer
-// renews.
+// renews: a file that came or grew.
 #pragma once
 
 #include <chrono>
@@ -15,13 +15,16 @@
 
 namespace cairn {
 
+// How long to wait; is asked again and again, because it may change.
+using Patience = std::function<std::chrono::seconds()>;
+
 struct RankTeam {
   int rank = 0;
   int size = 1;
   std::string launch;  // names this launch, different for each run of a command; empty: unnamed
-  std::chrono::seconds start_patience{120};  // until rank 0 begins
-  std::chrono::seconds patience{
-      30 * 60};  // with ranks that make no progress: a unit is at most a GiB or one tensor
+  Patience start_patience = [] { return std::chrono::seconds(120); };  // until rank 0 begins
+  // With ranks that make no progress.
+  Patience patience = [] { return std::chrono::minutes(30); };
 
   // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
   // `get_env` as std::getenv.
@@ -48,7 +51,7 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The other ranks wait until rank 0 has published the step, as `published` finds. Errors: Aborted if the
 // directory is gone instead, or after `patience`.
-Status AwaitPublished(FileSystem& fs, const std::string& directory, std::chrono::seconds patience,
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const Patience& patience,
                       const std::function<bool()>& published);
 
 // True for the names that a team leaves in the directory.

@@ -19,7 +19,11 @@
 namespace cairn {
 namespace {
 
-constexpr auto kLockPoll = std::chrono::milliseconds(20);
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kFirstLockPause = std::chrono::milliseconds(20),
+               kLastLockPause = std::chrono::milliseconds(500);
+constexpr auto kSayWaiting = std::chrono::seconds(1), kSayWaitingAgain = std::chrono::seconds(30);
 
 constexpr uint64_t kMaxLatestBytes = 64;
 
@@ -122,24 +126,32 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
 Result<RunLock> RunLock::Take(const std::string& run_dir) {
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), run_dir));
   for (;;) {
-    CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kLockName)));
+    CAIRN_ASSIGN_OR_RETURN(LockFile file, LockFile::Open(JoinPath(run_dir, kLockName)));
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
     if (!ours)
       return AlreadyExists(
-          "{}: another process writes into this run directory; wait until it ends, or choose another "
+          "{}: another process writes into this run directory{}; wait until it ends, or choose another "
           "directory",
-          run_dir);
-    if (file.IsAtItsPath()) return RunLock(std::move(file));
+          run_dir, file.HeldBy());
+    if (file.file().IsAtItsPath()) return RunLock(std::move(file));
   }
 }
 
 Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
-                              std::chrono::seconds patience) {
+                              const LockWait& wait) {
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto start = Clock::now();
+  auto say = start + kSayWaiting;
+  auto pause = kFirstLockPause;
   Result<RunLock> lock = Take(run_dir);
-  while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kLockPoll);
+  while (lock.status().kind() == StatusKind::kAlreadyExists && Clock::now() - start < wait.patience()) {
+    if (Clock::now() >= say) {
+      wait.waiting(lock.status(),
+                   std::chrono::ceil<std::chrono::seconds>(start + wait.patience() - Clock::now()));
+      say = Clock::now() + kSayWaitingAgain;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLastLockPause);
     lock = Take(run_dir);
   }
   if (lock.ok()) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir, left));
@@ -147,10 +159,15 @@ Result<RunLock> RunLock::Hold(FileSystem& fs, const std::string& run_dir, const 
 }
 
 Status RunLock::CheckPlace() const {
-  if (file_.IsAtItsPath()) return OkStatus();
+  if (file_.file().IsAtItsPath()) return OkStatus();
   return AlreadyExists(
       "{}: the run directory was renamed, removed or replaced while a training writes into it; put it back",
-      file_.path());
+      file_.file().path());
+}
+
+Status RunLock::CheckHeld() const {
+  CAIRN_RETURN_IF_ERROR(CheckPlace());
+  return file_.CheckHolder();
 }
 
 Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain& left) {

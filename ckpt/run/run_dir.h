@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/io/lock_file.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/deletion.h"
 #include "ckpt/run/run_health.h"
@@ -34,23 +34,34 @@ Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string&
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const Complain& skipped);
 
+// How a process waits for a lock.
+struct LockWait {
+  // For how long; is asked again and again, because it may change.
+  std::function<std::chrono::seconds()> patience = [] { return std::chrono::seconds(0); };
+  // Hears who holds the lock, and how long is still waited, after a second and then each half minute.
+  std::function<void(const Status& held, std::chrono::seconds more)> waiting = [](const auto&, auto) {};
+};
+
 // Held by the one process that writes into a run directory: a training, or a command that makes a step.
 // Released with the process, however it ends.
 class RunLock {
  public:
-  // Errors: AlreadyExists if another process holds it; those of CheckOutsideSteps (partial_dir.h).
+  // Errors: AlreadyExists if another process holds it, which is named if the lock file says who it is; those
+  // of CheckOutsideSteps (partial_dir.h).
   static Result<RunLock> Take(const std::string& run_dir);
-  // For a writer of many steps: makes the directory, waits up to `patience` for the lock, and removes
-  // leftovers.
+  // For a writer of many steps: makes the directory, waits for the lock, and removes leftovers.
   static Result<RunLock> Hold(FileSystem& fs, const std::string& run_dir, const Complain& left,
-                              std::chrono::seconds patience = {});
+                              const LockWait& wait = {});
   // OK if the directory at the path is still the one that was locked. Errors: AlreadyExists if it was
   // renamed, removed or replaced.
   Status CheckPlace() const;
+  // The same, and the lock file still names this process. Errors: AlreadyExists also if another took the lock
+  // as well, which happens if locks exclude only processes of one host.
+  Status CheckHeld() const;
 
  private:
-  explicit RunLock(FileLock file) : file_(std::move(file)) {}
-  FileLock file_;
+  explicit RunLock(LockFile file) : file_(std::move(file)) {}
+  LockFile file_;
 };
 
 // Removes the leftovers of killed savers and prunes: directories named partial or deleting that have their

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/this_process.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
@@ -37,9 +37,7 @@ bool StaysInside(std::string_view path) {
 }
 
 std::string Encode(const std::string& directory, const MarkedContents& contents) {
-  std::array<char, 256> host{};
-  (void)::gethostname(host.data(), host.size() - 1);
-  const nlohmann::ordered_json facts = {{"host", host.data()},
+  const nlohmann::ordered_json facts = {{"host", HostName()},
                                         {"pid", ::getpid()},
                                         {"step", contents.step},
                                         {"run", contents.run},

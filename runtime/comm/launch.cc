@@ -18,11 +18,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "ckpt/base/this_process.h"
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
 #include "runtime/control/launchers.h"
 #include "runtime/control/mailbox.h"
-#include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/status_board.h"
 #include "runtime/control/watchdog.h"

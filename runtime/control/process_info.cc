@@ -1,11 +1,8 @@
 #include "runtime/control/process_info.h"
 
 #include <fmt/format.h>
-#include <limits.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -22,11 +19,6 @@ std::string StatFields(int pid) {
 }
 
 }  // namespace
-
-std::string HostName() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
 
 uint64_t ProcessStart(int pid) {
   std::istringstream fields(StatFields(pid));

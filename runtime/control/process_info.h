@@ -2,11 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 namespace cairn {
-
-std::string HostName();
 
 // Clock ticks after boot at which `pid` started; with the pid it names a process for good. 0 when there is
 // none.

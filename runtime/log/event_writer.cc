@@ -8,8 +8,8 @@
 #include <bit>
 #include <chrono>
 
+#include "ckpt/base/this_process.h"
 #include "ckpt/io/file_system.h"
-#include "runtime/control/process_info.h"
 #include "runtime/log/crc32c.h"
 
 namespace cairn {

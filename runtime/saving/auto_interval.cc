@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "ckpt/base/this_process.h"
 #include "ckpt/model/save_interval.h"
-#include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 
 namespace cairn {

@@ -13,6 +13,7 @@
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
 #include "runtime/saving/state_snapshot.h"
+#include "runtime/saving/training_run.h"
 
 namespace cairn {
 namespace {
@@ -44,14 +45,11 @@ Checkpointer::~Checkpointer() {
 Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions options,
                                                            std::unique_ptr<ControlPlane> control) {
   std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(std::move(options), std::move(control)));
-  const auto open = [&]() -> Result<std::string> {
-    checkpointer->run_ = NewRunId();
-    CAIRN_RETURN_IF_ERROR(checkpointer->Open());
-    return checkpointer->run_ + NewRunId().substr(0, 16);  // the latter: of this session
-  };
-  CAIRN_ASSIGN_OR_RETURN(const std::string names, FromRoot(*checkpointer->control_, "run directory", open));
-  checkpointer->run_ = names.substr(0, 32);
-  checkpointer->session_ = names.substr(32);
+  CAIRN_ASSIGN_OR_RETURN(TrainingRun opened,
+                         OpenTrainingRun(checkpointer->fs_, checkpointer->config_, *checkpointer->control_));
+  checkpointer->run_ = opened.run;
+  checkpointer->session_ = opened.session;
+  checkpointer->lock_ = std::move(opened.lock);
   checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
   if (!checkpointer->config_.save.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
@@ -104,18 +102,6 @@ Status Checkpointer::OpenLocal() {
   peers_ = std::make_unique<PeerFiles>(fs_, control_->NewMailbox("local files"), control_->timeout_seconds());
   local_saver_ = std::make_unique<LocalSaver>(*place_, options_.direct, *saver_,
                                               control_->Create("local saves"), *peers_);
-  return OkStatus();
-}
-
-Status Checkpointer::Open() {
-  if (config_.save.empty()) return OkStatus();
-  const auto left = [](const Status& why) { Say("leftover not removed: " + why.message()); };
-  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Hold(fs_, config_.save, left));
-  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, config_.save));
-  if (owned.before.ownership == Ownership::kCopied)
-    Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", config_.save,
-                    owned.before.owner, owned.run.substr(0, 8)));
-  run_ = owned.run;
   return OkStatus();
 }
 

@@ -22,7 +22,7 @@ namespace cairn {
 
 class Checkpointer : public CheckpointHooks {
  public:
-  // Collective. Rank 0 takes the run directory's lock and removes leftovers of killed saves.
+  // Collective. Opens the run (training_run.h).
   // Errors: those of the directory, the same on all ranks.
   static Result<std::unique_ptr<Checkpointer>> Create(CheckpointerOptions options,
                                                       std::unique_ptr<ControlPlane> control);
@@ -53,7 +53,6 @@ class Checkpointer : public CheckpointHooks {
   };
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
-  Status Open();
   Status OpenLocal();
   std::vector<BesideFile> FindTokenizer();
 

@@ -7,9 +7,9 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
-#include "runtime/control/process_info.h"
 
 namespace cairn {
 namespace {

@@ -223,7 +223,12 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store)
         with open(self.store / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.archive("run", self.run_dir, "--store", self.store, code=2, says="another cairn archive")
+            busy = "another cairn archive is writing into this store"
+            self.archive("run", self.run_dir, "--store", self.store, code=2, says=busy + "; wait")
+            holder = {"host": "n3", "pid": 71, "job": "Slurm job 16", "since": "2026-11-28 00:10:03 UTC", "word": "abc"}
+            (self.store / ".lock").write_text(json.dumps(holder))
+            named = busy + ": pid 71 on n3 (Slurm job 16) since 2026-11-28 00:10:03 UTC; wait"
+            self.archive("run", self.run_dir, "--store", self.store, code=2, says=named)
 
     def test_restore_overwrites_nothing(self):
         step = self.make_step()

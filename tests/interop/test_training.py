@@ -3,10 +3,12 @@
 import ctypes
 import json
 import os
+import pathlib
 import re
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -241,6 +243,11 @@ class Interruptions(Case):
             time.sleep(0.1)
         process.communicate()
 
+    def kill_only(self, process):
+        """The same, but for the ranks of this start alone."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
     def wait_for(self, process, condition):
         deadline = time.monotonic() + 120
         while not condition():
@@ -336,8 +343,39 @@ class Interruptions(Case):
         process = self.start("--save-interval", "5")
         self.wait_for(process, lambda: len(steps(self.path("run"))) >= 1)
         self.train("second", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), status=2)
-        self.assertIn("another process writes into this run directory", self.output)
+        self.assertIn("another process writes into this run directory: pid ", self.output)
+        self.assertIn(f" on {socket.gethostname()} since ", self.output)
         self.kill_all(process)
+
+    def test_a_requeued_job_waits_for_the_training_that_still_holds_the_run(self):
+        run, one = self.path("run"), (1, 1, 1, 0)
+        before = self.start("--save-interval", "5", mesh=one)
+        self.wait_for(before, lambda: len(steps(run)) >= 1)
+        self.train("impatient", one, "--save", run, "--wait-for-lock", "5", status=2)
+        self.assertRegex(self.output, r"waiting, for up to \d s more: .*: pid \d+ on ")
+        # Two ranks, which wait for a message no longer than 12 s.
+        with unittest.mock.patch.dict(os.environ, SLURM_RESTART_COUNT="1", SLURM_JOB_ID="16"), open(self.path("said"), "w+") as said:
+            after = subprocess.Popen([CAIRN, "train", *topology(1, 1, 2), *TINY, "--save", run, "--distributed-timeout-seconds", "12",
+                                      "--train-iters", "100000", "--exit-duration-in-mins", "0.001"], stdout=said, stderr=said)
+        self.wait_for(after, lambda: open(self.path("said")).read().count("waiting, for up to") >= 5)
+        self.kill_only(before)
+        self.assertEqual(after.wait(timeout=120), 0, open(self.path("said")).read())
+        self.assertIn("resumed from", open(self.path("said")).read())
+
+    def test_a_training_whose_lock_another_host_took_too_publishes_nothing(self):
+        run = self.path("run")
+        process = self.start("--save-interval", "5", mesh=(1, 1, 1, 0))
+        self.wait_for(process, lambda: len(steps(run)) >= 1)
+        # As where each host has a lock of its own: Lustre's localflock, NFS's nolock.
+        other = {"host": "n3", "pid": 71, "job": "Slurm job 16", "since": "2026-11-28 00:10:03 UTC", "word": "abc"}
+        pathlib.Path(run, ".lock").write_text(json.dumps(other))
+        there = steps(run)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 2, said)
+        self.assertIn("another process took this lock although this one holds it: pid 71 on n3 (Slurm job 16) since 2026-11-28", said)
+        self.assertLessEqual(len(steps(run)), len(there) + 1, said)  # one may have been on its way
+        self.assertEqual(json.loads(pathlib.Path(run, ".lock").read_text()), other)
 
     def test_a_save_now_file_saves_and_training_goes_on(self):
         process = self.start("--save-now-file", self.path("now"))

@@ -5,6 +5,7 @@
 
 #include "tools/serve/server.h"
 
+#include <atomic>
 #include <exception>
 #include <map>
 #include <memory>
@@ -35,8 +36,9 @@ std::string_view KindName(StatusKind kind) {
 
 // A save in progress.
 struct RunningSave {
-  RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request)
-      : save(fs, runs, origins, std::move(request)) {}
+  RunningSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+              const std::atomic<bool>& trainer_ended)
+      : save(fs, runs, origins, std::move(request), trainer_ended) {}
 
   StepSave save;
   Stopwatch watch;
@@ -76,6 +78,7 @@ class Server {
 
   Status Run() {
     Status heard = Caught([this] { return Hear(); });
+    trainer_ended_ = true;
     const std::string why = "its training ended before its state was copied";
     for (auto& [nonce, save] : begun_) Abandon(save, why);
     for (auto& [nonce, save] : filling_) save->filling.End(Aborted("{}", why));
@@ -169,7 +172,7 @@ class Server {
   Status Begin(int64_t id, const nlohmann::json& head) {
     CAIRN_ASSIGN_OR_RETURN(SaveRequest request, SaveRequest::Parse(head));
     const std::string nonce = request.nonce;
-    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request));
+    auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_);
     begun_[nonce] = save;
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
@@ -284,6 +287,7 @@ class Server {
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
+  std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
   HeldRuns runs_;  // used by the thread that saves
   Reads served_{origins_};

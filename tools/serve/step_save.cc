@@ -5,12 +5,14 @@
 #include "tools/serve/step_save.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <future>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/io/mount_points.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest.h"
@@ -24,6 +26,9 @@ namespace {
 
 constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
+constexpr int kShortPatience = 10;  // the part of it that is left once the trainer has ended
+
+void Tell(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line).c_str(), stderr); }
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
@@ -60,13 +65,18 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   return request;
 }
 
-Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
+Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience& patience) {
   if (const auto held = runs_.find(CanonicalPath(run_dir)); held != runs_.end()) {
-    if (held->second.lock.CheckPlace().ok()) return OkStatus();
+    if (held->second.lock.CheckPlace().ok()) return held->second.lock.CheckHeld();
     runs_.erase(held);  // removed or moved away between two saves: the new directory is another run
   }
-  CAIRN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Hold(
-                                           fs, run_dir, [](const Status&) {}, patience));
+  const auto ignored = [](const Status&) {};
+  const auto waiting = [](const Status& held, std::chrono::seconds more) {
+    Tell(fmt::format("a save waits, for up to {} s more: {}", more.count(), held.message()));
+  };
+  CAIRN_ASSIGN_OR_RETURN(RunLock lock,
+                         RunLock::Hold(fs, run_dir, ignored, {.patience = patience, .waiting = waiting}));
+  if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Tell("warning: " + why);
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_ASSIGN_OR_RETURN(RunSteps steps, ReadRunSteps(fs, run_dir));
   runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock), std::move(steps.newest), {}});
@@ -83,21 +93,25 @@ void HeldRuns::RemoveFailed() {
   for (Committer& save : std::exchange(failed_, {})) save.Abandon();
 }
 
-StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request)
+StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+                   const std::atomic<bool>& trainer_ended)
     : fs_(fs),
       runs_(runs),
       origins_(origins),
       request_(std::move(request)),
+      patience_([&trainer_ended, full = request_.patience] {
+        return trainer_ended ? std::max(std::chrono::seconds(1), full / kShortPatience) : full;
+      }),
       team_{.rank = request_.rank,
             .size = request_.world,
             .launch = request_.nonce,
-            .start_patience = request_.patience,
-            .patience = request_.patience},
+            .start_patience = patience_,
+            .patience = patience_},
       committer_(fs, request_.run_dir, request_.step, request_.nonce) {}
 
 Status StepSave::Begin() {
   if (!team_.leads()) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, request_.patience));
+  CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, patience_));
   CAIRN_RETURN_IF_ERROR(committer_.MakePartial());
   return OpenTeamRoom(fs_, committer_.partial(), team_);
 }
@@ -178,7 +192,8 @@ Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
   LeaveTeam(fs_, committer_.partial(), team_, OkStatus(), 0);
   if (team_.leads()) return Commit(plan, options);
   // Rank 0 waits as long for the slowest rank, and commits after that.
-  return AwaitPublished(fs_, committer_.partial(), 2 * request_.patience, [this] { return IsCommitted(); });
+  const Patience twice = [this] { return 2 * patience_(); };
+  return AwaitPublished(fs_, committer_.partial(), twice, [this] { return IsCommitted(); });
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {

@@ -8,6 +8,7 @@
 // ends for all, naming that rank; a silent rank ends it at the deadline.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -47,9 +48,10 @@ class HeldRuns {
     std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
     std::set<std::string> left;          // sentences about steps that stay, each told once
   };
-  // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
-  // removes leftovers of killed saves, and owns the run. Errors: AlreadyExists at the deadline.
-  Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
+  // Makes the directory, waits for the lock (a helper of the training before may still finish its save) and
+  // says so on stderr, removes leftovers of killed saves, and owns the run. Errors: AlreadyExists if another
+  // process holds the run after `patience`, or took its lock as well (RunLock::CheckHeld).
+  Status Hold(FileSystem& fs, const std::string& run_dir, const Patience& patience);
   // Keeps the directory of a failed save, where the other ranks read the reason: until all of them have
   // finished the next save, or the next start.
   void KeepFailed(Committer save) { failed_.push_back(std::move(save)); }
@@ -72,7 +74,10 @@ struct SaveOptions {
 
 class StepSave {
  public:
-  StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request);
+  // After `trainer_ended` the save goes on, but its patience with silent ranks is short: the restarted
+  // training waits for the run.
+  StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
+           const std::atomic<bool>& trainer_ended);
 
   // Rank 0 holds the run and opens the room. Other ranks do nothing.
   Status Begin();
@@ -110,6 +115,7 @@ class StepSave {
   HeldRuns& runs_;
   Origins& origins_;
   const SaveRequest request_;
+  const Patience patience_;
   const RankTeam team_;
   Committer committer_;   // of all ranks; only rank 0 commits
   bool entered_ = false;  // the room; it may be gone since

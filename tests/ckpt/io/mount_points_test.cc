@@ -24,6 +24,28 @@ TEST(MountPointsTest, ThoseAtAndBelowADirectoryAndNoNeighbours) {
   EXPECT_EQ(MountPointsIn("\n\\1 x\n", "/scratch"), Paths{});
 }
 
+TEST(MountPointsTest, OptionsThatMakeLocksLocalAreNamed) {
+  const std::string info =
+      "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+      "22 21 0:20 / /lustre rw shared:2 master:3 - lustre a@tcp:/b rw,localflock\n"
+      "23 22 0:20 / /lustre/all rw - lustre a@tcp:/b rw,flock\n"
+      "24 21 0:21 / /nfs rw - nfs4 a:/b rw,vers=4.2,local_lock=none\n"
+      "25 21 0:22 / /old rw - nfs a:/b rw,vers=3,nolock,local_lock=all\n"
+      "26 21 0:23 / /fuse rw - fuse.bindfs /x rw,allow_other\n"
+      "27 21 0:24 / /old rw - ext4 /dev/b rw\n";
+  EXPECT_EQ(LocalLocksIn(info, "/lustre/runs"), "/lustre is mounted with localflock (lustre)");
+  EXPECT_EQ(LocalLocksIn(info, "/lustre/all"), "");
+  EXPECT_EQ(LocalLocksIn(info, "/lustre/alls"), "/lustre is mounted with localflock (lustre)");
+  EXPECT_EQ(LocalLocksIn(info, "/nfs/a"), "");
+  EXPECT_EQ(LocalLocksIn(info, "/old/a"), "");  // mounted over
+  EXPECT_EQ(LocalLocksIn(info.substr(0, info.rfind("27")), "/old/a"), "/old is mounted with nolock (nfs)");
+  EXPECT_EQ(LocalLocksIn(info, "/fuse"),
+            "/fuse is fuse.bindfs, whose options do not say whether locks reach other hosts");
+  EXPECT_EQ(LocalLocksIn(info, "/home"), "");
+  for (const char* odd : {"", "\n", "22 21 0:20 / /", "22 21 0:20 / / rw - ", "22 21 0:20 / / rw - fuse.x"})
+    (void)LocalLocksIn(odd, "/home");
+}
+
 TEST(MountPointsTest, OnlyAPlainDirectoryHasNone) {
   const TempDir temp;
   std::filesystem::create_directories(temp / "a/b");

@@ -123,5 +123,17 @@ TEST_F(CommitterTest, NothingIsPublishedIntoARunDirectoryThatWasReplaced) {
   EXPECT_FALSE(Exists(committer->step_dir()));
 }
 
+// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
+TEST_F(CommitterTest, NothingIsPublishedByAnOwnerWhoseLockAnotherHostTookToo) {
+  auto committer = Create();
+  ASSERT_TRUE(committer.ok());
+  const LockHolder other{.host = "n3", .pid = 71, .since = "then", .word = "abc"};
+  std::ofstream(JoinPath(run_, ".lock")) << EncodeLockHolder(other);
+  const Status published = committer->Publish();
+  EXPECT_EQ(published.kind(), StatusKind::kAlreadyExists);
+  EXPECT_NE(published.message().find("pid 71 on n3 since then"), std::string::npos) << published.message();
+  EXPECT_FALSE(Exists(committer->step_dir()));
+}
+
 }  // namespace
 }  // namespace cairn

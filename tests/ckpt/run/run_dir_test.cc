@@ -1,11 +1,14 @@
 #include "ckpt/run/run_dir.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
+#include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "tests/support/temp_dir.h"
 
@@ -239,6 +242,23 @@ TEST(RunLockTest, ARunDirectoryThatAnotherTookTheNameOfIsNoticed) {
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(lock->CheckPlace().ok());
   EXPECT_TRUE(second->CheckPlace().ok());
+}
+
+TEST(RunLockTest, WhoWaitsHearsWhoHoldsTheLock) {
+  const TempDir temp(TempDir::Place::kMemory);
+  std::optional<RunLock> holder = RunLock::Take(temp.path()).value();
+  const std::string who = fmt::format("pid {} on {}", ::getpid(), HostName());
+  EXPECT_THAT(RunLock::Take(temp.path()).status().message(), testing::HasSubstr(who));
+  const auto waiting = [&](const Status& why, std::chrono::seconds more) {
+    EXPECT_TRUE(more > std::chrono::seconds(0) && more <= std::chrono::minutes(2)) << more.count();
+    EXPECT_THAT(why.message(), testing::HasSubstr(who));
+    holder.reset();
+  };
+  const auto lock = RunLock::Hold(FileSystem::Posix(), temp.path(), [](const Status&) {},
+                                  {.patience = [] { return std::chrono::minutes(2); }, .waiting = waiting});
+  ASSERT_TRUE(lock.ok()) << lock.status().message();
+  EXPECT_FALSE(holder);
+  EXPECT_TRUE(lock->CheckHeld().ok());
 }
 
 }  // namespace

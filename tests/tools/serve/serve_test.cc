@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <set>
@@ -280,6 +282,39 @@ TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
   trainer.Copied(Trainer::kEverything);
   trainer.Die();
   EXPECT_TRUE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
+}
+
+// After a node died: the restarted training waits for the run, and rank 1 will never come.
+TEST(ServeTest, AHelperWhoseTrainerIsDeadSoonGivesTheRunFree) {
+  const TempDir dir;
+  constexpr double kDeadline = 40;  // seconds; a tenth of it is left
+  const auto start = std::chrono::steady_clock::now();
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, 2, 1);
+  trainer.Begin(dir / "run", 0, 2, kDeadline);
+  trainer.HandOver();
+  trainer.Copied(Trainer::kEverything);
+  std::thread death([&] { trainer.Die(); });
+  Trainer next;
+  next.Plan(0, 1, 0, kRows, 1);
+  EXPECT_TRUE(next.Begin(dir / "run", 0, 1, kDeadline / 2).contains("ok"));
+  death.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::duration<double>(kDeadline));
+}
+
+// As with Lustre's localflock: the host of each has a lock of its own.
+TEST(ServeTest, ARunThatAnotherHostTookTooIsSavedToNoMore) {
+  const TempDir dir;
+  Trainer trainer;
+  trainer.Plan(0, 1, 0, kRows, 1);
+  trainer.Begin(dir / "run", 0, 1);
+  ASSERT_TRUE(trainer.Save().contains("ok"));
+  std::ofstream(dir / "run/.lock") << EncodeLockHolder(
+      {.host = "n3", .pid = 71, .job = "", .since = "then", .word = "abc"});
+  const json refused = trainer.Begin(dir / "run", 0, 1);
+  EXPECT_EQ(refused["kind"], "already_exists") << refused;
+  EXPECT_NE(refused["error"].get<std::string>().find("pid 71 on n3 since then"), std::string::npos)
+      << refused;
 }
 
 TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {

@@ -130,14 +130,14 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
 
 Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
                                   const std::function<Status()>& prepare) {
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(store.Path(kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.Path(kLockName)));
   for (const auto start = std::chrono::steady_clock::now();;) {
     CAIRN_ASSIGN_OR_RETURN(const bool alone, lock.TryLock(FileLock::How::kExclusive));
     if (alone) {
       CAIRN_RETURN_IF_ERROR(StartTeam(store, team));
       CAIRN_RETURN_IF_ERROR(prepare());
     } else if (team.alone()) {
-      return StoreIsBusy(store);
+      return StoreIsBusy(store, lock);
     }
     if (team.alone()) return TeamStore(store, team, std::move(lock));
     CAIRN_ASSIGN_OR_RETURN(const bool shared, lock.TryLock(FileLock::How::kShared));
@@ -145,7 +145,7 @@ Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
     if (shared && ours) return TeamStore(store, team, std::move(lock));
     const auto waited = std::chrono::steady_clock::now() - start;
     if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
-      return StoreIsBusy(store);
+      return StoreIsBusy(store, lock);
     std::this_thread::sleep_for(kPoll);
   }
 }

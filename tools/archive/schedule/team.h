@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_lock.h"
+#include "ckpt/io/lock_file.h"
 #include "ckpt/run/rank_team.h"
 #include "tools/archive/store/store.h"
 
@@ -64,7 +64,7 @@ class TeamStore {
   Result<std::vector<ShareResult>> Collect();
 
  private:
-  TeamStore(Store store, RankTeam team, FileLock lock)
+  TeamStore(Store store, RankTeam team, LockFile lock)
       : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {
     MarkBusy(lock_);
   }
@@ -73,7 +73,7 @@ class TeamStore {
 
   const Store store_;
   const RankTeam team_;
-  FileLock lock_;  // of the store
+  LockFile lock_;  // of the store
 };
 
 }  // namespace cairn

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/io/mount_points.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/tar/tar_pieces.h"
@@ -75,6 +76,7 @@ bool LooksLikeLeftover(std::string_view name) {
 }
 
 Status PrepareStore(const Store& store, const StoreNote& note) {
+  if (const std::string why = LocalLocksWarning(store.directory()); !why.empty()) note(why);
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
   return CleanStore(store, note);
 }

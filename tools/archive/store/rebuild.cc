@@ -120,7 +120,7 @@ Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::st
 }
 
 Result<std::vector<std::string>> RebuildSidecars(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const LockFile lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   std::vector<std::string> problems;
   std::set<std::string> done;  // a bundle is rebuilt once

@@ -280,26 +280,26 @@ Status WriteStoreReadme(const Store& store) {
   return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadmeText);
 }
 
-Result<FileLock> LockStore(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(store.Path(kLockName)));
+Result<LockFile> LockStore(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(LockFile lock, LockFile::Open(store.Path(kLockName)));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, lock.TryLock(FileLock::How::kExclusive));
-  if (!ours) return StoreIsBusy(store);
+  if (!ours) return StoreIsBusy(store, lock);
   MarkBusy(lock);
   return lock;
 }
 
-Status StoreIsBusy(const Store& store) {
-  return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
-                       store.directory());
+Status StoreIsBusy(const Store& store, const LockFile& lock) {
+  return AlreadyExists("{}: another cairn archive is writing into this store{}; wait until it is done",
+                       store.directory(), lock.HeldBy());
 }
 
 // A flock cannot be queried without trying to take it, so holders also share a byte-range lock, which fcntl()
 // can query. NFS implements the flock itself as such a lock.
-void MarkBusy(const FileLock& lock) {
+void MarkBusy(const LockFile& lock) {
+  const int fd = lock.file().fd().get();
   struct statfs where;
   struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-  if (::fstatfs(lock.fd().get(), &where) == 0 && where.f_type != NFS_SUPER_MAGIC)
-    (void)::fcntl(lock.fd().get(), F_OFD_SETLK, &mark);
+  if (::fstatfs(fd, &where) == 0 && where.f_type != NFS_SUPER_MAGIC) (void)::fcntl(fd, F_OFD_SETLK, &mark);
 }
 
 bool IsBusy(const Store& store) {

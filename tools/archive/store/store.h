@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/io/file_lock.h"
+#include "ckpt/io/lock_file.h"
 #include "ckpt/run/branch.h"
 #include "tools/archive/tar/tar_index.h"
 
@@ -128,10 +128,11 @@ Status WriteRecord(const Store& store, const ArchiveRecord& record);
 Status WriteStoreReadme(const Store& store);
 
 // The lock of a process that writes to the store. Errors: StoreIsBusy if another process has it.
-Result<FileLock> LockStore(const Store& store);
-Status StoreIsBusy(const Store& store);  // AlreadyExists, with the remedy
+Result<LockFile> LockStore(const Store& store);
+// AlreadyExists, with the holder as far as the store's lock names it, and the remedy.
+Status StoreIsBusy(const Store& store, const LockFile& lock);
 // Shows to IsBusy() that the store's lock is held, as long as it is.
-void MarkBusy(const FileLock& lock);
+void MarkBusy(const LockFile& lock);
 // True if a process writes to the store. Takes no lock, not even for a moment, because that would refuse a
 // writer.
 bool IsBusy(const Store& store);

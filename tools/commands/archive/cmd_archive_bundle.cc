@@ -28,7 +28,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   if (policy.bundle.target == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
   const Store store(fs, policy.store);
-  std::optional<FileLock> lock;
+  std::optional<LockFile> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(lock, LockStore(store));
     CAIRN_RETURN_IF_ERROR(PrepareStore(store));

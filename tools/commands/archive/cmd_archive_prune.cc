@@ -20,7 +20,7 @@ struct PruneOptions {
 // Removes what no class keeps, after taking over claims if asked to.
 Result<std::vector<PruneEntry>> PruneStore(const Policy& policy, const PruneOptions& options) {
   const Store store(FileSystem::Posix(), policy.store);
-  CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const LockFile lock, LockStore(store));
   CAIRN_RETURN_IF_ERROR(PrepareStore(store));
   if (!options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));

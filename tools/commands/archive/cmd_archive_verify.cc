@@ -82,7 +82,7 @@ Result<VerifyPlan> PlanVerify(const VerifyOptions& options, const MemberName& na
 
 // Repairs a member; the report becomes that of the repaired one.
 Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& report) {
-  CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const LockFile lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
   member = DescribeMember({store, member.tar});
   report = VerifyMember(store, member);

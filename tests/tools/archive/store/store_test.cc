@@ -1,6 +1,7 @@
 #include "tools/archive/store/store.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -151,7 +152,10 @@ TEST_F(ArchiveStoreTest, StatesFollowFromSidecarAndTar) {
 TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
   const auto lock = LockStore({fs_, dir_.path()});
   ASSERT_TRUE(lock.ok());
-  EXPECT_EQ(LockStore({fs_, dir_.path()}).status().kind(), StatusKind::kAlreadyExists);
+  const Status refused = LockStore({fs_, dir_.path()}).status();
+  EXPECT_EQ(refused.kind(), StatusKind::kAlreadyExists);
+  EXPECT_NE(refused.message().find(fmt::format(": pid {} on ", ::getpid())), std::string::npos)
+      << refused.message();
 }
 
 TEST_F(ArchiveStoreTest, WhoLooksRefusesNoWriter) {

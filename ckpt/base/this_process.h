@@ -1,0 +1,17 @@
+// The host and the batch job of this process.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace cairn {
+
+std::string HostName();
+
+// "Slurm job 16, restart 1"; empty outside of a batch job. `get_env` as std::getenv.
+std::string BatchJob(const std::function<const char*(const char*)>& get_env);
+
+// How often Slurm has requeued this job.
+int SlurmRestarts(const std::function<const char*(const char*)>& get_env);
+
+}  // namespace cairn

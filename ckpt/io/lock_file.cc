@@ -1,0 +1,132 @@
+// The text is one line of JSON. It is read again through the path and a new descriptor: a network file system
+// shows what other hosts wrote to a file that is opened now.
+
+#include "ckpt/io/lock_file.h"
+
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/base/this_process.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kMaxTextBytes = 4096;
+
+Result<std::string> ReadText(const FileLock& file) {
+  std::string text(kMaxTextBytes, '\0');
+  ssize_t count = 0;
+  do count = ::pread(file.fd().get(), text.data(), text.size(), 0);
+  while (count < 0 && errno == EINTR);
+  if (count < 0) return PosixError("read", file.path(), errno);
+  text.resize(static_cast<size_t>(count));
+  return text;
+}
+
+// Other hosts see the text only once it is on the server.
+bool WriteText(const FileLock& file, const std::string& text) {
+  const int fd = file.fd().get();
+  const auto size = static_cast<ssize_t>(text.size());
+  return ::pwrite(fd, text.data(), text.size(), 0) == size && ::ftruncate(fd, size) == 0 &&
+         ::fdatasync(fd) == 0;
+}
+
+void Empty(const FileLock& file) {
+  while (::ftruncate(file.fd().get(), 0) != 0 && errno == EINTR) {
+  }
+}
+
+// OK if the file at the path of `file` has this word now.
+Status CheckWord(const FileLock& file, const std::string& word) {
+  CAIRN_ASSIGN_OR_RETURN(const FileLock again, FileLock::Open(file.path(), FileLock::Missing::kError));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadText(again));
+  const std::optional<LockHolder> holder = DecodeLockHolder(text);
+  if (holder && holder->word == word) return OkStatus();
+  return AlreadyExists(
+      "{}: another process took this lock although this one holds it{}; locks of this file system do not "
+      "exclude other hosts, or the file was changed: end one of the two, then start this one again",
+      file.path(), holder ? ": " + holder->Text() : "");
+}
+
+}  // namespace
+
+LockHolder LockHolder::ThisProcess() {
+  std::random_device random;
+  return {.host = HostName(),
+          .pid = ::getpid(),
+          .job = BatchJob(std::getenv),
+          .since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))),
+          .word = fmt::format("{:08x}{:08x}", random(), random())};
+}
+
+std::string LockHolder::Text() const {
+  return fmt::format("pid {} on {}{} since {}", pid, host, job.empty() ? "" : fmt::format(" ({})", job),
+                     since);
+}
+
+std::string EncodeLockHolder(const LockHolder& holder) {
+  const nlohmann::ordered_json json = {{"host", holder.host},
+                                       {"pid", holder.pid},
+                                       {"job", holder.job},
+                                       {"since", holder.since},
+                                       {"word", holder.word}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::optional<LockHolder> DecodeLockHolder(std::string_view text) {
+  LockHolder holder;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    json.at("host").get_to(holder.host);
+    json.at("pid").get_to(holder.pid);
+    json.at("job").get_to(holder.job);
+    json.at("since").get_to(holder.since);
+    json.at("word").get_to(holder.word);
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+  return holder;
+}
+
+Result<LockFile> LockFile::Open(const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
+  return LockFile(std::make_unique<Held>(std::move(file)));
+}
+
+// A disk that is full must not keep a process from the lock, for example one that frees space.
+Result<bool> LockFile::TryLock(FileLock::How how) {
+  held_->alone = false;
+  CAIRN_ASSIGN_OR_RETURN(const bool ours, held_->file.TryLock(how));
+  if (!ours || how == FileLock::How::kShared) return ours;
+  held_->alone = true;
+  const LockHolder holder = LockHolder::ThisProcess();
+  const bool written = WriteText(held_->file, EncodeLockHolder(holder));
+  held_->word = written ? holder.word : "";
+  if (!written) Empty(held_->file);
+  return true;
+}
+
+std::string LockFile::HeldBy() const {
+  const Result<std::string> text = ReadText(held_->file);
+  const std::optional<LockHolder> holder = DecodeLockHolder(text.ok() ? *text : "");
+  return holder ? ": " + holder->Text() : "";
+}
+
+Status LockFile::CheckHolder() const {
+  return held_->word.empty() ? OkStatus() : CheckWord(held_->file, held_->word);
+}
+
+// The text of another stays.
+LockFile::Held::~Held() {
+  if (alone && !word.empty() && file.IsAtItsPath() && CheckWord(file, word).ok()) Empty(file);
+}
+
+}  // namespace cairn

@@ -1,0 +1,67 @@
+// A lock file that names its holder: RUN/.lock of a run directory, STORE/.lock of an archive.
+//
+// The flock decides. The text is for people, and for the holder itself: if locks exclude only processes of
+// one host, a process of another host takes the lock, too, and replaces the text. A process that holds the
+// lock alone writes the text, if the disk lets it, and empties the file at the end. One that shares the lock
+// writes nothing. A file that is empty or not understood names nobody: earlier versions wrote nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "ckpt/base/status.h"
+#include "ckpt/io/file_lock.h"
+
+namespace cairn {
+
+struct LockHolder {
+  std::string host;
+  int64_t pid = 0;
+  std::string job;    // "Slurm job 16"; empty outside of a batch job
+  std::string since;  // "2026-11-28 00:10:03 UTC"
+  std::string word;   // random, different each time that the lock is taken
+
+  static LockHolder ThisProcess();
+  // "pid 71 on n3 (Slurm job 16) since 2026-11-28 00:10:03 UTC"
+  std::string Text() const;
+};
+
+std::string EncodeLockHolder(const LockHolder& holder);
+// nullopt if the text names nobody.
+std::optional<LockHolder> DecodeLockHolder(std::string_view text);
+
+class LockFile {
+ public:
+  // As FileLock's.
+  static Result<LockFile> Open(const std::string& path);
+  Result<bool> TryLock(FileLock::How how);
+
+  // Who holds the lock alone, in words: ": pid 71 on n3 since ..."; empty if the file does not say.
+  std::string HeldBy() const;
+  // OK if the file still names this process, which holds the lock alone. Errors: AlreadyExists if it names
+  // another, or nobody; those of reading it.
+  Status CheckHolder() const;
+
+  const FileLock& file() const { return held_->file; }
+
+ private:
+  struct Held {
+    explicit Held(FileLock lock) : file(std::move(lock)) {}
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held();
+
+    FileLock file;
+    bool alone = false;
+    std::string word = {};  // that was written; empty: none
+  };
+  explicit LockFile(std::unique_ptr<Held> held) : held_(std::move(held)) {}
+
+  std::unique_ptr<Held> held_;
+};
+
+}  // namespace cairn
