@@ -32,10 +32,13 @@ def migrate(world, older_than_hours=24):
 
 
 def recall_command(world):
-    """For `[recall]`: a shell command that brings files back, or fails while the tape library is out of order."""
+    """For `[recall]`: a shell command that brings files back, or fails, and leaves them as they are, if the tape library is out of
+    order or the disk is full."""
     script = world.root / "etc/recall.sh"
     script.write_text(f'test ! -e {world.root}/etc/tape-is-down || exit 1\n'
-                      f'for f in "$@"; do cp --sparse=never {world.tape}/"$(basename "$f")" "$f" || exit 1; done\n')
+                      f'for f in "$@"; do\n  on_tape={world.tape}/"$(basename "$f")"\n'
+                      '  cp --sparse=never "$on_tape" "$f" && continue\n'
+                      '  truncate -s 0 "$f"; truncate -r "$on_tape" "$f"; exit 1  # a full disk: a stub again\ndone\n')
     return f"sh {script} {{paths}}"
 
 
