@@ -18,10 +18,10 @@ class TorchrunTest(MountedCase):
 
     def job(self, steps):
         """Starts a rank on each node."""
-        flags = ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "n1", "--master-port", 29500]
-        words = ["env", f"PYTHONPATH={world.ROOT}/python", f"CAIRN={CAIRN}", "GLOO_SOCKET_IFNAME=eth0", pathlib.Path(VENV) / "bin/torchrun"]
-        script = pathlib.Path(__file__).with_name("torch_job.py")
-        return [self.start(node.command(*words, *flags, "--node-rank", node.number - 1, script, MOUNTED / "run", steps), f"torchrun.{node.name}")
+        words = ["env", f"PYTHONPATH={world.ROOT}/python", f"CAIRN={CAIRN}", "GLOO_SOCKET_IFNAME=eth0", f"{VENV}/bin/torchrun"]
+        words += ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "n1", "--master-port", 29500]
+        job = [pathlib.Path(__file__).with_name("torch_job.py"), MOUNTED / "run", steps]
+        return [self.start(node.command(*words, "--node-rank", node.number - 1, *job), f"torchrun.{node.name}")
                 for node in self.cluster.nodes]
 
     def finish_job(self, steps):

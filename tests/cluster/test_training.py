@@ -12,11 +12,11 @@ class SameResultsTest(ClusterCase):
         results = {}
         for name, launch in (("one", self.one_node), ("srun", self.srun), ("mpirun", self.mpirun)):
             run, log = SHARED / name, SHARED / f"{name}.json"
-            flags = ["--tensor-model-parallel-size", 2, "--zero-stage", 1, "--log-json", log, "--save-interval", 5]
-            self.finish(launch(4, *self.train(*flags, iterations=10, save=run)), name=name)
+            flags = ["--tensor-model-parallel-size", 2, "--zero-stage", 1, "--log-json", log, "--save-interval", 3]
+            self.finish(launch(4, *self.train(*flags, iterations=6, save=run)), name=name)
             results[name] = (self.losses(log), self.fingerprint(run))
-            self.assertEqual(len(results[name][0]), 10)
-            self.assertEqual(self.steps(run), [5, 10])
+            self.assertEqual(len(results[name][0]), 6)
+            self.assertEqual(self.steps(run), [3, 6])
         self.assertEqual(results["srun"], results["one"])
         self.assertEqual(results["mpirun"], results["one"])
 
@@ -24,16 +24,16 @@ class SameResultsTest(ClusterCase):
 class NodeLossTest(ClusterCase):
     def lose_n3(self, launch, lose):
         """In a training that would last. It ends; then three nodes resume it from the newest step, on another topology."""
-        flags = ["--tensor-model-parallel-size", 2, "--save-interval", 5]
+        flags = ["--tensor-model-parallel-size", 2, "--save-interval", 2]
         training = self.start(launch(4, *self.train(*flags, iterations=1_000_000)))
-        training.reach(12)
+        training.reach(5)
         lose(self.cluster["n3"])
         training.finish(status=None)
         self.cairn("verify", self.run_dir)
         step = self.steps(self.run_dir)[-1]
-        resumed = self.finish(self.srun(["n1", "n2", "n4"], *self.train("--zero-stage", 1, iterations=step + 5)), name="resumed")
+        resumed = self.finish(self.srun(["n1", "n2", "n4"], *self.train("--zero-stage", 1, iterations=step + 2)), name="resumed")
         self.assertIn(f"resumed from {self.run_dir}/step-{step:08} (iteration {step})", resumed)
-        self.assertEqual(self.steps(self.run_dir)[-1], step + 5)
+        self.assertEqual(self.steps(self.run_dir)[-1], step + 2)
 
     def test_a_node_is_killed_under_srun_and_three_resume(self):
         self.lose_n3(self.srun, Node.kill)
