@@ -16,7 +16,9 @@
 namespace cairn {
 namespace {
 
-// Signals ask a training to save; they must not make that save fail.
+// Signals ask a training to save; they must not make that save fail. Every call below goes through here but
+// close(), after which the descriptor is gone whatever it says. An fsync() that was interrupted has said
+// nothing of the data yet, so it alone may be called again.
 template <typename Call>
 auto Uninterrupted(Call call) {
   auto result = call();
@@ -59,7 +61,9 @@ class PosixFile final : public File {
                : PosixError("set the size of", path_, errno);
   }
 
-  Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }
+  Status Sync() override {
+    return Uninterrupted([&] { return ::fsync(fd_); }) == 0 ? OkStatus() : PosixError("fsync", path_, errno);
+  }
 
   Status Close() override {
     const int fd = std::exchange(fd_, -1);
@@ -109,6 +113,15 @@ Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string
   return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
 }
 
+// rename() with flags, if the file system knows them. NFS, Lustre and FUSE know none.
+enum class Flagged { kDone, kUnknown, kFailed };
+Flagged RenameFlagged(const std::string& from, const std::string& to, unsigned flags) {
+  if (Uninterrupted([&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); }) == 0)
+    return Flagged::kDone;
+  const bool unknown = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+  return unknown ? Flagged::kUnknown : Flagged::kFailed;
+}
+
 FileInfo InfoOf(const struct stat& st) {
   const FileKind kind = S_ISREG(st.st_mode)   ? FileKind::kFile
                         : S_ISDIR(st.st_mode) ? FileKind::kDirectory
@@ -131,7 +144,8 @@ Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                          OpenDescriptor("open", path, O_RDONLY | O_NONBLOCK, direct));
   struct stat st;
-  if (::fstat(file->descriptor(), &st) != 0) return PosixError("find", path, errno);
+  if (Uninterrupted([&] { return ::fstat(file->descriptor(), &st); }) != 0)
+    return PosixError("find", path, errno);
   if (S_ISDIR(st.st_mode)) return PosixError("read", path, EISDIR);
   if (!S_ISREG(st.st_mode))
     return NotSupported("{} is not a regular file but a FIFO, socket or device; move it away", path);
@@ -157,31 +171,38 @@ class PosixFileSystem final : public FileSystem {
 
   Result<FileInfo> Stat(const std::string& path) override {
     struct stat st;
-    if (::stat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    if (Uninterrupted([&] { return ::stat(path.c_str(), &st); }) != 0) return PosixError("find", path, errno);
     return InfoOf(st);
   }
 
   Result<FileInfo> LinkStat(const std::string& path) override {
     struct stat st;
-    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    if (Uninterrupted([&] { return ::lstat(path.c_str(), &st); }) != 0)
+      return PosixError("find", path, errno);
     return InfoOf(st);
   }
 
   Result<std::vector<std::string>> List(const std::string& directory) override {
-    DIR* dir = ::opendir(directory.c_str());
+    DIR* dir = nullptr;
+    do dir = ::opendir(directory.c_str());
+    while (dir == nullptr && errno == EINTR);
     if (dir == nullptr) return PosixError("list", directory, errno);
     std::vector<std::string> names;
-    while (const dirent* entry = ::readdir(dir)) {
-      const std::string_view name = entry->d_name;
+    errno = 0;
+    for (const dirent* entry = ::readdir(dir); entry != nullptr || errno == EINTR; entry = ::readdir(dir)) {
+      const std::string_view name = entry == nullptr ? "." : entry->d_name;
       if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
     }
+    const int error = errno;
     ::closedir(dir);
+    if (error != 0) return PosixError("list", directory, error);
     std::sort(names.begin(), names.end());
     return names;
   }
 
   Status MakeDir(const std::string& path) override {
-    if (::mkdir(path.c_str(), 0777) == 0) return OkStatus();
+    if (Uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) == 0) return OkStatus();
     const int error = errno;
     const Result<FileInfo> info = Stat(path);
     return error == EEXIST && info.ok() && info->is_directory() ? OkStatus()
@@ -189,40 +210,45 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    return ::rename(from.c_str(), to.c_str()) == 0 ? OkStatus()
-                                                   : PosixError("rename " + from + " to", to, errno);
+    return Uninterrupted([&] { return ::rename(from.c_str(), to.c_str()); }) == 0
+               ? OkStatus()
+               : PosixError("rename " + from + " to", to, errno);
   }
 
   Status Exchange(const std::string& a, const std::string& b) override {
-    const int result = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
-    if (result != 0 && (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP))
+    const Flagged exchanged = RenameFlagged(a, b, RENAME_EXCHANGE);
+    if (exchanged == Flagged::kUnknown)
       return NotSupported("{}: its file system cannot exchange two names", b);
-    return result == 0 ? OkStatus() : PosixError("exchange " + a + " with", b, errno);
+    return exchanged == Flagged::kDone ? OkStatus() : PosixError("exchange " + a + " with", b, errno);
   }
 
-  // NFS has no such rename. A link never replaces a file, and rename() replaces no directory but an empty
-  // one.
+  // Without the flag: a link never replaces a file, and rename() replaces no directory but an empty one. Some
+  // file systems have no links either; then the name is looked for first.
   Status RenameNew(const std::string& from, const std::string& to) override {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return OkStatus();
-    const int error = errno;
-    if (error != EINVAL && error != ENOSYS && error != EOPNOTSUPP)
-      return PosixError("rename " + from + " to", to, error);
+    const Flagged renamed = RenameFlagged(from, to, RENAME_NOREPLACE);
+    if (renamed == Flagged::kDone) return OkStatus();
+    if (renamed == Flagged::kFailed) return PosixError("rename " + from + " to", to, errno);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, LinkStat(from));
     if (info.is_directory()) return FileSystem::RenameNew(from, to);
-    if (::link(from.c_str(), to.c_str()) != 0) return PosixError("rename " + from + " to", to, errno);
-    return RemoveFile(from);
+    if (Uninterrupted([&] { return ::link(from.c_str(), to.c_str()); }) == 0) return RemoveFile(from);
+    return errno == EEXIST ? PosixError("rename " + from + " to", to, errno)
+                           : FileSystem::RenameNew(from, to);
   }
 
   Status MakeNewDir(const std::string& path) override {
-    return ::mkdir(path.c_str(), 0777) == 0 ? OkStatus() : PosixError("make directory", path, errno);
+    return Uninterrupted([&] { return ::mkdir(path.c_str(), 0777); }) == 0
+               ? OkStatus()
+               : PosixError("make directory", path, errno);
   }
 
   Status RemoveFile(const std::string& path) override {
-    return ::unlink(path.c_str()) == 0 ? OkStatus() : PosixError("remove", path, errno);
+    return Uninterrupted([&] { return ::unlink(path.c_str()); }) == 0 ? OkStatus()
+                                                                      : PosixError("remove", path, errno);
   }
 
   Status RemoveDir(const std::string& path) override {
-    return ::rmdir(path.c_str()) == 0 ? OkStatus() : PosixError("remove", path, errno);
+    return Uninterrupted([&] { return ::rmdir(path.c_str()); }) == 0 ? OkStatus()
+                                                                     : PosixError("remove", path, errno);
   }
 
   Status SyncDir(const std::string& path) override {
@@ -234,7 +260,8 @@ class PosixFileSystem final : public FileSystem {
 
   Result<uint64_t> FreeBytes(const std::string& path) override {
     struct statvfs st;
-    if (::statvfs(path.c_str(), &st) != 0) return PosixError("measure free space of", path, errno);
+    if (Uninterrupted([&] { return ::statvfs(path.c_str(), &st); }) != 0)
+      return PosixError("measure free space of", path, errno);
     return uint64_t{st.f_bavail} * st.f_frsize;
   }
 

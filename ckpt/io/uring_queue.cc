@@ -1,6 +1,12 @@
 // io_uring: submissions and completions through memory shared with the kernel, no thread of ours asleep in a
 // system call for each transfer.
+//
+// Not on FUSE, where threads do the same work: after a short direct transfer, Linux (6.18) does the rest at
+// the offset where the whole began, and reports the whole length. No answer tells that from a good one, and
+// to open without O_DIRECT is no help, because the FUSE daemon can ask for direct transfers, too.
 #include <liburing.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,13 +39,18 @@ class UringQueue final : public IoQueue {
   }
 
   void Write(File& file, uint64_t offset, std::span<const std::byte> bytes, uint64_t tag) override {
+    Choose(file);
+    if (threads_) return threads_->Write(file, offset, bytes, tag);
     Start({&file, true, offset, const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
   }
   void Read(File& file, uint64_t offset, std::span<std::byte> bytes, uint64_t tag) override {
+    Choose(file);
+    if (threads_) return threads_->Read(file, offset, bytes, tag);
     Start({&file, false, offset, bytes.data(), bytes.size(), tag});
   }
 
   Completion Wait() override {
+    if (threads_) return threads_->Wait();
     while (true) {
       io_uring_cqe* cqe = nullptr;
       const int error = -::io_uring_wait_cqe(&ring_, &cqe);
@@ -56,13 +67,14 @@ class UringQueue final : public IoQueue {
 
   // Looks at the completions alone, which the side that submits does not touch.
   void AwaitOne() override {
+    if (threads_) return threads_->AwaitOne();
     io_uring_cqe* cqe = nullptr;
     for (int error = EINTR; error == EINTR || error == EAGAIN;) error = -::io_uring_wait_cqe(&ring_, &cqe);
   }
 
-  int in_flight() const override { return in_flight_; }
+  int in_flight() const override { return threads_ ? threads_->in_flight() : in_flight_; }
   int depth() const override { return static_cast<int>(slots_.size()); }
-  const std::string& engine() const override { return engine_; }
+  const std::string& engine() const override { return threads_ ? threads_->engine() : engine_; }
 
  private:
   struct Transfer {
@@ -75,6 +87,14 @@ class UringQueue final : public IoQueue {
   };
 
   explicit UringQueue(int depth) : slots_(depth) {}
+
+  // By the first file: those of one queue lie on one file system.
+  void Choose(File& file) {
+    if (std::exchange(chosen_, true)) return;
+    struct statfs st;
+    if (::fstatfs(file.descriptor(), &st) == 0 && st.f_type == FUSE_SUPER_MAGIC)
+      threads_ = NewThreadQueue(depth(), "threads (FUSE)");
+  }
 
   void Start(Transfer transfer) {
     const auto free = std::ranges::find(slots_, nullptr, &Transfer::file);
@@ -122,6 +142,8 @@ class UringQueue final : public IoQueue {
   std::vector<Transfer> slots_;
   int in_flight_ = 0;
   const std::string engine_ = "io_uring";
+  bool chosen_ = false;
+  std::unique_ptr<IoQueue> threads_;  // in place of the ring
 };
 
 }  // namespace

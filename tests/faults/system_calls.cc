@@ -134,7 +134,7 @@ ssize_t __wrap_pread(int fd, void* data, size_t bytes, off_t offset) {
 int __wrap_fsync(int fd) {
   const int result = cairn::Through(Call::kSync, [&] { return __real_fsync(fd); });
   const int error = errno;
-  cairn::TheInjector().Synced(fd, result != 0);
+  cairn::TheInjector().Synced(fd, result != 0 && error != EINTR);
   errno = error;
   return result;
 }
@@ -183,12 +183,9 @@ int __wrap_mkdir(const char* path, mode_t mode) {
 namespace cairn {
 namespace {
 
-// What must be so after a call of this kind went wrong.
+// What must be so after a call of this kind went wrong. EINVAL: a file system without renames with flags.
 bool MustSucceed(Call call, int error) {
-  if (error == kShort) return true;
-  const bool retried = call == Call::kOpen || call == Call::kWrite || call == Call::kRead ||
-                       call == Call::kAllocate || call == Call::kUring;
-  return error == EINTR && retried;
+  return error == kShort || error == EINVAL || (error == EINTR && call != Call::kClose);
 }
 
 // A step saved over another one of the same number, read back, and the older ones retired.
@@ -244,8 +241,9 @@ void RunSystemCalls(uint64_t first_seed, const GoalOptions& options, Tally& tall
   for (int kind = 0; kind < static_cast<int>(Call::kCount); ++kind) {
     const Call call = static_cast<Call>(kind);
     const bool transfer = call == Call::kWrite || call == Call::kRead || call == Call::kUring;
-    for (const int error : {EIO, ENOSPC, EDQUOT, EINTR, kShort}) {
+    for (const int error : {EIO, ENOSPC, EDQUOT, EINTR, EINVAL, kShort}) {
       if (error == kShort && !transfer) continue;
+      if (error == EINVAL && call != Call::kExchange) continue;
       bool fired = true;
       for (int64_t at = 0; fired; at += transfer ? 5 : 1) {
         const std::string trouble = TryCall(call, at, error, fired);

@@ -45,7 +45,7 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   }
   if (!all) steps.erase(steps.begin(), steps.end() - 1);
   std::vector<std::string> directories;
-  for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
+  for (int64_t step : steps) directories.push_back(FindStep(fs, JoinPath(path, StepDirName(step))).directory);
   return directories;
 }
 
