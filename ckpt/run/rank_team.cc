@@ -1,7 +1,14 @@
-// All meetings are files in the partial directory, which every rank polls; each appears whole ("team-next-N"
-// until then). "team-room" says that rank 0 is ready; it holds the name of the launch, so that the room of
-// another launch is not entered. "team-ended-N" says that rank N has finished. "team-failed" holds the words
-// of the first failure. If the directory itself is gone, rank 0 has failed and removed it, or has published.
+// All meetings are files in the partial directory, which every rank lists; each appears whole ("team-next-N"
+// until then).
+//
+// A killed launch of the same name may have left its files there. So rank 0 calls: it replaces
+// "team-call-WORD" again and again. A rank that sees another call than before knows that rank 0 is alive, and
+// answers by "team-hello-N-LAUNCH-WORD" with a random word of its own. When all have answered,
+// "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name is used twice:
+// caches of names may be old.
+//
+// "team-ended-N" says that rank N has finished. "team-failed" holds the words of the first failure. If the
+// directory itself is gone, rank 0 has failed and removed it, or has published.
 
 #include "ckpt/run/rank_team.h"
 
@@ -9,23 +16,30 @@
 #include <charconv>
 #include <chrono>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
+#include "ckpt/base/digest.h"
+#include "ckpt/base/this_process.h"
 #include "ckpt/io/replace_file.h"
+#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::string_view kRoomName = "team-room";
+constexpr std::string_view kCallPrefix = "team-call-", kHelloPrefix = "team-hello-",
+                           kRoomPrefix = "team-room-";
 constexpr std::string_view kFailedName = "team-failed";
-constexpr uint64_t kMaxTextBytes = 64 << 10;
+constexpr uint64_t kMaxTextBytes = 1 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kCall = std::chrono::milliseconds(200);  // between two calls
 constexpr std::chrono::seconds kDismissDeadline{30};
 constexpr std::chrono::seconds kLookAtFiles{1};
 
-constexpr size_t kMaxNamedRanks = 8;
+constexpr size_t kMaxNamedRanks = 8, kLaunchDigits = 8;
 constexpr std::string_view kEndedPrefix = "team-ended-";
 
 Status Post(FileSystem& fs, const std::string& directory, const RankTeam& team, std::string_view name,
@@ -67,11 +81,15 @@ uint64_t WrittenIn(FileSystem& fs, const std::string& directory) {
   return sum;
 }
 
-// "3, 17 and 2 more": the ranks but 0 that have not finished.
-std::string MissingRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+// "3, 17 and 2 more": the ranks but 0 for which no name begins so.
+std::string MissingRanks(const std::vector<std::string>& names, const RankTeam& team,
+                         const std::function<std::string(int rank)>& begin_of_name) {
   std::vector<int> missing;
   for (int rank = 1; rank < team.size; ++rank)
-    if (!fs.Stat(JoinPath(directory, EndedName(rank))).ok()) missing.push_back(rank);
+    if (std::ranges::none_of(names, [begin = begin_of_name(rank)](const std::string& name) {
+          return name.starts_with(begin);
+        }))
+      missing.push_back(rank);
   const size_t named = std::min(missing.size(), kMaxNamedRanks);
   std::string text =
       fmt::format("{}", fmt::join(missing.begin(), missing.begin() + static_cast<int64_t>(named), ", "));
@@ -104,12 +122,11 @@ RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>
     const int rank = Number(get_env(names.rank)), size = Number(get_env(names.size));
     if (size < 1 || rank < 0 || rank >= size) continue;
     RankTeam team{.rank = rank, .size = size};
-    for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_STEP_ID"})
+    for (const char* name :
+         {names.launch, "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"})
       if (const char* id = get_env(name)) team.launch += fmt::format("{}={} ", name, id);
     // The batch job is the last resort: a job may launch several times.
-    for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"})
-      if (const char* id = get_env(name); id && team.launch.empty())
-        team.launch = fmt::format("{}={} ", name, id);
+    if (team.launch.empty()) team.launch = BatchJob(get_env);
     return team;
   }
   return {};
@@ -125,6 +142,97 @@ Status CheckLaunch(const RankTeam& team) {
       team.rank, team.size);
 }
 
+std::string HelloPrefix(const RankTeam& team, int rank) {
+  return fmt::format("{}{:05}-{}-", kHelloPrefix, rank,
+                     ToHex(DigestOf(team.launch)).substr(0, kLaunchDigits));
+}
+
+// The rank and the word of a name; 0: it is not an answer of this launch.
+std::pair<int, std::string> ParseHello(const RankTeam& team, const std::string& name) {
+  if (!name.starts_with(kHelloPrefix)) return {};
+  int rank = 0;
+  std::from_chars(name.data() + kHelloPrefix.size(), name.data() + name.size(), rank);
+  const std::string prefix = HelloPrefix(team, rank);
+  if (rank >= team.size || !name.starts_with(prefix)) return {};
+  return {rank, name.substr(prefix.size())};
+}
+
+// Rank 0 calls until all ranks have answered. Returns their words, a line each.
+Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  std::string call;
+  auto called = Clock::now() - kCall;
+  for (const auto start = Clock::now(); Clock::now() - start < team.patience();) {
+    if (Clock::now() - called >= kCall) {
+      const std::string next = fmt::format("{}{}", kCallPrefix, NewNonce());
+      CAIRN_RETURN_IF_ERROR(Post(fs, directory, team, next, ""));
+      if (!call.empty()) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, call)));
+      call = next;
+      called = Clock::now();
+    }
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+    std::string words;
+    std::set<int> answered;
+    for (const std::string& name : names)
+      if (const auto [rank, word] = ParseHello(team, name); rank > 0) {
+        answered.insert(rank);
+        words += word + "\n";
+      }
+    if (answered.size() + 1 == static_cast<size_t>(team.size)) return words;
+    std::this_thread::sleep_for(kPoll);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  return Aborted("{}: rank {} did not begin within {} s; see its message", directory,
+                 MissingRanks(names, team, [&](int rank) { return HelloPrefix(team, rank); }),
+                 team.patience().count());
+}
+
+// A rank that waits for the room.
+class Visitor {
+ public:
+  Visitor(FileSystem& fs, const std::string& directory, const RankTeam& team)
+      : fs_(fs), directory_(directory), team_(team) {}
+
+  // True: it may enter. Errors: Aborted if a rank that is alive has failed.
+  Result<bool> Look() {
+    const Result<std::vector<std::string>> names = fs_.List(directory_);
+    if (names.ok()) {
+      for (const std::string& name : *names)
+        if (name.starts_with(kRoomPrefix) && IsOurs(name)) return true;
+      if (!team_.once) Answer(*names);
+    }
+    if (called_) CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_));
+    return false;
+  }
+  // When rank 0 was last heard.
+  Clock::time_point heard() const { return heard_; }
+
+ private:
+  bool IsOurs(const std::string& room) const {
+    const auto text = ReadSmallFile(fs_, JoinPath(directory_, room), kMaxTextBytes);
+    if (!text.ok()) return false;
+    return team_.once ? *text == team_.launch + "\n" : text->find(word_ + "\n") != text->npos;
+  }
+  void Answer(const std::vector<std::string>& names) {
+    const bool first = calls_.empty();  // those a killed launch may have left
+    bool called = false;
+    for (const std::string& name : names)
+      called |= name.starts_with(kCallPrefix) && calls_.insert(name).second && !first;
+    if (!called) return;
+    called_ = true;
+    heard_ = Clock::now();
+    const std::string hello = HelloPrefix(team_, team_.rank) + word_;
+    if (std::ranges::find(names, hello) == names.end()) (void)Post(fs_, directory_, team_, hello, "");
+  }
+
+  FileSystem& fs_;
+  const std::string& directory_;
+  const RankTeam& team_;
+  const std::string word_ = NewNonce() + NewNonce();
+  std::set<std::string> calls_;
+  bool called_ = false;  // by a rank 0 that is alive
+  Clock::time_point heard_ = Clock::now();
+};
+
 }  // namespace
 
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
@@ -132,14 +240,19 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
     if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
-  return Post(fs, directory, team, kRoomName, team.launch + "\n");
+  std::string text = team.launch + "\n";
+  if (!team.once) {
+    CAIRN_ASSIGN_OR_RETURN(text, CallRanks(fs, directory, team));
+  }
+  return Post(fs, directory, team, fmt::format("{}{}", kRoomPrefix, NewNonce()), text);
 }
 
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
-  for (const auto start = Clock::now(); Clock::now() - start < team.start_patience();) {
-    const auto text = ReadSmallFile(fs, JoinPath(directory, kRoomName), kMaxTextBytes);
-    if (text.ok() && *text == team.launch + "\n") return OkStatus();
+  Visitor visitor(fs, directory, team);
+  while (Clock::now() - visitor.heard() < team.start_patience()) {
+    CAIRN_ASSIGN_OR_RETURN(const bool open, visitor.Look());
+    if (open) return OkStatus();
     std::this_thread::sleep_for(kPoll);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
@@ -147,9 +260,11 @@ Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTea
 }
 
 Status CheckTeam(FileSystem& fs, const std::string& directory) {
+  const auto names = fs.List(directory);
+  if (names.ok() && std::ranges::find(*names, kFailedName) == names->end()) return OkStatus();
   const auto text = ReadSmallFile(fs, JoinPath(directory, kFailedName), kMaxTextBytes);
   if (text.ok()) return Aborted("{}", *text);
-  if (fs.Stat(directory).ok()) return OkStatus();
+  if (names.ok()) return OkStatus();  // the next look will tell
   return Aborted("{} is gone: rank 0 failed; see its message", directory);
 }
 
@@ -181,8 +296,10 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
     last = now;
     std::this_thread::sleep_for(kPoll);
   }
+  const auto names = fs.List(directory);
   return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory,
-                 team.patience().count(), MissingRanks(fs, directory, team));
+                 team.patience().count(),
+                 MissingRanks(names.ok() ? *names : std::vector<std::string>(), team, EndedName));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {

@@ -21,7 +21,10 @@ using Patience = std::function<std::chrono::seconds()>;
 struct RankTeam {
   int rank = 0;
   int size = 1;
-  std::string launch;  // names this launch, different for each run of a command; empty: unnamed
+  // Names this launch. A launcher may use a name again: for a requeued job, or in a new container. Empty:
+  // unnamed.
+  std::string launch;
+  bool once = false;  // `launch` was drawn at random for this meeting
   Patience start_patience = [] { return std::chrono::seconds(120); };  // until rank 0 begins
   // With ranks that make no progress.
   Patience patience = [] { return std::chrono::minutes(30); };
@@ -33,10 +36,12 @@ struct RankTeam {
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument if nothing names the
-// launch: the others could enter the room of a killed launch.
+// Rank 0 says that `directory` is ready for this launch. It waits until all ranks have come, unless the team
+// is there `once`. Errors: InvalidArgument if nothing names the launch; Aborted naming the ranks that did not
+// come within `patience`.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The other ranks wait for that. Errors: Aborted at the deadline.
+// The other ranks wait for that. They never enter the room that a killed launch left, and write nothing into
+// its directory. Errors: Aborted at the deadline.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
 // OK unless some rank has failed. Errors: Aborted with that rank's message.

@@ -76,6 +76,34 @@ class ReshapeTest(CliTest):
         self.assertEqual(self.step("shared"), self.step("alone"))
         self.assertEqual({p.name for p in (self.dir / "shared").iterdir()}, {".lock", "latest", "step-00000100"})
 
+    def test_a_launch_that_has_the_name_of_a_killed_one_does_not_enter_its_room(self):
+        self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        self.reshape("alone")
+
+        def start(rank):  # as mpirun does in a new container: PMIX_NAMESPACE is the same each time
+            env = {**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "1265303553"}
+            command = [CAIRN, "reshape", self.run_dir, "shared", "--tp", "4", "--pp", "2", "--dp", "1", "--resume"]
+            return subprocess.Popen([*map(str, command)], cwd=self.dir, env=env, stderr=subprocess.PIPE, text=True)
+
+        def seen(pattern):
+            return list((self.dir / "shared").glob(f"step-*.partial-*/{pattern}"))
+
+        deadline = time.monotonic() + 100
+        killed = [start(0), start(1)]
+        while not seen("unit-*"):
+            self.assertLess(time.monotonic(), deadline)
+        for process in killed:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        self.assertTrue(seen("team-room*"))
+        first = start(1)
+        time.sleep(1)  # it looks at the room meanwhile
+        second = start(0)
+        for process in (first, second):
+            said = process.communicate(timeout=100)[1]
+            self.assertEqual(process.returncode, 0, said)
+        self.assertEqual(self.step("shared"), self.step("alone"))
+
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here")
     def test_a_damaged_shard_fails_all_ranks_and_leaves_no_step(self):
         step = self.make_step(*MODEL, "--tp", 2, "--dp", 2)

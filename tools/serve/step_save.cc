@@ -105,6 +105,7 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest
       team_{.rank = request_.rank,
             .size = request_.world,
             .launch = request_.nonce,
+            .once = true,
             .start_patience = patience_,
             .patience = patience_},
       committer_(fs, request_.run_dir, request_.step, request_.nonce) {}

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
@@ -26,8 +30,22 @@ TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
   // A batch script that starts the command by itself is one process, however many tasks its job has.
   EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
   EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
-  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch,
-            "PBS_JOBID=7.host ");
+  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch, "PBS job 7.host");
+}
+
+// Slurm starts a requeued job under the numbers that it had.
+TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
+  const auto launch = [](const char* restarts) {
+    return RankTeam::FromEnvironment([=](const char* asked) -> const char* {
+             const std::string_view name = asked;
+             if (name == "SLURM_RESTART_COUNT") return restarts;
+             if (name == "SLURM_PROCID" || name == "SLURM_STEP_ID") return "0";
+             return name == "SLURM_STEP_NUM_TASKS" || name == "SLURM_JOB_ID" ? "2" : nullptr;
+           })
+        .launch;
+  };
+  const std::set<std::string> names = {launch(nullptr), launch("1"), launch("2")};
+  EXPECT_EQ(names.size(), 3U);
 }
 
 // A killed launch may have left such a room; nobody could tell whose it is.
@@ -40,6 +58,57 @@ TEST(RankTeamTest, ALaunchWithoutANameIsRefused) {
     EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument);
     EXPECT_NE(status.message().find("PMI_JOBID"), std::string::npos) << status.message();
   }
+}
+
+// Each rank as its process would run it.
+std::vector<Status> Meet(const std::string& directory, const std::vector<RankTeam>& ranks) {
+  std::vector<Status> met(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    threads.emplace_back([&, i] {
+      met[i] = ranks[i].leads() ? OpenTeamRoom(Disk(), directory, ranks[i])
+                                : AwaitTeamRoom(Disk(), directory, ranks[i]);
+    });
+  for (std::thread& thread : threads) thread.join();
+  return met;
+}
+
+RankTeam RankOf(int rank, int size, std::chrono::seconds patience = std::chrono::minutes(2)) {
+  const Patience same = [patience] { return patience; };
+  return {.rank = rank, .size = size, .launch = "test", .start_patience = same, .patience = same};
+}
+
+// A launch may have the name of a killed one: a requeued job, mpirun in a new container.
+TEST(RankTeamTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
+  const TempDir dir(TempDir::Place::kMemory);
+  for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
+    EXPECT_TRUE(met.ok()) << met.message();
+  const std::vector<std::string> left = Disk().List(dir.path()).value();
+
+  const std::chrono::seconds soon(1);
+  for (const Status& alone : Meet(dir.path(), {RankOf(1, 3, soon), RankOf(2, 3, soon)}))
+    EXPECT_EQ(alone.kind(), StatusKind::kAborted);
+  EXPECT_EQ(Disk().List(dir.path()).value(), left);  // rank 0 may be about to remove the directory
+
+  Status late;  // rank 0 comes when the others wait
+  std::thread lead([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    late = OpenTeamRoom(Disk(), dir.path(), RankOf(0, 3));
+  });
+  for (const Status& met : Meet(dir.path(), {RankOf(2, 3), RankOf(1, 3)}))
+    EXPECT_TRUE(met.ok()) << met.message();
+  lead.join();
+  EXPECT_TRUE(late.ok()) << late.message();
+}
+
+TEST(RankTeamTest, ARankOfAnotherLaunchNeitherCountsNorEnters) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const std::chrono::seconds soon(1);
+  RankTeam stranger = RankOf(2, 3, soon);
+  stranger.launch = "other";
+  const std::vector<Status> met = Meet(dir.path(), {RankOf(0, 3, soon), RankOf(1, 3, soon), stranger});
+  for (const Status& status : met) EXPECT_EQ(status.kind(), StatusKind::kAborted);
+  EXPECT_NE(met[0].message().find("rank 2 did not begin within 1 s"), std::string::npos) << met[0].message();
 }
 
 // Looks as a peer does, before each call of the rank at work.
@@ -59,7 +128,8 @@ class WatchedByPeer final : public UnsyncedFileSystem {
 
 TEST(RankTeamTest, APeerSeesMessagesWhole) {
   const TempDir dir(TempDir::Place::kMemory);
-  const RankTeam lead{.rank = 0, .size = 2, .launch = "test"}, other{.rank = 1, .size = 2, .launch = "test"};
+  const RankTeam lead{.rank = 0, .size = 2, .launch = "test", .once = true},
+      other{.rank = 1, .size = 2, .launch = "test", .once = true};
   ASSERT_TRUE(OpenTeamRoom(Disk(), dir.path(), lead).ok());
   int looks = 0;
   WatchedByPeer fs([&] {
@@ -77,13 +147,13 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
 TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const int rank : {0, 1, 2}) {
-    const RankTeam team{.rank = rank, .size = 3, .launch = "test"};
+    const RankTeam team{.rank = rank, .size = 3, .launch = "test", .once = true};
     if (team.leads()) {
       ASSERT_TRUE(OpenTeamRoom(Disk(), dir.path(), team).ok());
     }
     LeaveTeam(Disk(), dir.path(), team, OkStatus(), 100 + rank);
   }
-  const Result<uint64_t> read = AwaitTeam(Disk(), dir.path(), {.size = 3, .launch = "test"});
+  const Result<uint64_t> read = AwaitTeam(Disk(), dir.path(), {.size = 3, .launch = "test", .once = true});
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, 203u);
 }

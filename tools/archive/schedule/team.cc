@@ -24,6 +24,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks, without content
+constexpr std::string_view kRankPrefix = "rank-";  // an empty file for each process that has joined
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr auto kJoinDeadline = std::chrono::minutes(2);      // for a peer that prepares the store
@@ -52,7 +53,7 @@ std::optional<ShareResult> ShareFromJson(const json& j) {
   }
 }
 
-// {"launch": ..., "done": {claim: result}}; nullopt if it belongs to another launch.
+// {"launch": ..., "done": {claim: result}, "ranks": {name: true}}; nullopt if it belongs to another launch.
 std::optional<json> TeamOf(const Store& store, const std::string& launch) {
   const auto text = ReadSmallFile(store.fs(), store.Path(kTeamName), kMaxTeamBytes);
   json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
@@ -80,6 +81,7 @@ Result<json> Gather(const Store& store, const std::string& launch) {
     CAIRN_ASSIGN_OR_RETURN(names, fs.List(claims));
   }
   for (const std::string& name : names) {
+    if (name.starts_with(kRankPrefix)) team["ranks"][name] = true;
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, JoinPath(claims, name), kMaxTeamBytes));
     json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (ShareFromJson(result)) team["done"][name] = std::move(result);
@@ -90,9 +92,27 @@ Result<json> Gather(const Store& store, const std::string& launch) {
   return team;
 }
 
+std::string RankName(const RankTeam& team) { return fmt::format("{}{}", kRankPrefix, team.rank); }
+
+// A launcher may use a name again, but no process of a launch joins twice. Tasks of an array may: its name is
+// its own.
+bool IsSameLaunch(const Store& store, const RankTeam& team) {
+  const std::optional<json> known = TeamOf(store, team.launch);
+  if (!known || team.once) return known.has_value();
+  const std::string rank = RankName(team);
+  return !known->value("ranks", json::object()).contains(rank) &&
+         !store.fs().Stat(JoinPath(store.Path(kTeamClaimsName), rank)).ok();
+}
+
+// Says that this process has joined, for IsSameLaunch().
+Status NoteRank(const Store& store, const RankTeam& team) {
+  const Status noted = WriteSmallFile(store.fs(), JoinPath(store.Path(kTeamClaimsName), RankName(team)), "");
+  return noted.kind() == StatusKind::kAlreadyExists ? OkStatus() : noted;
+}
+
 // Continues with the earlier results of the same launch; another launch starts from nothing.
 Status StartTeam(const Store& store, const RankTeam& team) {
-  if (team.alone() || !TeamOf(store, team.launch)) {
+  if (team.alone() || !IsSameLaunch(store, team)) {
     CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
     CAIRN_RETURN_IF_ERROR(RemoveIfThere(store.fs(), store.Path(kTeamName)));
     if (team.alone()) return OkStatus();
@@ -120,6 +140,7 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
     team.size *= static_cast<int>(*count);
     // Not the name of the ranks' own step, which differs for each task.
     team.launch = job == nullptr ? "" : fmt::format("SLURM_ARRAY_JOB_ID={}", job);
+    team.once = true;
   }
   if (!team.alone() && team.launch.empty())
     return InvalidArgument(
@@ -142,7 +163,10 @@ Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
     if (team.alone()) return TeamStore(store, team, std::move(lock));
     CAIRN_ASSIGN_OR_RETURN(const bool shared, lock.TryLock(FileLock::How::kShared));
     const bool ours = TeamOf(store, team.launch).has_value();
-    if (shared && ours) return TeamStore(store, team, std::move(lock));
+    if (shared && ours) {
+      CAIRN_RETURN_IF_ERROR(NoteRank(store, team));
+      return TeamStore(store, team, std::move(lock));
+    }
     const auto waited = std::chrono::steady_clock::now() - start;
     if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
       return StoreIsBusy(store, lock);

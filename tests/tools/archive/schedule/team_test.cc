@@ -125,5 +125,15 @@ TEST_F(TeamStoreTest, AnotherLaunchWaitsForTheEndAndStartsAnew) {
   EXPECT_EQ(worked_, 2);
 }
 
+// mpirun in a new container may give a launch the name of the one before.
+TEST_F(TeamStoreTest, ALaunchThatHasTheNameOfAnEarlierOneStartsAnew) {
+  for (int launch = 0; launch < 2; ++launch) {
+    Result<TeamStore> a = Join(0);
+    ASSERT_TRUE(a.ok()) << a.status().message();
+    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));
+  }
+  EXPECT_EQ(worked_, 2);
+}
+
 }  // namespace
 }  // namespace cairn
