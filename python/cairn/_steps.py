@@ -10,7 +10,7 @@ _STEP = re.compile(r"step-([0-9]{8,})(\.superseded-[0-9a-f]+)?")
 
 
 def steps(run: pathlib.Path) -> list[pathlib.Path]:
-    """The committed steps, the highest number first. A partial or retired one has another name; so has one that waits for the step that replaces it."""
+    """The committed steps, the highest number first. A partial or retired one has another name; so has one that another step is replacing."""
     while run.is_dir():
         names = set(os.listdir(run))
         found = [run / name for name in names if _is_step(name, names) and (run / name / "manifest.json").is_file()]

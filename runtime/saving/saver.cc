@@ -71,8 +71,11 @@ Status Saver::Flush(Save& save) {
   };
   const Status outcome = FromRoot(*control_, "commit", commit).status();
   if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
-  if (retention_.enabled()) Retire(save, outcome.ok() ? ReadBack(save, *receipt) : outcome);
-  return outcome;
+  if (!retention_.enabled()) return outcome;
+  const Status read =
+      Agree(*control_, outcome.ok() ? ReadBack(save, *receipt) : outcome, "reading the step back");
+  if (read.ok() && control_->rank() == 0) Retire(save);
+  return outcome.ok() ? read : outcome;  // a step that was found damaged is not reported as saved
 }
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
@@ -177,9 +180,8 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
                   save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
-// Before older steps are deleted, each rank reads its shard of the new one back.
-void Saver::Retire(const Save& save, const Status& read) {
-  if (!Agree(*control_, read, "reading the step back").ok() || control_->rank() != 0) return;
+// Every rank has read its shard of the new step back by then.
+void Saver::Retire(const Save& save) {
   RetentionPolicy policy = retention_;
   policy.run = save.info.identity.run;
   const Status retired = ApplyRetention(fs_, config_.save, policy, save.nonce,
@@ -189,8 +191,8 @@ void Saver::Retire(const Save& save, const Status& read) {
 
 Status Saver::ReadBack(const Save& save, const ShardReceipt& receipt) const {
   const Status status = ReadBackShard(fs_, CommitterOf(save).step_dir(), receipt, save.info.identity);
-  if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
-  return status;
+  if (status.ok()) return status;
+  return {status.kind(), fmt::format("reading it back: {}; older steps are kept", status.message())};
 }
 
 }  // namespace cairn

@@ -89,7 +89,7 @@ class Saver {
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);
   Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
-  void Retire(const Save& save, const Status& read);
+  void Retire(const Save& save);
   Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
 
   const TrainConfig& config_;
