@@ -22,7 +22,6 @@ class MessagesTest(ClusterCase):
 
 
 class LocksOfTheDeadTest(ClusterCase):
-    @unittest.expectedFailure  # issue 40, item 5: the lock of the node that is cut off is met at once, and nobody says whose it is
     def test_a_restart_elsewhere_says_who_holds_the_lock(self):
         training = self.start(self.srun(2, *self.train("--save-interval", 5, iterations=1_000_000)))
         training.reach(7)
@@ -43,7 +42,6 @@ class LaunchNameTest(ClusterCase):
         command = [*words, CAIRN, "reshape", self.run_dir, SHARED / "reshaped", "--tp", 2]
         return self.start(self.cluster[f"n{rank + 1}"].command(*command), f"reshape.{rank}")
 
-    @unittest.expectedFailure  # issue 40, item 4: a requeued job has the ids of the killed one, and its ranks meet in that one's room
     def test_a_requeued_reshape_does_not_meet_in_the_room_of_the_killed_one(self):
         self.finish(self.one_node(2, *self.train(iterations=1)))
         leader = self.reshape(0, step_id=0)  # alone: it opens the room and waits for rank 1

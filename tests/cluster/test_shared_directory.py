@@ -29,7 +29,6 @@ class StaleNamesTest(MountedCase):
 class RenameFlagsTest(MountedCase):
     nodes = 2
 
-    @unittest.expectedFailure  # issue 40, item 2: a step that is there is replaced by RENAME_EXCHANGE only
     def test_a_step_is_saved_again(self):
         command = self.srun(2, *self.train("--save-interval", 5, iterations=10))
         self.finish(command)
@@ -66,9 +65,8 @@ class LocksTest(MountedCase):
 class LocalLocksTest(LocksTest):
     local_locks = True
 
-    @unittest.expectedFailure  # issue 40, item 5: nobody notices that the locks are the node's own
     def test_two_trainings_in_one_run_directory(self):
-        super().test_two_trainings_in_one_run_directory()
+        self.assert_one_is_refused(self.two_trainings(), "another process took this lock although this one holds it")
 
     @long
     @unittest.expectedFailure  # issue 40, item 5

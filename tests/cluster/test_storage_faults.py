@@ -60,11 +60,9 @@ class StorageFaultsTest(MountedCase):
     def test_interrupted_calls(self):
         self.assertNotIn("FAILED", self.save_under("open,create,read,write EINTR -1 3"))
 
-    @unittest.expectedFailure  # issue 40, item 9: fsync is not called again after EINTR
     def test_interrupted_fsync(self):
         self.assertNotIn("FAILED", self.save_under("fsync EINTR -1 3"))
 
-    @unittest.expectedFailure  # issue 40, item 9: the kernel's io_uring writes the rest of a short O_DIRECT write at the old place
     def test_short_transfers(self):
         self.save_under("short")
 
