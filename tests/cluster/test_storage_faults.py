@@ -1,7 +1,6 @@
 """Trainings into a directory whose file system fails: errors, short transfers, a full disk, a mount that hangs: the long form."""
 
 import time
-import unittest
 
 import world
 from cluster_case import MountedCase
