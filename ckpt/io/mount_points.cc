@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMountPointField = 4;  // counted from 0; proc(5)
 
-// Of Lustre, NFS, SMB, and of GFS2 and OCFS2.
+// Options of Lustre, NFS, SMB, GFS2 and OCFS2.
 constexpr std::string_view kLocalLockOptions[] = {"localflock",     "nolock", "local_lock=flock",
                                                   "local_lock=all", "nobrl",  "localflocks"};
 

@@ -10,20 +10,23 @@ _STEP = re.compile(r"step-([0-9]{8,})(\.superseded-[0-9a-f]+)?")
 
 
 def steps(run: pathlib.Path) -> list[pathlib.Path]:
-    """The committed steps, the highest number first. A partial or retired one has another name; so has one that another step is replacing."""
+    """The committed steps, the highest number first.
+
+    A partial or retired one has another name; so has one that waits for the step that replaces it.
+    """
     while run.is_dir():
         names = set(os.listdir(run))
-        found = [run / name for name in names if _is_step(name, names) and (run / name / "manifest.json").is_file()]
+        numbers = {run / name: _number(name, names) for name in names if (run / name / "manifest.json").is_file()}
         if set(os.listdir(run)) == names:
-            return sorted(found, key=_number, reverse=True)
+            return sorted((step for step in numbers if numbers[step] >= 0), key=numbers.__getitem__, reverse=True)
     return []
 
 
-def _is_step(name: str, names: set[str]) -> bool:
+def _number(name: str, names: set[str]) -> int:
+    """Of a committed step; -1 for other names."""
     match = _STEP.fullmatch(name)
-    waits = match and match[2] and name.replace("superseded", "partial") in names and name.removesuffix(match[2]) not in names
-    return bool(match and (not match[2] or waits))
-
-
-def _number(step: pathlib.Path) -> int:
-    return int(_STEP.fullmatch(step.name)[1])
+    if match is None:
+        return -1
+    aside = match[2] or ""
+    waits = name.replace("superseded", "partial") in names and name.removesuffix(aside) not in names
+    return int(match[1]) if not aside or waits else -1
