@@ -59,6 +59,7 @@ class UringQueue final : public IoQueue {
       const auto slot = static_cast<size_t>(::io_uring_cqe_get_data64(cqe));
       const int result = cqe->res;
       ::io_uring_cqe_seen(&ring_, cqe);
+      if (result == -ECANCELED) return Finish(slot, DoHere(slots_[slot]));
       if (std::optional<Status> status = Advance(slots_[slot], result))
         return Finish(slot, std::move(*status));
       Submit(slot);  // interrupted or short: the rest
@@ -125,6 +126,11 @@ class UringQueue final : public IoQueue {
     t.offset += done;
     t.left -= done;
     return t.left == 0 ? std::optional(OkStatus()) : std::nullopt;
+  }
+
+  // The kernel cancels a transfer for which it cannot start a worker, for example under pressure of memory.
+  static Status DoHere(const Transfer& t) {
+    return t.write ? t.file->WriteAt(t.offset, {t.data, t.left}) : t.file->ReadAt(t.offset, {t.data, t.left});
   }
 
   size_t AnyInFlight() const {

@@ -351,16 +351,16 @@ class Interruptions(Case):
         run, one = self.path("run"), (1, 1, 1, 0)
         before = self.start("--save-interval", "5", mesh=one)
         self.wait_for(before, lambda: len(steps(run)) >= 1)
-        self.train("impatient", one, "--save", run, "--wait-for-lock", "5", status=2)
+        self.train("impatient", one, "--save", run, "--train-iters", "1", "--wait-for-lock", "5", status=2)
         self.assertRegex(self.output, r"waiting, for up to \d s more: .*: pid \d+ on ")
         # Two ranks, which wait for a message no longer than 12 s.
         with unittest.mock.patch.dict(os.environ, SLURM_RESTART_COUNT="1", SLURM_JOB_ID="16"), open(self.path("said"), "w+") as said:
             after = subprocess.Popen([CAIRN, "train", *topology(1, 1, 2), *TINY, "--save", run, "--distributed-timeout-seconds", "12",
                                       "--train-iters", "100000", "--exit-duration-in-mins", "0.001"], stdout=said, stderr=said)
-        self.wait_for(after, lambda: open(self.path("said")).read().count("waiting, for up to") >= 5)
+        self.wait_for(after, lambda: pathlib.Path(self.path("said")).read_text().count("waiting, for up to") >= 5)
         self.kill_only(before)
-        self.assertEqual(after.wait(timeout=120), 0, open(self.path("said")).read())
-        self.assertIn("resumed from", open(self.path("said")).read())
+        self.assertEqual(after.wait(timeout=120), 0, pathlib.Path(self.path("said")).read_text())
+        self.assertIn("resumed from", pathlib.Path(self.path("said")).read_text())
 
     def test_a_training_whose_lock_another_host_took_too_publishes_nothing(self):
         run = self.path("run")
