@@ -1,19 +1,18 @@
 """A real Slurm on the nodes of a cluster: munged everywhere, slurmctld on the head node, a slurmd on each node."""
 
-import os
-import shutil
+import pathlib
 import subprocess
-import unittest
+import sys
 
-from cluster import LOGS, NETWORK, PROGRAMS, Started, environment
-from world import HOME
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "slurm"))
 
-CONF = """
+from cluster import LOGS, NETWORK, Started, environment  # noqa: E402
+from loopback_slurm import COMMON, new_munge_key, require  # noqa: E402
+from world import HOME  # noqa: E402
+
+CONF = COMMON + """
 ClusterName=nodes
 SlurmctldHost=n0({network}.10)
-SlurmUser=root
-AuthType=auth/munge
-CryptoType=crypto/munge
 AuthInfo=socket={home}/local/munge.socket
 StateSaveLocation={home}/local/state
 SlurmdSpoolDir={home}/local/spool
@@ -21,20 +20,10 @@ SlurmctldPidFile={home}/local/slurmctld.pid
 SlurmdPidFile={home}/local/slurmd.pid
 SlurmctldLogFile={home}/logs/slurmctld
 SlurmdLogFile={home}/logs/slurmd.%n
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
 SlurmdParameters=config_overrides
 SlurmdTimeout={slurmd_timeout}
-ReturnToService=2
 KillWait=5
-MinJobAge=300
-SchedulerParameters=bf_interval=2,sched_interval=2
-JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PropagateResourceLimits=NONE
@@ -51,15 +40,11 @@ class Slurm:
 
     def start(self, wait):
         """`wait`: ClusterCase.wait, for the nodes to be idle."""
-        missing = [name for name in ("munged", "slurmctld", "slurmd", "srun") if shutil.which(name, path=PROGRAMS) is None]
-        if missing:
-            raise unittest.SkipTest(f"no Slurm here: {', '.join(missing)} missing (Debian: slurm-wlm munge)")
+        require("munged", "slurmctld", "slurmd", "srun")
         count = len(self.cluster.nodes)
         (HOME / "slurm.conf").write_text(CONF.format(home=HOME, network=NETWORK, count=count, last=10 + count,
                                                      slurmd_timeout=self.slurmd_timeout))
-        key = HOME / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
+        new_munge_key(HOME / "munge.key")
         (HOME / "local/state").mkdir()
         self.daemons = [Started(command, LOGS / command[0]) for command in (self.munged(), ["slurmctld", "-D"])]
         for node in self.cluster.nodes:

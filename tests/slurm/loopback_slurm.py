@@ -12,36 +12,54 @@ import subprocess
 import time
 import unittest
 
-CONF = """
+# What every Slurm of the tests has; tests/cluster/slurm.py has one too.
+COMMON = """
+SlurmUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+MinJobAge=300
+SchedulerParameters=bf_interval=2,sched_interval=2
+JobRequeue=1
+"""
+CONF = COMMON + """
 ClusterName=cairntest
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
-SlurmUser=root
-AuthType=auth/munge
 AuthInfo=socket={dir}/munge.socket
-CryptoType=crypto/munge
 StateSaveLocation={dir}/state
 SlurmdSpoolDir={dir}/spool-%n
 SlurmctldPidFile={dir}/slurmctld.pid
 SlurmdPidFile={dir}/slurmd-%n.pid
 SlurmctldLogFile={dir}/slurmctld.log
 SlurmdLogFile={dir}/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-ReturnToService=2
 KillWait=10
-MinJobAge=300
-SchedulerParameters=bf_interval=2,sched_interval=2
-JobRequeue=1
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs={cpus} State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs={cpus} State=UNKNOWN
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 """
+
+
+PROGRAMS = os.environ["PATH"] + ":/usr/sbin:/sbin"
+
+
+def require(*programs):
+    """Skips the test if a program of Slurm is missing."""
+    missing = [name for name in programs if shutil.which(name, path=PROGRAMS) is None]
+    if missing:
+        raise unittest.SkipTest(f"no Slurm here: {', '.join(missing)} missing (Debian: slurm-wlm munge)")
+
+
+def new_munge_key(path):
+    path.write_bytes(os.urandom(128))
+    path.chmod(0o600)
 
 
 def free_ports(count):
@@ -58,23 +76,19 @@ class LoopbackSlurm:
         self.processes = []
 
     def start(self):
-        missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
-                   if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None]
-        if missing:
-            raise unittest.SkipTest(f"no Slurm here: {', '.join(missing)} missing (Debian: slurm-wlm munge)")
+        require("munged", "slurmctld", "slurmd", "sbatch", "squeue")
         if os.geteuid() != 0:
             raise unittest.SkipTest("Slurm's daemons are started as root only")
         self.dir.mkdir(parents=True, exist_ok=True)
         (self.dir / "state").mkdir()
         key = self.dir / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
+        new_munge_key(key)
         self.dir.chmod(0o755)
         ports = free_ports(3)
         conf = self.dir / "slurm.conf"
         conf.write_text(CONF.format(dir=self.dir, host=socket.gethostname().split(".")[0], port=ports[0], port1=ports[1], port2=ports[2],
                                     cpus=os.cpu_count()))
-        self.env = dict(os.environ, SLURM_CONF=str(conf), PATH=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        self.env = dict(os.environ, SLURM_CONF=str(conf), PATH=PROGRAMS)
         self.spawn("munged", "-F", "--force", f"--socket={self.dir}/munge.socket", f"--key-file={key}",
                    f"--pid-file={self.dir}/munged.pid", f"--seed-file={self.dir}/munged.seed", f"--log-file={self.dir}/munged.log")
         self.wait(lambda: (self.dir / "munge.socket").exists(), "munged")
