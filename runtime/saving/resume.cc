@@ -180,11 +180,14 @@ Result<std::vector<Resumer::Candidate>> Resumer::ShareCandidates() {
   return candidates;
 }
 
+// Whether it is a step of --save.
+bool Resumer::IsOfSave(const Candidate& candidate) const {
+  return !config_.save.empty() && candidate.directory.starts_with(config_.save + "/");
+}
+
 // The directory of the candidates: --save or --load.
 std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
-  const bool of_save = !config_.save.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
-    return c.directory.starts_with(config_.save + "/");
-  });
+  const bool of_save = std::ranges::any_of(candidates, [&](const Candidate& c) { return IsOfSave(c); });
   return of_save || config_.load.empty() ? config_.save : config_.load;
 }
 
@@ -218,8 +221,9 @@ void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {
   if (!resumed.weights_only) ReportMissingNewest(resumed);
   Say(resumed.weights_only ? fmt::format("starts with the weights of {}", what)
                            : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
-  const bool of_load = candidate.directory.starts_with(config_.load);  // true if there is no --load
-  if (!of_load && CanonicalPath(config_.load) != CanonicalPath(config_.save))
+  const bool of_load =
+      candidate.directory == config_.load || CanonicalPath(config_.load) == CanonicalPath(config_.save);
+  if (!config_.load.empty() && !of_load && IsOfSave(candidate))
     Say(fmt::format("--load {} was not read, because {} has steps; to begin there, give another --save",
                     config_.load, config_.save));
   if (!resumed.missing.empty())

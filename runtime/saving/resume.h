@@ -57,6 +57,7 @@ class Resumer {
   Status AddLoad(std::vector<Candidate>& candidates);
   Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
   Status StepsAreGone() const;
+  bool IsOfSave(const Candidate& candidate) const;
   std::string PlaceOf(const std::vector<Candidate>& candidates) const;
   void ReportMissingNewest(const Resumed& resumed) const;
   void Report(const Candidate& candidate, const Resumed& resumed) const;
