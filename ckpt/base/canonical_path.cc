@@ -15,6 +15,11 @@ std::string_view WithoutSlashes(std::string_view path) {
   return path;
 }
 
+std::string_view LastName(std::string_view path) {
+  path = WithoutSlashes(path);
+  return path.substr(path.find_last_of('/') + 1);
+}
+
 void AddDirectories(std::string_view path, std::set<std::string>& directories) {
   for (size_t slash = path.find('/'); slash != path.npos; slash = path.find('/', slash + 1))
     directories.emplace(path.substr(0, slash));

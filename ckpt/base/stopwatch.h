@@ -1,10 +1,15 @@
-// Seconds since it was made.
+// Time that has passed, and time to wait.
 #pragma once
 
 #include <chrono>
+#include <functional>
 
 namespace cairn {
 
+// How long to wait; is asked again and again, because it may change.
+using Patience = std::function<std::chrono::seconds()>;
+
+// Seconds since it was made.
 class Stopwatch {
  public:
   double Seconds() const {

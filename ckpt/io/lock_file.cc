@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
+#include "ckpt/base/nonce.h"
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/this_process.h"
 
@@ -59,12 +59,11 @@ Status CheckWord(const FileLock& file, const std::string& word) {
 }  // namespace
 
 LockHolder LockHolder::ThisProcess() {
-  std::random_device random;
   return {.host = HostName(),
           .pid = ::getpid(),
           .job = BatchJob(std::getenv),
           .since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))),
-          .word = fmt::format("{:08x}{:08x}", random(), random())};
+          .word = NewNonce() + NewNonce()};
 }
 
 std::string LockHolder::Text() const {

@@ -3,19 +3,13 @@
 
 #include "ckpt/model/replace_by_renames.h"
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
 namespace {
 
 constexpr int kMostListings = 10;  // of a directory in which others rename all the time
-
-Status SyncAbove(FileSystem& fs, const std::string& a, const std::string& b) {
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(a)));
-  return ParentDir(a) == ParentDir(b) ? OkStatus() : fs.SyncDir(ParentDir(b));
-}
-
-std::string_view LastNameOf(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
 
 // "step-00000010" and "NONCE" of "step-00000010.MARK-NONCE"; empty for other names.
 std::pair<std::string, std::string> Parts(std::string_view name, std::string_view mark) {
@@ -24,6 +18,11 @@ std::pair<std::string, std::string> Parts(std::string_view name, std::string_vie
 }
 
 }  // namespace
+
+Status SyncAbove(FileSystem& fs, const std::string& a, const std::string& b) {
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(a)));
+  return ParentDir(a) == ParentDir(b) ? OkStatus() : fs.SyncDir(ParentDir(b));
+}
 
 Status ReplaceByRenames(FileSystem& fs, const std::string& from, const std::string& to,
                         const std::string& aside) {
@@ -37,7 +36,7 @@ Status ReplaceByRenames(FileSystem& fs, const std::string& from, const std::stri
 }
 
 Status BringBack(FileSystem& fs, const std::string& partial_dir) {
-  const auto [step, nonce] = Parts(LastNameOf(partial_dir), "partial");
+  const auto [step, nonce] = Parts(LastName(partial_dir), "partial");
   if (step.empty()) return OkStatus();
   const std::string run_dir = ParentDir(partial_dir), to = JoinPath(run_dir, step);
   const std::string aside = JoinPath(run_dir, SupersededDirName(*ParseStepDirName(step), nonce));
@@ -66,8 +65,8 @@ bool WaitsAside(const std::vector<std::string>& names, const std::string& name) 
 
 StepPlace FindStep(FileSystem& fs, const std::string& step_dir) {
   if (const Result<FileInfo> info = fs.Stat(step_dir); info.ok()) return {step_dir, info->inode};
-  const std::string path = step_dir.substr(0, step_dir.find_last_not_of('/') + 1);
-  const std::string_view own = LastNameOf(path);
+  const std::string path(WithoutSlashes(step_dir));
+  const std::string_view own = LastName(path);
   if (!ParseStepDirName(own)) return {step_dir};
   const std::string run_dir = ParentDir(path);
   const auto names = ListAtOnce(fs, run_dir);

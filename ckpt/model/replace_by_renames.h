@@ -26,6 +26,9 @@ namespace cairn {
 Status ReplaceByRenames(FileSystem& fs, const std::string& from, const std::string& to,
                         const std::string& aside);
 
+// Makes the names of `a` and then of `b` durable.
+Status SyncAbove(FileSystem& fs, const std::string& a, const std::string& b);
+
 // If the step of this partial directory waits aside, it gets its name back, durably.
 Status BringBack(FileSystem& fs, const std::string& partial_dir);
 

@@ -21,9 +21,9 @@
 #include <utility>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/replace_file.h"
-#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
@@ -64,18 +64,16 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+Progress ProgressOf(const std::vector<std::string>& names) {
   Progress progress{.files = names.size()};
   for (const std::string& name : names) progress.ended += name.starts_with(kEndedPrefix) ? 1 : 0;
   return progress;
 }
 
 // Changes if a file of the directory grows, or is written to.
-uint64_t WrittenIn(FileSystem& fs, const std::string& directory) {
-  const auto names = fs.List(directory);
+uint64_t WrittenIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
   uint64_t sum = 0;
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>())
+  for (const std::string& name : names)
     if (const auto info = fs.Stat(JoinPath(directory, name)); info.ok())
       sum += info->bytes + static_cast<uint64_t>(info->modified_unix_seconds);
   return sum;
@@ -186,6 +184,16 @@ Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, cons
                  team.patience().count());
 }
 
+// CheckTeam, by the names that the directory had a moment ago.
+Status CheckNames(FileSystem& fs, const std::string& directory,
+                  const Result<std::vector<std::string>>& names) {
+  if (names.ok() && std::ranges::find(*names, kFailedName) == names->end()) return OkStatus();
+  const auto text = ReadSmallFile(fs, JoinPath(directory, kFailedName), kMaxTextBytes);
+  if (text.ok()) return Aborted("{}", *text);
+  if (names.ok()) return OkStatus();  // the next look will tell
+  return Aborted("{} is gone: rank 0 failed; see its message", directory);
+}
+
 // A rank that waits for the room.
 class Visitor {
  public:
@@ -200,7 +208,7 @@ class Visitor {
         if (name.starts_with(kRoomPrefix) && IsOurs(name)) return true;
       if (!team_.once) Answer(*names);
     }
-    if (called_) CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_));
+    if (called_) CAIRN_RETURN_IF_ERROR(CheckNames(fs_, directory_, names));
     return false;
   }
   // When rank 0 was last heard.
@@ -260,12 +268,7 @@ Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTea
 }
 
 Status CheckTeam(FileSystem& fs, const std::string& directory) {
-  const auto names = fs.List(directory);
-  if (names.ok() && std::ranges::find(*names, kFailedName) == names->end()) return OkStatus();
-  const auto text = ReadSmallFile(fs, JoinPath(directory, kFailedName), kMaxTextBytes);
-  if (text.ok()) return Aborted("{}", *text);
-  if (names.ok()) return OkStatus();  // the next look will tell
-  return Aborted("{} is gone: rank 0 failed; see its message", directory);
+  return CheckNames(fs, directory, fs.List(directory));
 }
 
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
@@ -281,11 +284,12 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
   Progress last;
   auto looked = Clock::now();  // at how much the files have grown
   for (auto since = Clock::now(); Clock::now() - since < team.patience();) {
-    CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
-    CAIRN_ASSIGN_OR_RETURN(Progress now, ProgressOf(fs, directory));
+    const Result<std::vector<std::string>> names = fs.List(directory);
+    CAIRN_RETURN_IF_ERROR(CheckNames(fs, directory, names));
+    Progress now = ProgressOf(*names);
     now.written = last.written;
     if (Clock::now() - looked > kLookAtFiles) {
-      now.written = WrittenIn(fs, directory);
+      now.written = WrittenIn(fs, directory, *names);
       looked = Clock::now();
     }
     if (const std::optional<uint64_t> bytes = BytesReadBy(fs, directory, team)) {
@@ -305,8 +309,8 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience());
   while (Clock::now() < deadline) {
-    const auto now = ProgressOf(fs, directory);
-    if (!now.ok() || now->ended == team.size - 1) return;
+    const auto names = fs.List(directory);
+    if (!names.ok() || ProgressOf(*names).ended == team.size - 1) return;
     std::this_thread::sleep_for(kPoll);
   }
 }

@@ -11,12 +11,10 @@
 #include <functional>
 #include <string>
 
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
-
-// How long to wait; is asked again and again, because it may change.
-using Patience = std::function<std::chrono::seconds()>;
 
 struct RankTeam {
   int rank = 0;

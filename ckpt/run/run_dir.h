@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/lock_file.h"
 #include "ckpt/model/manifest.h"
@@ -36,8 +37,7 @@ Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::st
 
 // How a process waits for a lock.
 struct LockWait {
-  // For how long; is asked again and again, because it may change.
-  std::function<std::chrono::seconds()> patience = [] { return std::chrono::seconds(0); };
+  Patience patience = [] { return std::chrono::seconds(0); };
   // Hears who holds the lock, and how long is still waited, after a second and then each half minute.
   std::function<void(const Status& held, std::chrono::seconds more)> waiting = [](const auto&, auto) {};
 };

@@ -20,11 +20,6 @@ namespace {
 constexpr uint64_t kMaxMarkBytes = uint64_t{1} << 30;  // a tree of 10 million files
 constexpr std::string_view kMagic = "cairn-mark 1 ";
 
-std::string_view BaseName(std::string_view path) {
-  path = WithoutSlashes(path);
-  return path.substr(path.find_last_of('/') + 1);
-}
-
 // A path that cannot lead out of the directory.
 bool StaysInside(std::string_view path) {
   if (path.ends_with('/')) path.remove_suffix(1);
@@ -45,7 +40,7 @@ std::string Encode(const std::string& directory, const MarkedContents& contents)
   std::string text =
       std::string(kMagic) + facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text += '\n';
-  text.append(BaseName(directory)).push_back('\0');
+  text.append(LastName(directory)).push_back('\0');
   for (const std::string& file : contents.files) text.append(file).push_back('\0');
   return text;
 }
@@ -67,7 +62,7 @@ Result<MarkedContents> Decode(std::string_view text, const std::string& director
       names.emplace_back(text.substr(at, stop - at));
       at = stop + 1;
     }
-    if (names.size() != facts.at("files").get<size_t>() + 1 || names[0] != BaseName(directory)) return bad();
+    if (names.size() != facts.at("files").get<size_t>() + 1 || names[0] != LastName(directory)) return bad();
     contents.files.assign(names.begin() + 1, names.end());
   } catch (const nlohmann::json::exception&) {
     return bad();
@@ -222,7 +217,7 @@ Status RemoveMarked(FileSystem& fs, const std::string& directory, const MarkedCo
   // A power loss must not bring the directory back without its mark.
   if (removed.ok()) CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(directory)));
   // A process that was killed while it renewed `latest` left this. The mark goes after it.
-  const std::string name(BaseName(directory));
+  const std::string name(LastName(directory));
   if (ParseMarkedDirName(name) == "partial")
     CAIRN_RETURN_IF_ERROR(
         RemoveIfThere(fs, JoinPath(ParentDir(directory), LatestTempName(name.substr(name.rfind('-') + 1)))));

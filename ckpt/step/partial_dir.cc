@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -22,8 +21,7 @@ constexpr size_t kNonceDigits = 8;
 bool IsCommittedStep(FileSystem& fs, const std::string& directory) {
   const Result<FileInfo> manifest = fs.Stat(JoinPath(directory, kManifestName));
   if (!manifest.ok() || manifest->is_directory()) return false;
-  return ParseStepDirName(directory.substr(directory.find_last_of('/') + 1)) ||
-         ReadManifest(fs, directory).ok();
+  return ParseStepDirName(LastName(directory)) || ReadManifest(fs, directory).ok();
 }
 
 // The directories of this process, in the order in which they were made: a signal removes them. Never
@@ -98,11 +96,6 @@ void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string
 
 }  // namespace
 
-std::string NewNonce() {
-  std::random_device random;
-  return fmt::format("{:08x}", static_cast<uint32_t>(random()));
-}
-
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path) {
   for (std::string at = CanonicalPath(path); at != "." && at != "/"; at = ParentDir(at))
     if (IsCommittedStep(fs, at))
@@ -129,7 +122,7 @@ void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.mes
 
 void RemoveLeftovers(FileSystem& fs, const std::string& path) {
   const std::string whole(WithoutSlashes(path));
-  const std::string own = whole.substr(whole.find_last_of('/') + 1);
+  const std::string own(LastName(whole));
   const std::string parent = whole.substr(0, whole.size() - own.size());  // with its slash
   const Result<std::vector<std::string>> names = fs.List(ParentDir(whole));
   std::set<std::string> leftovers;

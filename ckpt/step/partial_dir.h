@@ -5,14 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/nonce.h"
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/dir_mark.h"
 
 namespace cairn {
-
-// Eight random hex digits, for names that two processes must not share.
-std::string NewNonce();
 
 // Fails if `path`, which need not exist yet, is a committed step or lies in one; links are followed. A step
 // holds what its manifest lists: retention keeps one with other files forever. Errors: InvalidArgument.

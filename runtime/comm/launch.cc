@@ -12,12 +12,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <random>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
@@ -46,10 +46,7 @@ std::unique_ptr<World> JoinWorld(double timeout_seconds) {
   return world;
 }
 
-std::string RandomKey() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
+std::string RandomKey() { return NewNonce() + NewNonce(); }
 
 void Check(const Status& status) { TORCH_CHECK(status.ok(), status.message()); }
 

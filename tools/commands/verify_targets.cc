@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
@@ -33,8 +34,7 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
   if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
-  const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
-  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
+  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(LastName(path)))
     return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
   if (steps.empty()) {

@@ -1,5 +1,5 @@
 // With an exchange there are two states, before and after it. Without one, the old directory is moved aside
-// for the time of one rename. Whoever removes `from` afterwards syncs first (SyncBoth does): else a power
+// for the time of one rename. Whoever removes `from` afterwards syncs first (SyncAbove does): else a power
 // loss could undo the exchange after the old files are gone.
 
 #include "tools/seal/publish.h"
@@ -12,11 +12,6 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kAsideName = ".replaced";
-
-Status SyncBoth(FileSystem& fs, const std::string& from, const std::string& to) {
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(to)));
-  return fs.SyncDir(ParentDir(from));
-}
 
 Status ExchangeByRenames(FileSystem& fs, const std::string& from, const std::string& to) {
   const std::string aside = AsidePath(from);
@@ -49,7 +44,7 @@ Result<bool> PublishDirectory(FileSystem& fs, const std::string& from, const std
   Status published = replaces ? fs.Exchange(from, to) : fs.Rename(from, to);
   if (published.kind() == StatusKind::kNotSupported) published = ExchangeByRenames(fs, from, to);
   CAIRN_RETURN_IF_ERROR(published);
-  CAIRN_RETURN_IF_ERROR(SyncBoth(fs, from, to));
+  CAIRN_RETURN_IF_ERROR(SyncAbove(fs, to, from));
   return replaces;
 }
 
