@@ -2,8 +2,8 @@
 // system call for each transfer.
 //
 // Not on FUSE, where threads do the same work: after a short direct transfer, Linux (6.18) does the rest at
-// the offset where the whole began, and reports the whole length. No answer tells that from a good one, and
-// to open without O_DIRECT does not help, because the FUSE daemon can ask for direct transfers, too.
+// the offset where the whole began, and reports the whole length. The caller cannot see the error. Opening
+// the file without O_DIRECT does not help, because the FUSE daemon can ask for direct transfers, too.
 #include <liburing.h>
 #include <linux/magic.h>
 #include <sys/vfs.h>

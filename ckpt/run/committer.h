@@ -59,10 +59,10 @@ class Committer {
   // Opens the sealed step where it is. Errors: Corrupt if its manifest is not what was written.
   Result<std::unique_ptr<StepReader>> ReadBack(const StepSeal& seal) const;
   // Gives the sealed directory its final name. A step-N that is there already (a trainer went back) is kept
-  // beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it. A
-  // step of Create() never takes the place of one that came meanwhile.
-  // Errors: AlreadyExists, also if the run directory is no longer the one that is held, or another process
-  // took its lock as well; those of the disk.
+  // beside it as step-N.superseded-NONCE: the two are exchanged, or renamed one after the other if the file
+  // system cannot exchange names. A step of Create() never takes the place of one that came meanwhile.
+  // Errors: AlreadyExists if one did, if the run directory was replaced, or if another process took its lock
+  // as well; those of the disk.
   Status Publish();
   // Removes the partial directory after a failure, as far as it goes.
   void Abandon() { (void)RemoveMarked(*fs_, partial_path_); }
