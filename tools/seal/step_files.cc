@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
+#include "ckpt/model/layout.h"
 #include "tools/seal/seal_record.h"
 
 namespace cairn {
@@ -18,9 +20,8 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          fs.List(folder.empty() ? root : JoinPath(root, folder)));
   for (const std::string& name : names) {
-    if (folder.empty() && (name == kSealName || name == std::string(kSealName) + std::string(kPartialSuffix)))
-      continue;
     const std::string below = folder + name;
+    if (!IsSealed(below)) continue;
     const std::string path = JoinPath(root, below);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
     if (info.is_directory()) {
@@ -36,6 +37,11 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
 }
 
 }  // namespace
+
+bool IsSealed(const std::string& name) {
+  if (name == kSealName || name == std::string(kSealName) + std::string(kPartialSuffix)) return false;
+  return LastName(name) != kLockName && LastName(name) != kDeletionLockName;
+}
 
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory) {
   std::vector<StepFile> files;

@@ -21,7 +21,11 @@ struct StepFile {
   bool operator==(const StepFile&) const = default;
 };
 
-// All files below `directory` except its seal, by name. Errors: NotFound if there is no directory, for a
+// False for a path below a sealed directory that is not content: the seal itself, and the lock of a run of
+// Cairn, which changes while nothing of the checkpoint does. Earlier versions sealed such locks.
+bool IsSealed(const std::string& name);
+
+// All files below `directory` that IsSealed, by name. Errors: NotFound if there is no directory, for a
 // broken link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (a
 // socket, say), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);

@@ -229,6 +229,21 @@ TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
   EXPECT_FALSE(HasSeal(Disk(), dir_ / "other"));
 }
 
+// cairn.hf saves FSDP's shards as a run in each checkpoint; its lock is emptied when the training ends.
+TEST_F(SealTest, TheLockOfARunInAStepIsNotContent) {
+  const ForeignStep step = Make("dcp");
+  stdfs::create_directories(step.path + "/optimizer_0");
+  WriteText(step.path + "/optimizer_0/.lock", "{\"host\": \"n1\"}");
+  Seal seal = Sealed(step).seal;
+  WriteText(step.path + "/optimizer_0/.lock", "");
+  EXPECT_EQ(FirstProblem(step), "");
+  seal.files.push_back({.name = "optimizer_0/.lock", .bytes = 95});  // as earlier versions sealed it
+  ASSERT_TRUE(WriteSealFile(Disk(), step.path, seal).ok());
+  EXPECT_EQ(FirstProblem(step), "");
+  stdfs::remove_all(step.path + "/optimizer_0");
+  EXPECT_EQ(FirstProblem(step), "");
+}
+
 TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   const std::string run = dir_ / "hf";
   for (const char* step : {"checkpoint-20", "checkpoint-100"}) {

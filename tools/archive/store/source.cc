@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/run_dir.h"
@@ -27,18 +28,14 @@ namespace stdfs = std::filesystem;
 constexpr size_t kMaxNameBytes = 180;  // a file name has 255; steps, digits and suffixes follow
 
 // Valid as a file name and in RUN@STEP. Names may be equal: the content distinguishes members.
-std::string PlainName(std::string name) {
+std::string PlainName(std::string_view of) {
+  std::string name(of);
   name.resize(std::min(name.size(), kMaxNameBytes));
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) &&
         std::string_view("._-").find(c) == std::string_view::npos)
       c = '_';
   return IsPlainFileName(name) ? name : "run";
-}
-
-std::string LastName(const std::string& path) { return stdfs::path(path).filename().string(); }
-std::string ParentName(const std::string& path) {
-  return stdfs::path(path).parent_path().filename().string();
 }
 
 // The steps of any system in a run directory, by number.
@@ -115,7 +112,7 @@ Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vect
 
 ArchiveRecord DescribeSource(const StepReader& step) {
   const std::string canonical = CanonicalPath(step.directory());
-  ArchiveRecord record = RecordOf(step.manifest(), PlainName(ParentName(canonical)));
+  ArchiveRecord record = RecordOf(step.manifest(), PlainName(LastName(ParentDir(canonical))));
   record.source = canonical;
   return record;
 }
@@ -124,7 +121,7 @@ ArchiveRecord NameTree(const std::string& directory) {
   const std::string canonical = CanonicalPath(directory);
   const std::string name = PlainName(LastName(canonical));
   const auto step = ForeignStepOf(FileSystem::Posix(), canonical);
-  const std::string run = step ? PlainName(ParentName(canonical)) : name;
+  const std::string run = step ? PlainName(LastName(ParentDir(canonical))) : name;
   ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
   record.form = Form::kFiles;
   record.source = canonical;
