@@ -23,6 +23,7 @@ struct ValidationLoss {
 // The saves of this process so far.
 struct SaveStats {
   int64_t failed = 0;
+  int64_t failed_in_a_row = 0;  // since the last one that is durable
   // The newest step in the run directory: the one resumed from, or saved since.
   std::optional<int64_t> durable_iteration;
   // Set if this process saved it.

@@ -78,6 +78,8 @@ std::string PrometheusText(const TrainMetrics& m) {
   out.Add("nan_iterations", "gauge", "Iterations whose loss was not finite.", state.nan_iterations);
   out.Add("failed_saves_total", "counter", "Checkpoints that were not saved since the start.",
           m.saves.failed);
+  out.Add("failed_saves_in_a_row", "gauge", "Checkpoints that were not saved since the last that was.",
+          m.saves.failed_in_a_row);
   out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.",
           m.saves.durable_iteration);
   out.Add("durable_timestamp_seconds", "gauge", "When that checkpoint became durable, in Unix time.",

@@ -48,6 +48,9 @@ class CheckpointHooks {
   // True while this rank is writing an earlier save. Ranks give different answers; the trainer combines them.
   virtual bool Busy() const = 0;
 
+  // True on rank 0 if a save should be forced after this step because the last one failed.
+  virtual bool SavesAgain() const { return false; }
+
   // Called before the weights and moments change: copies that still run must be complete on return.
   virtual Status BeforeOptimizerStep() = 0;
 

@@ -18,6 +18,9 @@
 namespace cairn {
 namespace {
 
+constexpr int64_t kAlarmAfter = 3;     // saves that failed in a row
+constexpr int64_t kMaxDoublings = 10;  // of the iterations until a failed save is tried again
+
 // The state of a training that begins with the weights and the optimizer of another.
 TrainState BeforeProgress(const TrainState& other) {
   return {.optimizer_steps = other.optimizer_steps,
@@ -54,38 +57,11 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   if (!checkpointer->config_.save.empty())
     checkpointer->saver_ = std::make_unique<Saver>(
         checkpointer->options_, checkpointer->lock_ ? &*checkpointer->lock_ : nullptr,
-        checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer() : std::vector<BesideFile>(),
+        checkpointer->control_->rank() == 0 ? FindTokenizer(checkpointer->fs_, checkpointer->options_)
+                                            : std::vector<BesideFile>(),
         checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
-}
-
-// From the newest step that has one, first in the run itself, then in `load`; else the data's tokenizer.
-// Steps without one are still good.
-std::vector<BesideFile> Checkpointer::FindTokenizer() {
-  std::vector<std::string> places;
-  for (const std::string& place : {config_.save, config_.load}) {
-    if (place.empty()) continue;
-    const Result<std::vector<int64_t>> steps = ListCurrentSteps(fs_, place);
-    if (steps.ok())
-      for (auto step = steps->rbegin(); step != steps->rend(); ++step)
-        places.push_back(JoinPath(place, StepDirName(*step)));
-    places.push_back(place);
-  }
-  if (options_.tokenizer_files.empty() && config_.data_path.size() == 1)
-    places.push_back(config_.data_path[0] + ".tokenizer");
-  for (const std::string& place : places) {
-    if (!fs_.Stat(place).ok()) continue;
-    const Result<FileCopies> files = TokenizerOf(fs_, place);
-    if (files.ok() && !HasTokenizer(*files)) continue;
-    Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
-    if (read.ok()) return *std::move(read);
-    Say(fmt::format("steps are saved without a tokenizer: {}", read.status().message()));
-    return {};
-  }
-  std::vector<BesideFile> files;
-  for (const auto& [name, bytes] : options_.tokenizer_files) files.push_back({name, bytes});
-  return files;
 }
 
 // Without a local directory the training runs without the local level.
@@ -180,7 +156,14 @@ bool Checkpointer::Busy() const {
   return false;
 }
 
+bool Checkpointer::SavesAgain() const {
+  const bool due = stats_.failed_in_a_row > 0 && iteration_ + 1 >= again_at_;
+  return config_.on_save_error == "warn" && due && drains_.empty() &&
+         std::ranges::none_of(slots_, [](const Slot& slot) { return slot.save != nullptr; });
+}
+
 Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) {
+  iteration_ = state.iteration;
   CollectDone();
   if (!config_.save.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
   const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
@@ -311,10 +294,29 @@ Status Checkpointer::FindInterval() {
 void Checkpointer::NoteDurable(const Save& save) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const double ago = SecondsSince(save.started) - save.durable_seconds;  // it is collected only now
+  stats_.failed_in_a_row = 0;
   stats_.durable_iteration = save.info.identity.step;
   stats_.durable_unix_seconds = std::chrono::duration<double>(now).count() - ago;
   stats_.seconds = save.durable_seconds;
   stats_.stall_seconds = save.stall_seconds;
+}
+
+void Checkpointer::NoteFailure(const Save& save) {
+  ++stats_.failed;
+  if (!save.durable) return;
+  const int64_t in_a_row = ++stats_.failed_in_a_row;
+  again_at_ = iteration_ + (int64_t{1} << std::min<int64_t>(in_a_row - 1, kMaxDoublings));
+  if (control_->rank() != 0) return;
+  std::string line = fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, ",
+                                 save.info.identity.step, stats_.failed, save.status.message());
+  const bool warn = config_.on_save_error == "warn";
+  line += warn ? fmt::format("iteration {} tries again", again_at_) : "the next interval tries again";
+  if (in_a_row >= kAlarmAfter) {
+    const auto& newest = stats_.durable_iteration;
+    line += fmt::format("; ALARM: {} in a row failed, and {} is safe", in_a_row,
+                        newest ? fmt::format("only iteration {}", *newest) : "nothing of this training");
+  }
+  Say(line);
 }
 
 // Reports a save that is still being copied from a local step, and again when it is in --save. LocalSaver
@@ -330,13 +332,8 @@ void Checkpointer::Report(const Save& save) {
     last_outcome_ = save.status;
   }
   if (!save.status.ok()) {
-    ++stats_.failed;
     newest_saved_ = -1;
-    if (control_->rank() == 0 && save.durable)
-      Say(
-          fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, the next "
-                      "interval tries again",
-                      step, stats_.failed, save.status.message()));
+    NoteFailure(save);
   } else if (control_->rank() == 0) {
     const bool local = save.drain || !save.durable;
     Print(fmt::format(

@@ -31,6 +31,7 @@ class Checkpointer : public CheckpointHooks {
   Result<std::optional<TrainState>> Resume(StateBuffers& buffers) override;
   Status Prepare(const StateBuffers& buffers) override;
   bool Busy() const override;
+  bool SavesAgain() const override;
   Status BeforeOptimizerStep() override;
   Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) override;
   Result<std::string> GiveUp(const TrainState& state) override;
@@ -54,7 +55,6 @@ class Checkpointer : public CheckpointHooks {
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
   Status OpenLocal();
-  std::vector<BesideFile> FindTokenizer();
 
   Status Reserve(const StateBuffers& buffers);
   void PrintPlan() const;
@@ -67,6 +67,7 @@ class Checkpointer : public CheckpointHooks {
   void Collect(Slot& slot);  // waits for its save and reports the outcome
   void Report(const Save& save);
   void NoteDurable(const Save& save);
+  void NoteFailure(const Save& save);
   void CollectDone();
   void CollectAll();
   bool lazy() const { return config_.save_mode == "lazy"; }
@@ -91,6 +92,8 @@ class Checkpointer : public CheckpointHooks {
   AutoInterval auto_;
   int64_t interval_ = 0;  // steps between saves; below 0: not decided yet
   int64_t saves_ = 0;
+  int64_t iteration_ = 0;  // of the last AfterStep
+  int64_t again_at_ = 0;   // with --on-save-error warn, after a failed save: the iteration of the next
   SaveStats stats_;
   int64_t newest_saved_ = -1;  // iteration of the last save begun
   Line line_;

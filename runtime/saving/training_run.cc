@@ -6,6 +6,7 @@
 
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/mount_points.h"
+#include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
 #include "runtime/control/console.h"
 #include "runtime/control/rank_message.h"
@@ -66,6 +67,33 @@ Result<TrainingRun> OpenTrainingRun(FileSystem& fs, const TrainConfig& config, C
   opened.run = names.substr(0, 32);
   opened.session = names.substr(32);
   return opened;
+}
+
+std::vector<BesideFile> FindTokenizer(FileSystem& fs, const CheckpointerOptions& options) {
+  const TrainConfig& config = options.config;
+  std::vector<std::string> places;
+  for (const std::string& place : {config.save, config.load}) {
+    if (place.empty()) continue;
+    const Result<std::vector<int64_t>> steps = ListCurrentSteps(fs, place);
+    if (steps.ok())
+      for (auto step = steps->rbegin(); step != steps->rend(); ++step)
+        places.push_back(JoinPath(place, StepDirName(*step)));
+    places.push_back(place);
+  }
+  if (options.tokenizer_files.empty() && config.data_path.size() == 1)
+    places.push_back(config.data_path[0] + ".tokenizer");
+  for (const std::string& place : places) {
+    if (!fs.Stat(place).ok()) continue;
+    const Result<FileCopies> files = TokenizerOf(fs, place);
+    if (files.ok() && !HasTokenizer(*files)) continue;
+    Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
+    if (read.ok()) return *std::move(read);
+    Say(fmt::format("steps are saved without a tokenizer: {}", read.status().message()));
+    return {};
+  }
+  std::vector<BesideFile> files;
+  for (const auto& [name, bytes] : options.tokenizer_files) files.push_back({name, bytes});
+  return files;
 }
 
 }  // namespace cairn

@@ -3,11 +3,13 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/run/run_dir.h"
-#include "runtime/config/train_config.h"
+#include "ckpt/run/tokenizer_files.h"
 #include "runtime/control/control_plane.h"
+#include "runtime/saving/checkpointer_options.h"
 
 namespace cairn {
 
@@ -20,5 +22,9 @@ struct TrainingRun {
 // Collective. Rank 0 takes the lock of the run directory, waits for it as --wait-for-lock says and reports
 // that, removes leftovers of killed saves, and owns the run. Errors: those of rank 0, the same on all ranks.
 Result<TrainingRun> OpenTrainingRun(FileSystem& fs, const TrainConfig& config, ControlPlane& control);
+
+// The tokenizer that its steps are saved with: that of the newest step that has one, first in --save, then in
+// --load; else the data's. Steps without one are still good.
+std::vector<BesideFile> FindTokenizer(FileSystem& fs, const CheckpointerOptions& options);
 
 }  // namespace cairn

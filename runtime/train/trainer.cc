@@ -239,7 +239,7 @@ Votes Trainer::OwnVotes() {
       config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
   const bool root = dims_.world_rank == 0;
   return {.stop = StopRequested() || out_of_time || (root && FindKillSwitch(config_.kill_switch_path)),
-          .save_now = root && save_now_file_.Asks(),
+          .save_now = root && (save_now_file_.Asks() || (hooks_ && hooks_->SavesAgain())),
           .busy = hooks_ && hooks_->Busy()};
 }
 

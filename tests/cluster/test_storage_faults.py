@@ -13,12 +13,12 @@ class StorageFaultsTest(MountedCase):
     def fault(self, *lines):
         self.cluster.fault(self.cluster["n1"], *lines)
 
-    def command(self, iterations):
-        return self.one_node(1, *self.train("--save-interval", 2, iterations=iterations))
+    def command(self, iterations, *flags):
+        return self.one_node(1, *self.train("--save-interval", 2, *flags, iterations=iterations))
 
-    def begin(self):
+    def begin(self, *flags, iterations=30):
         """A training that has saved step 4 without faults."""
-        training = self.start(self.command(30))
+        training = self.start(self.command(iterations, *flags))
         self.wait(lambda: self.there.exists() and 4 in self.steps(self.there), "step 4", log=training)
         return training
 
@@ -64,6 +64,15 @@ class StorageFaultsTest(MountedCase):
 
     def test_short_transfers(self):
         self.save_under("short")
+
+    def test_a_directory_that_is_gone_for_a_while(self):
+        training = self.begin("--on-save-error", "warn", iterations=200)
+        self.fault("any ENOENT")
+        self.wait(lambda: "FAILED (3 so far)" in training.output(), "three failures", log=training)
+        self.fault()
+        output = training.finish()
+        self.assertRegex(output, r"FAILED \(3 so far\).*iteration [0-9]+ tries again; ALARM: 3 in a row failed, and only iteration")
+        self.assertEqual(self.steps(self.there)[-1], 200)
 
     def test_a_mount_that_hangs_for_a_while(self):
         training = self.begin()

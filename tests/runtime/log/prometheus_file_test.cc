@@ -56,7 +56,7 @@ TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
                                             .nan_iterations = 1},
                                   .lr = 6e-5,
                                   .loss = 2.5},
-                       .saves = {.failed = 2},
+                       .saves = {.failed = 2, .failed_in_a_row = 1},
                        .tokens_per_second = 1234.5,
                        .model_flops_per_second = 1.5e15};
   auto parsed = Parse(PrometheusText(metrics));
@@ -69,6 +69,7 @@ TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
   EXPECT_EQ(parsed["cairn_train_nan_iterations"].value, 1);
   EXPECT_EQ(parsed["cairn_train_failed_saves_total"].value, 2);
   EXPECT_EQ(parsed["cairn_train_failed_saves_total"].type, "counter");
+  EXPECT_EQ(parsed["cairn_train_failed_saves_in_a_row"].value, 1);
   for (const char* unknown : {"durable_iteration", "durable_timestamp_seconds", "save_stall_seconds",
                               "save_lag_iterations", "validation_loss"})
     EXPECT_FALSE(parsed.contains(std::string("cairn_train_") + unknown)) << unknown;

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <thread>
 
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
@@ -125,14 +127,22 @@ class CheckpointerTest : public testing::Test {
       EXPECT_TRUE(state.Is(from)) << "rank " << mailbox->rank();
       ASSERT_TRUE(checkpointer.Prepare(state.buffers()).ok());
       while (train.iteration < to) {
+        const bool root = mailbox->rank() == 0;
+        if (meanwhile_)
+          while (checkpointer.Busy()) std::this_thread::yield();
+        if (meanwhile_ && root) meanwhile_(train.iteration);
         const auto idle = Agree(votes, checkpointer.Busy() ? Aborted("busy") : OkStatus(), "busy");
+        const bool again = root && checkpointer.SavesAgain();
+        const auto due = Agree(votes, again ? Aborted("again") : OkStatus(), "again");
         ASSERT_TRUE(checkpointer.BeforeOptimizerStep().ok());
         state.Fill(++train.iteration + other_);
-        ASSERT_TRUE(checkpointer.AfterStep(train, state.buffers(), train.iteration == to, !idle.ok()).ok());
+        const bool force = train.iteration == to || !due.ok();
+        ASSERT_TRUE(checkpointer.AfterStep(train, state.buffers(), force, !idle.ok()).ok());
       }
       const Status finished = checkpointer.Finish();
       EXPECT_TRUE(finished.ok()) << finished.message();
-      EXPECT_EQ(checkpointer.Stats().failed, 0);
+      EXPECT_EQ(checkpointer.Stats().failed, failed_);
+      EXPECT_EQ(checkpointer.Stats().failed_in_a_row, 0);
     });
   }
 
@@ -152,6 +162,8 @@ class CheckpointerTest : public testing::Test {
 
   static constexpr double kTimeout = 120;
   int64_t other_ = 0;  // of a training with other values: the steps that it is ahead
+  std::function<void(int64_t iteration)> meanwhile_;  // between two steps, with no save in progress
+  int64_t failed_ = 0;                                // saves
   Dtype weights_ = Dtype::kBF16;
   const std::vector<ParameterSpec> specs_ = SpecsOf({});
   const TempDir dir_;
@@ -203,6 +215,27 @@ TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
   const auto step = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(35)));
   ASSERT_TRUE(step.ok());
   EXPECT_EQ(IntField((*step)->manifest().state, "save_interval"), 1);
+}
+
+// Gone while steps 3 to 10 are trained: the saves of 6 and 8 fail, each seen one step later; that of 11 does
+// not. Then the interval.
+TEST_F(CheckpointerTest, AFailedSaveIsTriedAgainSoonerThanTheIntervalIfAsked) {
+  meanwhile_ = [&](int64_t iteration) {
+    if (iteration == 2) std::filesystem::rename(run_, dir_ / "gone");
+    if (iteration == 10) std::filesystem::rename(dir_ / "gone", run_);
+  };
+  const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
+  failed_ = 2;
+  Train({.tp = 2}, 0, 14, {.config = {.save_interval = "6", .on_save_error = "warn"}});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{11, 12, 14}));
+  ExpectStep(11);
+  meanwhile_ = [&](int64_t iteration) {
+    if (iteration == 15) std::filesystem::rename(run_, dir_ / "gone");
+    if (iteration == 16) std::filesystem::rename(dir_ / "gone", run_);
+  };
+  failed_ = 1;
+  Train({.tp = 2}, 14, 20, {.config = {.save_interval = "4"}});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{11, 12, 14, 20}));
 }
 
 TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
