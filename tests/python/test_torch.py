@@ -785,6 +785,34 @@ class RoundTripTest(ProcessTest):
             cairn.torch.load({}, f"{self.directory}/nowhere")
         self.assertEqual(missing.exception.filename, f"{self.directory}/nowhere")
 
+    def test_a_save_that_fails_is_only_warned_of_if_asked(self):
+        run, state = pathlib.Path(self.directory, "run"), {"w": torch.ones(3000)}
+        run.touch()  # in the place of the directory
+        with self.assertLogs("cairn.torch", "WARNING") as logged:
+            for step in (1, 2, 3):
+                saved = cairn.torch.save(state, run, step, on_error="warn")
+                self.assertEqual((saved.step_dir, type(saved.error)), ("", NotADirectoryError))
+            handle = cairn.torch.async_save(state, run, 4, on_error="warn")
+            self.assertIsInstance(handle.result().error, NotADirectoryError)
+            self.assertIsNone(handle.written.result() or handle.staged.result())
+        self.assertEqual([record.levelname for record in logged.records], ["WARNING"] * 2 + ["CRITICAL"] * 2)
+        self.assertRegex(logged.output[2], "ALARM: the save of step 3 failed, as did 2 before it: .*Not a directory")
+        for error, value, options in [
+            (NotADirectoryError, state, {}),
+            (TypeError, {"w": torch.ones(3, dtype=torch.complex64)}, {"on_error": "warn"}),
+            (ValueError, state, {"on_error": "ignore"}),
+        ]:
+            with self.assertRaises(error):
+                cairn.torch.save(value, run, 5, **options)
+        run.unlink()
+        saved = cairn.torch.save(state, run, 5, on_error="warn")
+        self.assertEqual((saved.error, cairn.torch.load(state, run)), (None, 5))
+        run.rename(run.with_name("gone"))
+        run.touch()
+        with self.assertLogs("cairn.torch", "WARNING") as logged:
+            cairn.torch.save(state, run, 6, on_error="warn")
+        self.assertEqual(logged.records[0].levelname, "WARNING")
+
     def test_tensors_without_memory_of_their_own_are_named(self):
         """Their elements are not where they say: a copy from there is of something else, or the end of the training."""
         freed, small = torch.ones(3000), torch.ones(3)

@@ -9,12 +9,13 @@ from typing import Any, Optional, Union
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
+from cairn._helper import absolute
 from cairn.torch import _collector
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened
-from cairn.torch._saving import Options, Save, Saved, SaveHandle, stage
+from cairn.torch._saving import FAILURES, OnError, Options, Save, Saved, SaveHandle, failures, stage
 
 Path = Union[str, os.PathLike]
 
@@ -31,6 +32,7 @@ def async_save(
     state: Optional[dict] = None,
     deadline: float = 600.0,
     keep_last: int = 0,
+    on_error: OnError = "raise",
 ) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
     waits for another.
@@ -39,24 +41,29 @@ def async_save(
     state_dict(). optimizer: one or more of torch's. Their parameters and states are copied while training continues, and their next
     step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
     beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
-    replicas: see CairnPlanner. compress, model, state, deadline, keep_last: see Options.
+    replicas: see CairnPlanner. compress, model, state, deadline, keep_last, on_error: see Options.
     A later failure is logged, and is the handle's exception. Raises TypeError or ValueError naming a value that cannot be saved; the other
     ranks' saves fail, too.
     """
-    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, optimizer, log=True)
+    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last, on_error), replicas, optimizer, log=True)
 
 
 def _begin(
     state_dict: dict, dir: Path, step: int, options: Options, replicas: Optional[Replicas], optimizer: Optimizers, log: bool
 ) -> SaveHandle:
-    save = Save(dir, step, options, log)
+    save: Optional[Save] = None
     try:
+        save = Save(dir, step, options, log)
         planner = CairnPlanner(replicas)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
         return save.hand_over(stage(planner.layout(), optimizer))
     except BaseException as error:
-        save.abort(error)
-        raise
+        if save is not None:
+            save.abort(error)
+        if options.on_error != "warn" or not isinstance(error, FAILURES):
+            raise
+        failures.note(absolute(dir), step, error)
+        return SaveHandle.failed(error)
 
 
 def _state_of(value: Any) -> Any:
@@ -79,13 +86,14 @@ def save(
     state: Optional[dict] = None,
     deadline: float = 600.0,
     keep_last: int = 0,
+    on_error: OnError = "raise",
 ) -> Saved:
     """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
 
     Arguments as of async_save. A step of the same number is kept next to the new one; `cairn ls` shows it. Raises SaveFailed if a rank died,
     gave up or was late (the message names it; the steps before are whole), OSError if there is no space, HelperDied.
     """
-    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, (), log=False).result()
+    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last, on_error), replicas, (), log=False).result()
 
 
 def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False) -> int:

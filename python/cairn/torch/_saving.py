@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import logging
@@ -11,11 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Literal, NamedTuple, Optional, Union, get_args
 
 from torch.optim import Optimizer
 
-from cairn._errors import HelperDied
+from cairn._errors import CorruptError, HelperDied, SaveFailed
 from cairn._helper import Helper, absolute, helper
 from cairn.torch import _collector, _job, _optimizers
 from cairn.torch._device import Copying
@@ -26,43 +27,55 @@ _MAX_SECONDS = 10**8  # three years: more overflows clocks
 _MAX_INT = 2**63 - 1
 _MAX_KEY = 65534  # bytes, of a name of an attribute of HDF5
 _MAX_DEPTH = 24  # of what a manifest says
+OnError = Literal["raise", "warn"]
+FAILURES = (OSError, SaveFailed, HelperDied, CorruptError)  # those that on_error="warn" does not raise
+_ALARM_AFTER = 3  # saves that failed in a row
 logger = logging.getLogger("cairn.torch")
 
 
 class Saved(NamedTuple):
-    """step_dir: the committed step. written_s, durable_s: seconds from the begin until this rank's part, and the step, was on disk."""
+    """step_dir: the committed step. written_s, durable_s: seconds from the begin until this rank's part, and the step, was on disk.
+    error: None, or with on_error="warn" why there is no such step; step_dir is then empty."""
 
     step_dir: str
     written_s: float
     durable_s: float
+    error: Optional[Exception] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """compress: store tensors compressed. model, state: facts about the model and the training for the manifest, as JSON.
     deadline: seconds without any progress of any rank after which a save fails. keep_last: once a step is committed, all steps of the run
-    but so many of the newest are removed (two stay at least; docs/deletion.md), and each step is read back before; 0: none."""
+    but so many of the newest are removed (two stay at least; docs/deletion.md), and each step is read back before; 0: none.
+    on_error: "raise", or "warn": a save that fails (a full disk, a directory that is gone, a rank that died) is logged, and says so in
+    Saved.error; values that cannot be saved are raised all the same."""
 
     compress: bool = False
     model: dict = dataclasses.field(default_factory=dict)
     state: dict = dataclasses.field(default_factory=dict)
     deadline: float = 600.0
     keep_last: int = 0
+    on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
         """Validates here, because the helper would notice late or not at all."""
         whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
         if type(self.compress) is not bool:
             raise TypeError(f"compress={self.compress!r}: True or False")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(f"on_error={self.on_error!r}: one of {', '.join(get_args(OnError))}")
         if not self.deadline > 0:
             raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
         for name in ("model", "state"):
             _check_json(name, getattr(self, name))
 
     @classmethod
-    def of(cls, compress: bool, model: Optional[dict], state: Optional[dict], deadline: float, keep_last: int) -> Options:
+    def of(
+        cls, compress: bool, model: Optional[dict], state: Optional[dict], deadline: float, keep_last: int, on_error: OnError = "raise"
+    ) -> Options:
         """None: nothing to say."""
-        return cls(compress, {} if model is None else model, {} if state is None else state, deadline, keep_last)
+        return cls(compress, {} if model is None else model, {} if state is None else state, deadline, keep_last, on_error)
 
     @property
     def seconds(self) -> int:
@@ -122,6 +135,26 @@ class SaveHandle(Future[Saved]):
         self.written: Future[None] = Future()
         self._copying: Optional[Copying] = None
         self._process = os.getpid()
+
+    @classmethod
+    def failed(cls, error: Exception) -> SaveHandle:
+        """One whose save could not begin, with on_error="warn"."""
+        handle = cls()
+        handle.fail(error, warn=True)
+        return handle
+
+    def fail(self, error: BaseException, warn: bool) -> None:
+        """Ends the save. warn: nothing is raised where somebody waits."""
+        for future in (self.staged, self.written):
+            if not future.done():
+                if warn:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+        if warn and isinstance(error, Exception):
+            self.set_result(Saved("", math.nan, math.nan, error))
+        else:
+            self.set_exception(error)
 
     def result(self, timeout: Optional[float] = None) -> Saved:
         """Raises HelperDied in a forked child, which never hears how the save of its parent ends."""
@@ -203,6 +236,27 @@ def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
             raise
 
 
+class Failures:
+    """How many saves into each run have failed since the last that did not, with on_error="warn"."""
+
+    def __init__(self) -> None:
+        self._in_a_row: collections.Counter[str] = collections.Counter()
+
+    def note(self, run: str, step: int, error: BaseException) -> None:
+        self._in_a_row[run] += 1
+        count = self._in_a_row[run]
+        if count < _ALARM_AFTER:
+            logger.warning("the save of step %d failed: %s; the steps before are whole", step, error)
+        else:
+            logger.critical("ALARM: the save of step %d failed, as did %d before it: %s", step, count - 1, error)
+
+    def forget(self, run: str) -> None:
+        self._in_a_row.pop(run, None)
+
+
+failures = Failures()
+
+
 class Save:
     """Begins when it is made: the other ranks learn at once if this one dies. Then `hand_over` or `abort`.
 
@@ -215,6 +269,7 @@ class Save:
         self._helper = helper()
         self._options = options
         self._log = log
+        self._run = run
         self._step = step
         self._nonce = _job.session.nonce(step, options.seconds)
         rank, world = _job.rank_and_world()
@@ -274,6 +329,7 @@ class Save:
         fields = done.result().fields
         for why in fields.pop("left"):
             logger.warning("keep_last=%d: %s", self._options.keep_last, why)
+        failures.forget(self._run)
         handle.set_result(Saved(**fields))
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
@@ -283,11 +339,12 @@ class Save:
         staged.release()
         if handle.done():
             return
-        for future in (handle.staged, handle.written, handle):
-            if not future.done():
-                future.set_exception(error)
-        if self._log:
+        warn = self._options.on_error == "warn" and isinstance(error, FAILURES)
+        if warn:
+            failures.note(self._run, self._step, error)
+        elif self._log:
             logger.error("the save of step %d failed: %s", self._step, error)
+        handle.fail(error, warn)
 
 
 def _settle(future: Future) -> None:
