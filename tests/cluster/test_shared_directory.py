@@ -69,7 +69,6 @@ class LocalLocksTest(LocksTest):
         self.assert_one_is_refused(self.two_trainings(), "another process took this lock although this one holds it")
 
     @long
-    @unittest.expectedFailure  # issue 40, item 5
     def test_two_archive_runs_into_one_store(self):
         self.finish(self.one_node(1, *self.train("--save-interval", 1, iterations=12)))
         command = [CAIRN, "archive", "run", self.run_dir, "--store", MOUNTED / "store"]

@@ -188,6 +188,7 @@ Result<FileLock> TeamStore::OpenClaim(std::string_view name) const {
 
 Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareResult()>& work) {
   if (team_.alone()) {
+    CAIRN_RETURN_IF_ERROR(lock_.CheckHolder());
     (void)work();
     return true;
   }
@@ -227,7 +228,10 @@ Status TeamStore::TakingRoom(const std::function<bool()>& all_fit, const std::fu
 }
 
 Result<bool> TeamStore::IsLast() {
-  if (team_.alone()) return true;
+  if (team_.alone()) {
+    CAIRN_RETURN_IF_ERROR(lock_.CheckHolder());
+    return true;
+  }
   return lock_.TryLock(FileLock::How::kExclusive);
 }
 

@@ -46,7 +46,8 @@ class TeamStore {
   std::vector<size_t> Order(size_t count) const;
 
   // Does `work` for the source `key` unless another process of the launch does or has done it. Returns
-  // whether it was done here. Errors: those of the disk, not those of the work.
+  // whether it was done here. Errors: those of the disk, not those of the work; AlreadyExists if this process
+  // is alone and another host took the store's lock, too, which locks of its file system did not exclude.
   Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
 
   // Does `work`, which changes a file that all share, while no other process of the launch does such work.
@@ -57,7 +58,7 @@ class TeamStore {
   Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
   size_t size() const { return static_cast<size_t>(team_.size); }
 
-  // True if all others have left; then this process holds the lock alone until the end.
+  // True if all others have left; then this process holds the lock alone until the end. Errors: as Share().
   Result<bool> IsLast();
   // The results of all processes, by source. Requires IsLast(). Keeps them in one file for tasks that start
   // later.

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <map>
 
 #include "tests/support/temp_dir.h"
@@ -89,6 +90,20 @@ TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastTellsOfAll) {
   EXPECT_FALSE(*a->IsLast());
   EXPECT_TRUE(*b->IsLast());
   EXPECT_EQ(b->Collect()->size(), 2U);
+}
+
+// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
+TEST_F(TeamStoreTest, ARunWhoseStoreAnotherHostTookTooStoresNothingMore) {
+  Result<TeamStore> alone = TeamStore::Join({fs_, dir_.path()}, {}, [] { return OkStatus(); });
+  ASSERT_TRUE(alone.ok());
+  EXPECT_TRUE(*alone->Share("x", [&] { return Work(); }));
+  const LockHolder other{.host = "n3", .pid = 71, .since = "then", .word = "abc"};
+  std::ofstream(dir_ / ".lock") << EncodeLockHolder(other);
+  const Status share = alone->Share("y", [&] { return Work(); }).status();
+  EXPECT_EQ(share.kind(), StatusKind::kAlreadyExists);
+  EXPECT_NE(share.message().find("pid 71 on n3 since then"), std::string::npos) << share.message();
+  EXPECT_EQ(alone->IsLast().status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(worked_, 1);
 }
 
 TEST_F(TeamStoreTest, TheLastIsFoundOnNfsToo) {
