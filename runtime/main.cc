@@ -1,9 +1,10 @@
 // cairn-train: one rank of a training. Errors end as one line on stderr and status 2, a training that
-// diverged as one line and status 1.
+// diverged as one line and status 1, one that lost a peer with kExitLostPeer.
 #include <torch/torch.h>
 
 #include <chrono>
 
+#include "ckpt/base/exit_code.h"
 #include "ckpt/base/threads.h"
 #include "runtime/comm/launch.h"
 #include "runtime/config/model_spec.h"
@@ -25,9 +26,6 @@
 
 namespace cairn {
 namespace {
-
-constexpr int kExitDiverged = 1;
-constexpr int kExitTrouble = 2;
 
 // For the systems that a step may be converted to: parameter groups in the names of torch.optim
 // (matrices, then vectors) with the rate of the next update, what gradients are clipped to, and the schedule
@@ -70,17 +68,23 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingToken
   return options;
 }
 
-// libtorch throws; all other code returns a Status.
+// libtorch throws; all other code returns a Status. Aborted means that a peer failed, as everywhere.
 template <typename Function>
 Status Guard(Function&& function) {
   try {
     return function();
+  } catch (const c10::DistError& error) {
+    return Aborted("{}", error.what_without_backtrace());
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    return Aborted("{}", OutOfMemoryLine(text).value_or(text));
+    return InvalidArgument("{}", OutOfMemoryLine(text).value_or(text));
   } catch (const std::exception& error) {
-    return Aborted("{}", TextOf(error));
+    return InvalidArgument("{}", TextOf(error));
   }
+}
+
+int ExitOf(const Status& failure) {
+  return failure.kind() == StatusKind::kAborted ? kExitLostPeer : kExitTrouble;
 }
 
 void Complain(const Status& status) {
@@ -179,7 +183,7 @@ int Main(int argc, char** argv) {
   });
   if (!launched.ok()) {  // before there are ranks
     Say(launched.message());
-    return kExitTrouble;
+    return ExitOf(launched);
   }
   TrainingTokenizer tokenizer;
   Topology topology;
@@ -206,13 +210,13 @@ int Main(int argc, char** argv) {
                                 : Train(config, tokenizer, topology, *transport, start);
     return outcome.status;
   });
-  if (trained.ok()) return outcome.end == TrainingEnd::kDone ? 0 : kExitDiverged;
+  if (trained.ok()) return outcome.end == TrainingEnd::kDone ? 0 : kExitCheckFailed;
   if (outcome.together) {
     if (transport->rank() == 0) Complain(trained);
     return kExitTrouble;
   }
   Complain(trained.WithContext(fmt::format("rank {}", transport->rank())));
-  Watchdog::StopAllRanks(kExitTrouble);
+  Watchdog::StopAllRanks(ExitOf(trained));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ void CheckMpi(int code, const char* what) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
-  TORCH_CHECK(false, what, " failed: ", text.data());
+  TORCH_CHECK_WITH(DistBackendError, false, what, " failed: ", text.data());
 }
 
 std::shared_ptr<MpiSession> MpiSession::Start() {

@@ -149,9 +149,9 @@ void EndByForce(std::chrono::milliseconds grace, int status) {
 [[noreturn]] void StopWithLine(const std::string& line) {
   if (TheCore().options.board->ClaimStopping()) {
     WriteLine(line);
-    StopRanks(kExitStopped);
+    StopRanks(kExitLostPeer);
   }
-  EndByForce(kLauncherGrace, kExitStopped);
+  EndByForce(kLauncherGrace, kExitLostPeer);
   std::abort();  // not reached
 }
 
@@ -173,7 +173,7 @@ void CheckPeers(Core& core) {
   if (core.stopping) return;
   if (board.stopping()) {
     std::this_thread::sleep_for(kPeerGrace);
-    _exit(kExitStopped);
+    _exit(kExitLostPeer);
   }
   WatchNeighbour(core);
   for (int rank = 0; rank < board.size(); ++rank)

@@ -2,7 +2,7 @@
 //
 // Each operation is a Scope. A thread of its own looks at the oldest one; when it is older than the deadline
 // it writes one line to stderr (rank, host, step, operation, tensor, group, and from the status board which
-// ranks have not arrived and where they are), and stops all ranks with a non-zero status within 10 s, even
+// ranks have not arrived and where they are), and stops all ranks with kExitLostPeer within 10 s, even
 // those that are stopped or hang in MPI. It does not depend on the thread that waits, so a wait inside MPI or
 // CUDA is covered too. Time in which this process was suspended as a whole (SIGSTOP, a scheduler's
 // suspension) does not count.
@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
+#include "ckpt/base/exit_code.h"
+
 namespace cairn {
 
 class StatusBoard;
-
-inline constexpr int kExitStopped = 2;  // status of ranks that the watchdog stops
 
 class Watchdog {
  public:
@@ -45,7 +45,7 @@ class Watchdog {
 
   // Stops all ranks non-zero: through the launcher, and within seconds by force. For errors that other ranks
   // cannot know of; leaving main() instead would let them wait for the deadline.
-  [[noreturn]] static void StopAllRanks(int status = kExitStopped);
+  [[noreturn]] static void StopAllRanks(int status = kExitLostPeer);
 
   // An operation and the ranks that it needs.
   struct Operation {

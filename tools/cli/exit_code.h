@@ -1,4 +1,4 @@
-// Exit statuses of cairn, the same for every verb, and how each verb's --help lists them.
+// How each verb's --help lists its exit statuses.
 #pragma once
 
 #include <fmt/format.h>
@@ -6,19 +6,19 @@
 #include <string>
 #include <string_view>
 
+#include "ckpt/base/exit_code.h"
+
 namespace cairn {
 
-enum ExitCode : int {
-  kExitDone = 0,
-  kExitCheckFailed = 1,  // the check failed, or the two differ
-  kExitTrouble = 2,      // misuse, or something stood in the way
-};
-
 // The end of --help. `check_failed` says when the verb exits with 1; empty for a verb that never does.
-inline std::string HelpFooter(std::string_view example, std::string_view check_failed = "") {
+// `further`: statuses of this verb alone, "75 why"; empty if there are none.
+inline std::string HelpFooter(std::string_view example, std::string_view check_failed = "",
+                              std::string_view further = "") {
   std::string footer = fmt::format("Example:\n  {}\n\nExit status: 0 done", example);
   if (!check_failed.empty()) footer += fmt::format(", 1 {}", check_failed);
-  return footer + ", 2 misuse or trouble.";
+  footer += ", 2 misuse or trouble";
+  if (!further.empty()) footer += fmt::format(", {}", further);
+  return footer + ".";
 }
 
 }  // namespace cairn

@@ -110,15 +110,16 @@ void AddOptions(const CLI::App& app, Command& command) {
 constexpr std::string_view kExample = "Example:";
 constexpr std::string_view kExitStatus = "Exit status: ";
 
-// "0 done, 1 the two differ, 2 misuse or trouble.": each status but the first follows ", ".
+// "0 done, 1 the two differ, 2 misuse or trouble, 75 a rank was lost."
 std::vector<ExitStatus> ParseStatuses(std::string text) {
   if (text.ends_with('.')) text.pop_back();
   std::vector<ExitStatus> statuses;
-  for (char code = '2'; code >= '0'; --code) {
-    const size_t comma = code == '0' ? 0 : text.rfind(fmt::format(", {} ", code));
+  text = ", " + text;
+  for (const std::string_view code : {"75", "2", "1", "0"}) {
+    const std::string begin = fmt::format(", {} ", code);
+    const size_t comma = text.rfind(begin);
     if (comma == text.npos) continue;
-    const size_t meaning = comma + (code == '0' ? 2 : 4);
-    statuses.insert(statuses.begin(), {std::string(1, code), text.substr(meaning)});
+    statuses.insert(statuses.begin(), {std::string(code), text.substr(comma + begin.size())});
     text.resize(comma);
   }
   return statuses;

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/exit_code.h"
+
 namespace {
 
 using testing::ContainsRegex;
@@ -109,7 +111,7 @@ int LinesOf(const std::string& output, const std::string& mark) {
 // Some rank found itself in `operation` without `missing`, which is or was `where`.
 void ExpectStopped(const Outcome& outcome, const std::string& operation, const std::string& where,
                    const std::string& missing = "rank 1") {
-  EXPECT_NE(outcome.status, 0);
+  EXPECT_EQ(outcome.status, kExitLostPeer);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
   EXPECT_THAT(outcome.output,
               ContainsRegex("cairn: rank [0-9]+ \\(host .*, pid [0-9]+\\) in step [0-9]+: " + operation));

@@ -67,7 +67,7 @@ TEST(WatchdogDeathTest, AdoptedWorkThatStaysUndoneStopsTheRank) {
         Watchdog::Adopt(Watchdog::Scope(Bucket()), [] { return false; });
         Sleep(20);
       },
-      testing::ExitedWithCode(kExitStopped),
+      testing::ExitedWithCode(kExitLostPeer),
       "cairn: rank 0 .host here, pid [0-9]+. in step 17: all-reduce of dp/bucket 2 .operation 5, ranks 0,1. "
       "did not "
       "complete within 0.2 s; on other hosts, state unknown: rank 1 .host there.");

@@ -78,9 +78,11 @@ TEST(CommandTreeTest, TheFooterIsCutIntoItsParts) {
   EXPECT_TRUE(copy.notes[1].verbatim);
   EXPECT_EQ(copy.notes[1].text, "  a  1\n  b  2");
   EXPECT_EQ(copy.examples, (Words{"tool copy a --to b", "tool copy c --to d"}));
-  ASSERT_EQ(copy.exit_statuses.size(), 3);
+  ASSERT_EQ(copy.exit_statuses.size(), 4);
   EXPECT_EQ(copy.exit_statuses[1].meaning, "a, or b failed");
   EXPECT_EQ(copy.exit_statuses[2].meaning, "misuse or trouble");
+  EXPECT_EQ(copy.exit_statuses[3].code, "75");
+  EXPECT_EQ(copy.exit_statuses[3].meaning, "c");
 }
 
 }  // namespace

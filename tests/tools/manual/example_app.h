@@ -35,7 +35,7 @@ inline Command ExampleProgram() {
   copy->footer(
       "One line,\nand its second.\nA table:\n  a  1\n  b  2\n\n.dots and 'quotes' begin lines.\n\n"
       "Example:\n  tool copy a --to b\n  tool copy c --to d\n\n"
-      "Exit status: 0 done, 1 a, or\nb failed, 2 misuse or trouble.");
+      "Exit status: 0 done, 1 a, or\nb failed, 2 misuse or trouble, 75 c.");
   app.add_subcommand("list", "list things")->footer("Example:\n  tool list");
   return DescribeCommand(app);
 }
