@@ -173,8 +173,9 @@ class Cluster:
         hosts = world.HOME / "hostfile"
         hosts.write_text("".join(f"{node.name} slots=8\n" for node in self.nodes if node.pid))
         interface = f"{NETWORK}.0/24"
+        keepalive = ["--mca", "oob_tcp_keepalive_time", 2, "--mca", "oob_tcp_keepalive_intvl", 1, "--mca", "oob_tcp_keepalive_probes", 2]
         return ["mpirun", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "btl_tcp_if_include", interface,
-                "--mca", "oob_tcp_if_include", interface, "--map-by", "node", "--hostfile", hosts, *command]
+                "--mca", "oob_tcp_if_include", interface, "--map-by", "node", "--hostfile", hosts, *keepalive, *command]
 
     def mount(self, node, stale=0, local_locks=False, rename_flags=False, direct=True):
         """Mounts SHARED on the node at MOUNTED: its own view of names and attributes, which may be `stale` seconds old."""

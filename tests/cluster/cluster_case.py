@@ -46,6 +46,7 @@ class ClusterCase(unittest.TestCase):
 
     nodes = 4
     slurm = True
+    mpi_default = "none"
     plain = None  # the seconds of a training of one iteration on one node: all deadlines are multiples of it
 
     @classmethod
@@ -63,7 +64,7 @@ class ClusterCase(unittest.TestCase):
         if ClusterCase.plain is None:
             self.measure()
         if self.slurm:
-            self.scheduler = Slurm(self.cluster)
+            self.scheduler = Slurm(self.cluster, self.mpi_default)
             self.scheduler.start(self.wait)
 
     def measure(self):

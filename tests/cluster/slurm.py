@@ -13,7 +13,8 @@ from world import HOME  # noqa: E402
 CONF = COMMON + """
 ClusterName=nodes
 SlurmctldHost=n0({network}.10)
-AuthInfo=socket={home}/local/munge.socket
+AuthInfo=socket={home}/local/munge.socket,cred_expire=20
+MpiDefault={mpi_default}
 StateSaveLocation={home}/local/state
 SlurmdSpoolDir={home}/local/spool
 SlurmctldPidFile={home}/local/slurmctld.pid
@@ -22,7 +23,7 @@ SlurmctldLogFile={home}/logs/slurmctld
 SlurmdLogFile={home}/logs/slurmd.%n
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-SlurmdTimeout={slurmd_timeout}
+SlurmdTimeout=15
 KillWait=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -34,16 +35,16 @@ PartitionName=urgent Nodes=n[1-{count}] PriorityTier=10 MaxTime=INFINITE State=U
 
 
 class Slurm:
-    def __init__(self, cluster, slurmd_timeout=15):
+    def __init__(self, cluster, mpi_default="none"):
         self.cluster = cluster
-        self.slurmd_timeout = slurmd_timeout
+        self.mpi_default = mpi_default
 
     def start(self, wait):
         """`wait`: ClusterCase.wait, for the nodes to be idle."""
         require("munged", "slurmctld", "slurmd", "srun")
         count = len(self.cluster.nodes)
         (HOME / "slurm.conf").write_text(CONF.format(home=HOME, network=NETWORK, count=count, last=10 + count,
-                                                     slurmd_timeout=self.slurmd_timeout))
+                                                     mpi_default=self.mpi_default))
         new_munge_key(HOME / "munge.key")
         (HOME / "local/state").mkdir()
         self.daemons = [Started(command, LOGS / command[0]) for command in (self.munged(), ["slurmctld", "-D"])]

@@ -1,7 +1,5 @@
 """Trainings over the nodes of a cluster: the same results on any number of nodes, and what is left when a node dies."""
 
-import unittest
-
 import world
 from cluster import SCRATCH, SHARED, Node
 from cluster_case import ClusterCase, long
@@ -47,7 +45,6 @@ class NodeLossTest(ClusterCase):
         self.lose_n3(self.srun, Node.cut)
 
     @long
-    @unittest.expectedFailure  # issue 40, item 8: mpirun waits for the daemon of the silent node
     def test_a_node_is_cut_off_under_mpirun_and_three_resume(self):
         self.lose_n3(self.mpirun, Node.cut)
 

@@ -21,7 +21,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SwitchType=switch/none
-MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 MinJobAge=300

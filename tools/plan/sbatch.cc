@@ -1,8 +1,11 @@
 // The script is one template; what is computed for it are the flags. It runs srun in the background and
 // waits, because bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm
 // sends USR1 to the batch shell, whose trap passes it to srun; the script then waits again, for the signal
-// ended the first wait early. It requeues itself only if the signal came and the training exited with status
-// 0.
+// ended the first wait early. It requeues itself if the signal came and the training exited with status 0,
+// and a limited number of times if the training lost a rank or a node. On a node failure that Slurm notices
+// first, a preemption and `scontrol requeue` Slurm requeues it. The job asks for processors and not for
+// tasks: Slurm keeps the number of tasks from the first start, and `sbatch --nodes=3-4` could not start again
+// on 3.
 
 #include "tools/plan/sbatch.h"
 
@@ -11,6 +14,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "ckpt/base/exit_code.h"
 #include "tools/plan/stage_layers.h"
 
 namespace cairn {
@@ -95,7 +99,8 @@ bool Gives(const std::string& arguments, const std::string& flag) {
   return false;
 }
 
-constexpr int kSaveMinutes = 10;  // before its limit the job saves
+constexpr int kSaveMinutes = 10;   // before its limit the job saves
+constexpr int kMaxRestarts = 100;  // of a job that lost a rank or a node
 constexpr char kDataFlag[] =
     "--data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}\"";
 
@@ -139,6 +144,8 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
   if (options.save_interval > 0 && !Gives(options.arguments, "--save-interval"))
     flags.push_back(CountFlag("save-interval", options.save_interval));
   if (!data) flags.push_back(kDataFlag);
+  const std::string tasks = setup.gpus % node == 0 ? fmt::format("$(({} * SLURM_JOB_NUM_NODES))", node)
+                                                   : std::to_string(setup.gpus);
   return fmt::format(
       R"(#!/bin/bash
 # Written by cairn plan. Submit with: {prefix}sbatch {name}.sbatch
@@ -146,8 +153,7 @@ std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, con
 #SBATCH --output={name}.out
 #SBATCH --open-mode=append
 #SBATCH --nodes={nodes}
-#SBATCH --ntasks={gpus}
-#SBATCH --ntasks-per-node={node}
+#SBATCH --mincpus={node}
 {gpus_per_node}#SBATCH --time={time}
 #SBATCH --signal=B:USR1@{signal}
 #SBATCH --requeue
@@ -159,11 +165,13 @@ flags=(
   --save "$save"
 )
 
-# Slurm sends USR1 {minutes} min before the limit; srun passes it to the ranks, which save and exit with status 0.
+# Open MPI needs PMIx. Slurm sends USR1 {minutes} min before the limit; srun
+# passes it to the ranks, which save and exit with status 0.
 asked=0
 step=
 trap 'asked=1; [ -z "$step" ] || kill -USR1 "$step"' USR1
-srun --kill-on-bad-exit=1 "${{CAIRN:-cairn}}" train "${{flags[@]}}"{arguments} &
+srun --mpi="${{SLURM_MPI_TYPE:-pmix}}" --ntasks={tasks} --ntasks-per-node={node} --kill-on-bad-exit=1 \
+  "${{CAIRN:-cairn}}" train "${{flags[@]}}"{arguments} &
 step=$!
 status=0
 wait "$step" || status=$?
@@ -171,12 +179,21 @@ while kill -0 "$step" 2>/dev/null; do # wait returns early when the signal comes
   status=0
   wait "$step" || status=$?
 done
-[ "$status" = 0 ] || exit "$status"
-if [ "$asked" = 1 ]; then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+case $status in
+  0) [ "$asked" = 0 ] || scontrol requeue "$SLURM_JOB_ID" ;;
+  {lost} | 137) # a rank or a node was lost; a rank was killed
+    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-{restarts}}}" ]; then
+      echo "A rank or a node was lost (exit status $status): job $SLURM_JOB_ID is queued again" >&2
+      scontrol requeue "$SLURM_JOB_ID"
+    else
+      echo "A rank or a node was lost (exit status $status) after ${{SLURM_RESTART_COUNT:-0}} restarts: the job ends" >&2
+    fi
+    ;;
+esac
+exit "$status"
 )",
-      fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus), fmt::arg("node", node),
+      fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("node", node), fmt::arg("tasks", tasks),
+      fmt::arg("lost", static_cast<int>(kExitLostPeer)), fmt::arg("restarts", kMaxRestarts),
       fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
       fmt::arg("time", options.time), fmt::arg("signal", kSaveMinutes * 60),
       fmt::arg("minutes", kSaveMinutes), fmt::arg("flags", fmt::join(flags, "\n  ")),

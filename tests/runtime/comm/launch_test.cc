@@ -111,7 +111,7 @@ int LinesOf(const std::string& output, const std::string& mark) {
 // Some rank found itself in `operation` without `missing`, which is or was `where`.
 void ExpectStopped(const Outcome& outcome, const std::string& operation, const std::string& where,
                    const std::string& missing = "rank 1") {
-  EXPECT_EQ(outcome.status, kExitLostPeer);
+  EXPECT_EQ(outcome.status, cairn::kExitLostPeer);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
   EXPECT_THAT(outcome.output,
               ContainsRegex("cairn: rank [0-9]+ \\(host .*, pid [0-9]+\\) in step [0-9]+: " + operation));
