@@ -165,7 +165,8 @@ void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_f
 Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   CLI::App app(
-      "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun or torchrun-style variables:\n"
+      "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun --mpi=pmix or torchrun-style "
+      "variables:\n"
       "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
   std::string config_file;
   app.formatter(std::make_shared<WrappedHelp>());
