@@ -15,6 +15,7 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
@@ -55,6 +56,7 @@ std::optional<ShareResult> ShareFromJson(const json& j) {
 
 // {"launch": ..., "done": {claim: result}, "ranks": {name: true}}; nullopt if it belongs to another launch.
 std::optional<json> TeamOf(const Store& store, const std::string& launch) {
+  if (!IsListed(store.fs(), store.Path(kTeamName))) return std::nullopt;
   const auto text = ReadSmallFile(store.fs(), store.Path(kTeamName), kMaxTeamBytes);
   json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
   const bool ours = team.is_object() && team.contains("launch") && team["launch"] == launch &&
@@ -68,7 +70,7 @@ json ReadTeam(const Store& store, const std::string& launch) {
 
 Status RemoveClaims(const Store& store) {
   const std::string claims = store.Path(kTeamClaimsName);
-  return store.fs().Stat(claims).ok() ? RemoveTree(store.fs(), claims) : OkStatus();
+  return IsListed(store.fs(), claims) ? RemoveTree(store.fs(), claims) : OkStatus();
 }
 
 // Moves the results that processes of `launch` wrote into their claims into .team; returns that.
@@ -77,7 +79,7 @@ Result<json> Gather(const Store& store, const std::string& launch) {
   json team = ReadTeam(store, launch);
   const std::string claims = store.Path(kTeamClaimsName);
   std::vector<std::string> names;
-  if (fs.Stat(claims).ok()) {
+  if (IsListed(fs, claims)) {
     CAIRN_ASSIGN_OR_RETURN(names, fs.List(claims));
   }
   for (const std::string& name : names) {
@@ -101,7 +103,7 @@ bool IsSameLaunch(const Store& store, const RankTeam& team) {
   if (!known || team.once) return known.has_value();
   const std::string rank = RankName(team);
   return !known->value("ranks", json::object()).contains(rank) &&
-         !store.fs().Stat(JoinPath(store.Path(kTeamClaimsName), rank)).ok();
+         !IsListed(store.fs(), JoinPath(store.Path(kTeamClaimsName), rank));
 }
 
 // Says that this process has joined, for IsSameLaunch().

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "tests/support/stale_names.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -59,7 +60,10 @@ TEST(ArchiveTeamTest, ALaunchWithoutANameIsRefused) {
 class TeamStoreTest : public testing::Test {
  protected:
   Result<TeamStore> Join(int rank, std::string launch = "job 1") {
-    return TeamStore::Join({fs_, dir_.path()}, {.rank = rank, .size = 2, .launch = std::move(launch)}, [&] {
+    return Join(fs_, rank, std::move(launch));
+  }
+  Result<TeamStore> Join(FileSystem& fs, int rank, std::string launch) {
+    return TeamStore::Join({fs, dir_.path()}, {.rank = rank, .size = 2, .launch = std::move(launch)}, [&] {
       ++prepared_;
       return OkStatus();
     });
@@ -104,6 +108,14 @@ TEST_F(TeamStoreTest, ARunWhoseStoreAnotherHostTookTooStoresNothingMore) {
   EXPECT_NE(share.message().find("pid 71 on n3 since then"), std::string::npos) << share.message();
   EXPECT_EQ(alone->IsLast().status().kind(), StatusKind::kAlreadyExists);
   EXPECT_EQ(worked_, 1);
+}
+
+TEST_F(TeamStoreTest, AHostThatRemembersMissingNamesJoinsTheOthers) {
+  StaleNames stale;
+  ASSERT_FALSE(stale.Stat(JoinPath(dir_.path(), kTeamName)).ok());
+  Result<TeamStore> a = Join(0);
+  const Result<TeamStore> b = Join(stale, 1, "job 1");
+  EXPECT_TRUE(b.ok()) << b.status().message();
 }
 
 TEST_F(TeamStoreTest, TheLastIsFoundOnNfsToo) {
