@@ -7,8 +7,9 @@
 // "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name is used twice:
 // caches of names may be old.
 //
-// "team-ended-N" says that rank N has finished. "team-failed" holds the words of the first failure. If the
-// directory itself is gone, rank 0 has failed and removed it, or has published.
+// "team-ended-N" says that rank N has finished. "team-failed" holds the words of the first failure, and
+// "team-left-N" says that rank N has failed or knows it. If the directory itself is gone, rank 0 has
+// published, or has failed and removed it.
 
 #include "ckpt/run/rank_team.h"
 
@@ -23,6 +24,7 @@
 #include "ckpt/base/digest.h"
 #include "ckpt/base/nonce.h"
 #include "ckpt/base/this_process.h"
+#include "ckpt/io/fresh_names.h"
 #include "ckpt/io/replace_file.h"
 
 namespace cairn {
@@ -34,13 +36,13 @@ constexpr std::string_view kCallPrefix = "team-call-", kHelloPrefix = "team-hell
                            kRoomPrefix = "team-room-";
 constexpr std::string_view kFailedName = "team-failed";
 constexpr uint64_t kMaxTextBytes = 1 << 20;
-constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr std::chrono::milliseconds kFirstPause{20}, kLastPause{500};
 constexpr auto kCall = std::chrono::milliseconds(200);  // between two calls
-constexpr std::chrono::seconds kDismissDeadline{30};
+constexpr std::chrono::seconds kDismissDeadline{30}, kDismissAfterNews{1};
 constexpr std::chrono::seconds kLookAtFiles{1};
 
 constexpr size_t kMaxNamedRanks = 8, kLaunchDigits = 8;
-constexpr std::string_view kEndedPrefix = "team-ended-";
+constexpr std::string_view kEndedPrefix = "team-ended-", kLeftPrefix = "team-left-";
 
 Status Post(FileSystem& fs, const std::string& directory, const RankTeam& team, std::string_view name,
             std::string_view text) {
@@ -49,6 +51,13 @@ Status Post(FileSystem& fs, const std::string& directory, const RankTeam& team, 
 }
 
 std::string EndedName(int rank) { return fmt::format("{}{:05}", kEndedPrefix, rank); }
+std::string LeftName(int rank) { return fmt::format("{}{:05}", kLeftPrefix, rank); }
+
+// Longer pauses in a long wait: the file server hears from every rank.
+void Pause(Clock::time_point since) {
+  std::this_thread::sleep_for(
+      std::clamp<Clock::duration>((Clock::now() - since) / 16, kFirstPause, kLastPause));
+}
 
 int Number(const char* text) {
   int value = -1;
@@ -56,19 +65,12 @@ int Number(const char* text) {
   return value;
 }
 
-// How many of the others have finished, and how much is in the directory.
+// How much is in the directory.
 struct Progress {
-  int ended = 0;
   size_t files = 0;
   uint64_t written = 0;  // see WrittenIn
   bool operator==(const Progress&) const = default;
 };
-
-Progress ProgressOf(const std::vector<std::string>& names) {
-  Progress progress{.files = names.size()};
-  for (const std::string& name : names) progress.ended += name.starts_with(kEndedPrefix) ? 1 : 0;
-  return progress;
-}
 
 // Changes if a file of the directory grows, or is written to.
 uint64_t WrittenIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
@@ -94,14 +96,14 @@ std::string MissingRanks(const std::vector<std::string>& names, const RankTeam& 
   return named == missing.size() ? text : fmt::format("{} and {} more", text, missing.size() - named);
 }
 
-// The sum over the other ranks, once all have finished.
-std::optional<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+// The sum over the other ranks; all have finished.
+Result<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   uint64_t sum = 0;
   for (int rank = 1; rank < team.size; ++rank) {
-    const auto text = ReadSmallFile(fs, JoinPath(directory, EndedName(rank)), kMaxTextBytes);
-    if (!text.ok()) return std::nullopt;
+    CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                           ReadSmallFile(fs, JoinPath(directory, EndedName(rank)), kMaxTextBytes));
     uint64_t bytes = 0;
-    std::from_chars(text->data(), text->data() + text->size(), bytes);
+    std::from_chars(text.data(), text.data() + text.size(), bytes);
     sum += bytes;
   }
   return sum;
@@ -159,7 +161,8 @@ std::pair<int, std::string> ParseHello(const RankTeam& team, const std::string& 
 Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   std::string call;
   auto called = Clock::now() - kCall;
-  for (const auto start = Clock::now(); Clock::now() - start < team.patience();) {
+  const auto start = Clock::now();
+  for (; Clock::now() - start < team.patience(); Pause(start)) {
     if (Clock::now() - called >= kCall) {
       const std::string next = fmt::format("{}{}", kCallPrefix, NewNonce());
       CAIRN_RETURN_IF_ERROR(Post(fs, directory, team, next, ""));
@@ -176,7 +179,6 @@ Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, cons
         words += word + "\n";
       }
     if (answered.size() + 1 == static_cast<size_t>(team.size)) return words;
-    std::this_thread::sleep_for(kPoll);
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   return Aborted("{}: rank {} did not begin within {} s; see its message", directory,
@@ -184,14 +186,34 @@ Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, cons
                  team.patience().count());
 }
 
-// CheckTeam, by the names that the directory had a moment ago.
-Status CheckNames(FileSystem& fs, const std::string& directory,
-                  const Result<std::vector<std::string>>& names) {
-  if (names.ok() && std::ranges::find(*names, kFailedName) == names->end()) return OkStatus();
-  const auto text = ReadSmallFile(fs, JoinPath(directory, kFailedName), kMaxTextBytes);
-  if (text.ok()) return Aborted("{}", *text);
-  if (names.ok()) return OkStatus();  // the next look will tell
-  return Aborted("{} is gone: rank 0 failed; see its message", directory);
+Clock::duration NamesStayOld(const RankTeam& team) { return std::min(kNamesStayOld, team.patience()); }
+
+// What the file of the first failure says, if the names show one. On a full disk only empty files are left.
+Status FailureIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
+  const auto left =
+      std::ranges::find_if(names, [](const std::string& name) { return name.starts_with(kLeftPrefix); });
+  const std::string failed = JoinPath(directory, kFailedName);
+  if (left == names.end() && !std::ranges::binary_search(names, kFailedName)) return OkStatus();
+  if (IsListed(fs, failed))
+    if (const auto text = ReadSmallFile(fs, failed, kMaxTextBytes); text.ok()) return Aborted("{}", *text);
+  if (left == names.end()) return OkStatus();  // the next look will tell
+  return Aborted("rank {} failed; see its message", Number(left->c_str() + kLeftPrefix.size()));
+}
+
+// The names in the team's directory; none if it is gone and `published`. Errors: see CheckTeam().
+Result<std::vector<std::string>> TeamNames(
+    FileSystem& fs, const std::string& directory, const RankTeam& team,
+    const std::function<bool()>& published = [] { return false; }) {
+  for (const auto start = Clock::now();; Pause(start)) {
+    CAIRN_RETURN_IF_ERROR(team.news().failed);
+    Result<std::vector<std::string>> names = ListFresh(fs, directory);
+    if (names.ok()) CAIRN_RETURN_IF_ERROR(FailureIn(fs, directory, *names));
+    if (names.ok()) return names;
+    if (published()) return std::vector<std::string>();
+    if (Clock::now() - start < NamesStayOld(team)) continue;
+    if (names.status().kind() != StatusKind::kNotFound) return names;
+    return Aborted("{} is gone: rank 0 failed; see its message", directory);
+  }
 }
 
 // A rank that waits for the room.
@@ -202,13 +224,14 @@ class Visitor {
 
   // True: it may enter. Errors: Aborted if a rank that is alive has failed.
   Result<bool> Look() {
-    const Result<std::vector<std::string>> names = fs_.List(directory_);
+    CAIRN_RETURN_IF_ERROR(team_.news().failed);
+    const Result<std::vector<std::string>> names = ListFresh(fs_, directory_);
     if (names.ok()) {
       for (const std::string& name : *names)
         if (name.starts_with(kRoomPrefix) && IsOurs(name)) return true;
       if (!team_.once) Answer(*names);
     }
-    if (called_) CAIRN_RETURN_IF_ERROR(CheckNames(fs_, directory_, names));
+    if (called_) CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_, team_));
     return false;
   }
   // When rank 0 was last heard.
@@ -258,70 +281,79 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
   Visitor visitor(fs, directory, team);
-  while (Clock::now() - visitor.heard() < team.start_patience()) {
+  for (const auto start = Clock::now(); Clock::now() - visitor.heard() < team.start_patience();
+       Pause(start)) {
     CAIRN_ASSIGN_OR_RETURN(const bool open, visitor.Look());
     if (open) return OkStatus();
-    std::this_thread::sleep_for(kPoll);
+    if (const auto opened = team.news().opened; opened && Clock::now() - *opened > NamesStayOld(team))
+      return Aborted("{}: rank 0 has made it, but it is not there; is the same file system mounted here?",
+                     directory);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
                  team.start_patience().count());
 }
 
-Status CheckTeam(FileSystem& fs, const std::string& directory) {
-  return CheckNames(fs, directory, fs.List(directory));
+Status CheckTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  return TeamNames(fs, directory, team).status();
 }
 
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read) {
+  if (outcome.ok()) {
+    if (!team.leads()) (void)Post(fs, directory, team, EndedName(team.rank), fmt::format("{}\n", bytes_read));
+    return;
+  }
   // The first failure stays: this one may be only its consequence.
-  if (!outcome.ok() && !fs.Stat(JoinPath(directory, kFailedName)).ok())
+  if (!IsListed(fs, JoinPath(directory, kFailedName))) {
+    const Status heard = team.news().failed;
     (void)Post(fs, directory, team, kFailedName,
-               fmt::format("rank {} failed: {}", team.rank, outcome.message()));
-  if (!team.leads()) (void)Post(fs, directory, team, EndedName(team.rank), fmt::format("{}\n", bytes_read));
+               heard.ok()
+                   ? fmt::format("rank {} (host {}) failed: {}", team.rank, HostName(), outcome.message())
+                   : std::string(heard.message()));
+  }
+  (void)Post(fs, directory, team, LeftName(team.rank), "");
 }
 
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   Progress last;
-  auto looked = Clock::now();  // at how much the files have grown
-  for (auto since = Clock::now(); Clock::now() - since < team.patience();) {
-    const Result<std::vector<std::string>> names = fs.List(directory);
-    CAIRN_RETURN_IF_ERROR(CheckNames(fs, directory, names));
-    Progress now = ProgressOf(*names);
-    now.written = last.written;
-    if (Clock::now() - looked > kLookAtFiles) {
-      now.written = WrittenIn(fs, directory, *names);
-      looked = Clock::now();
+  std::vector<std::string> names;
+  const auto start = Clock::now();
+  auto looked = start;  // at how much the files have grown
+  for (auto since = start; Clock::now() - since < team.patience(); Pause(start)) {
+    CAIRN_ASSIGN_OR_RETURN(names, TeamNames(fs, directory, team));
+    if (MissingRanks(names, team, EndedName).empty()) {
+      CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory, team));
+      return BytesReadBy(fs, directory, team);
     }
-    if (const std::optional<uint64_t> bytes = BytesReadBy(fs, directory, team)) {
-      CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
-      return *bytes;
+    Progress now{names.size(), last.written};
+    if (Clock::now() - looked > kLookAtFiles) {
+      now.written = WrittenIn(fs, directory, names);
+      looked = Clock::now();
     }
     if (!(now == last)) since = Clock::now();
     last = now;
-    std::this_thread::sleep_for(kPoll);
   }
-  const auto names = fs.List(directory);
   return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory,
-                 team.patience().count(),
-                 MissingRanks(names.ok() ? *names : std::vector<std::string>(), team, EndedName));
+                 team.patience().count(), MissingRanks(names, team, EndedName));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
-  const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience());
-  while (Clock::now() < deadline) {
+  const auto start = Clock::now();
+  // Whoever can hear the news leaves at once.
+  const auto deadline = [&] { return team.news().failed.ok() ? kDismissDeadline : kDismissAfterNews; };
+  for (; Clock::now() - start < std::min(deadline(), team.patience()); Pause(start)) {
     const auto names = fs.List(directory);
-    if (!names.ok() || ProgressOf(*names).ended == team.size - 1) return;
-    std::this_thread::sleep_for(kPoll);
+    if (!names.ok() || MissingRanks(*names, team, LeftName).empty()) return;
   }
 }
 
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const Patience& patience,
-                      const std::function<bool()>& published) {
-  for (const auto start = Clock::now(); Clock::now() - start < patience();) {
-    if (published()) return OkStatus();
-    if (const Status failed = CheckTeam(fs, directory); !failed.ok())
-      return published() ? OkStatus() : failed;  // it was renamed in between
-    std::this_thread::sleep_for(kPoll);
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                      const Patience& patience, const std::function<bool()>& published) {
+  const auto is_published = [&] { return team.news().published || published(); };
+  for (const auto start = Clock::now(); Clock::now() - start < patience(); Pause(start)) {
+    if (is_published()) return OkStatus();
+    if (const Status failed = TeamNames(fs, directory, team, is_published).status(); !failed.ok())
+      return is_published() ? OkStatus() : failed;  // it was renamed in between
   }
   return Aborted("{}: rank 0 did not commit within {} s; see its message", directory, patience().count());
 }

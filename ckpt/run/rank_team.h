@@ -4,17 +4,27 @@
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
 // loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it has finished;
 // the first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer
-// renews: a file that came or grew.
+// renews: a file that came or grew. Who waits lists directories (ckpt/io/fresh_names.h), and believes that
+// one is gone only when no cache of names can hide it, or the step that it has become, any more.
 #pragma once
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
+
+// What the job's own channel, if it has one, tells a rank in addition to the files: at once, and also if this
+// host does not see the directory.
+struct TeamNews {
+  std::optional<std::chrono::steady_clock::time_point> opened = {};  // since when rank 0 is known to be ready
+  bool published = false;
+  Status failed = {};  // Aborted with the first failure
+};
 
 struct RankTeam {
   int rank = 0;
@@ -26,6 +36,7 @@ struct RankTeam {
   Patience start_patience = [] { return std::chrono::seconds(120); };  // until rank 0 begins
   // With ranks that make no progress.
   Patience patience = [] { return std::chrono::minutes(30); };
+  std::function<TeamNews()> news = [] { return TeamNews(); };
 
   // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
   // `get_env` as std::getenv.
@@ -39,23 +50,24 @@ struct RankTeam {
 // come within `patience`.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The other ranks wait for that. They never enter the room that a killed launch left, and write nothing into
-// its directory. Errors: Aborted at the deadline.
+// its directory. Errors: Aborted at the deadline, or if this host does not see what rank 0 has opened.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
-// OK unless some rank has failed. Errors: Aborted with that rank's message.
-Status CheckTeam(FileSystem& fs, const std::string& directory);
-// This rank has finished, or failed; reports the bytes that it read of the source.
+// OK unless some rank has failed, or the directory is gone. Errors: Aborted with that rank's message.
+Status CheckTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
+// This rank has finished and reports the bytes that it read of the source, or it has failed and leaves.
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
 // Rank 0 waits until every other rank has finished, and gets the bytes that they read in all.
 // Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// After a failure rank 0 waits for a while until nobody writes into the directory any more.
+// After a failure rank 0 waits for a while until all have left: nobody writes into the directory any more,
+// and nobody looks there for the reason.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The other ranks wait until rank 0 has published the step, as `published` finds. Errors: Aborted if the
-// directory is gone instead, or after `patience`.
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const Patience& patience,
-                      const std::function<bool()>& published);
+// The other ranks wait until rank 0 has published the step, as `published` finds, or the news say. Errors:
+// Aborted if a rank has failed, if the directory is gone instead, or after `patience`.
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                      const Patience& patience, const std::function<bool()>& published);
 
 // True for the names that a team leaves in the directory.
 bool IsTeamFileName(std::string_view name);

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "ckpt/base/worker_pool.h"
+#include "ckpt/io/fresh_names.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/committer.h"
 #include "ckpt/run/tokenizer_files.h"
@@ -62,20 +63,18 @@ class StepWriting final : public BlockTarget {
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
     if (status.ok()) status = source_.CheckRead();
-    if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
+    if (status.ok() && !team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
     TransferResult result = OutcomeOf(transfer_, stream_);
     if (result.overflowed && status.ok()) return result;
     result.path = committer_.step_dir();
     result.bytes_resumed = bytes_resumed_;
     if (status.ok())
-      status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_.patience, [this] {
-        return !committer_.CheckNew().ok();
-      });
+      status = team_.leads() ? Publish(result)
+                             : AwaitPublished(fs_, directory_, team_, team_.patience,
+                                              [this] { return IsListed(fs_, committer_.step_dir()); });
     if (status.ok()) return result;
-    if (team_.leads() && !team_.alone()) {
-      LeaveTeam(fs_, directory_, team_, status, 0);
-      DismissTeam(fs_, directory_, team_);
-    }
+    if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, 0);
+    if (team_.leads()) DismissTeam(fs_, directory_, team_);
     if (target_.resume) committer_.Keep();
     return status;
   }
@@ -207,7 +206,7 @@ class StepWriting final : public BlockTarget {
     }
     if (target_.job.empty()) return OkStatus();
     CAIRN_RETURN_IF_ERROR(WriteUnitRecord(fs_, directory_, RecordOf(stage, unit)));
-    return team_.alone() ? OkStatus() : CheckTeam(fs_, directory_);
+    return team_.alone() ? OkStatus() : CheckTeam(fs_, directory_, team_);
   }
 
   static Status SyncShardsOf(Stage& stage, size_t unit) {

@@ -148,6 +148,7 @@ class Server {
     if (what == "write") return Write(id, message.packet);
     if (what == "copied") return Copied(id, head);
     if (what == "abort") return Abort(id, head);
+    if (what == "news") return News(id, head);
     if (what == "window") return AddWindow(id, message);
     if (what == "open" || what == "read" || what == "check") return Read(id, what, head);
     if (what == "close") return Close(id, head);
@@ -174,6 +175,8 @@ class Server {
     const std::string nonce = request.nonce;
     auto save = std::make_shared<RunningSave>(fs_, runs_, origins_, std::move(request), trainer_ended_);
     begun_[nonce] = save;
+    std::erase_if(running_, [](const auto& known) { return known.second.expired(); });
+    running_[nonce] = save;
     Push(saves_, [this, id, save] {
       save->begun = Caught([&] { return save->save.Begin(); });
       Answer(id, save->begun);
@@ -199,12 +202,12 @@ class Server {
     Push(saves_, [this, id, save, input] {
       const Status saved = Caught([&] { return Flush(id, *save, *input); });
       if (saved.ok()) return;
-      // When the trainer gets the error, nothing of the save is left. Exception: a rank that has not entered
-      // the room yet would have to wait for it.
-      const bool entered = save->save.entered();
-      if (entered) save->save.Abandon(saved);
+      // When the trainer gets the error, nothing of the save is left. Several ranks wait for each other
+      // before that, and may have lost the directory, so their trainers, which tell the others, get the error
+      // first.
+      if (save->save.alone()) save->save.Abandon(saved);
       Fail(id, saved);
-      if (!entered) save->save.Abandon(saved);
+      if (!save->save.alone()) save->save.Abandon(saved);
     });
     return OkStatus();
   }
@@ -228,6 +231,13 @@ class Server {
       save->second->filling.Reach(bytes);
       if (bytes >= save->second->memory_bytes) filling_.erase(save);
     }
+    Reply(id);
+    return OkStatus();
+  }
+  // Nobody needs those of a save that has ended here meanwhile.
+  Status News(int64_t id, const nlohmann::json& head) {
+    if (const auto known = running_.find(head.at("nonce").get<std::string>()); known != running_.end())
+      if (const std::shared_ptr<RunningSave> save = known->second.lock()) save->save.Hear(head);
     Reply(id);
     return OkStatus();
   }
@@ -287,6 +297,7 @@ class Server {
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;    // by nonce; not written yet
   std::map<std::string, std::shared_ptr<RunningSave>> filling_;  // their memory is not yet filled
+  std::map<std::string, std::weak_ptr<RunningSave>> running_;    // all that have not ended
   std::atomic<bool> trainer_ended_ = false;
   Origins origins_;
   HeldRuns runs_;  // used by the thread that saves

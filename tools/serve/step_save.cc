@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/io/fresh_names.h"
 #include "ckpt/io/mount_points.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
@@ -107,7 +108,8 @@ StepSave::StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest
             .launch = request_.nonce,
             .once = true,
             .start_patience = patience_,
-            .patience = patience_},
+            .patience = patience_,
+            .news = [this] { return News(); }},
       committer_(fs, request_.run_dir, request_.step, request_.nonce) {}
 
 Status StepSave::Begin() {
@@ -123,7 +125,8 @@ Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, c
                             const std::function<Status(uint64_t end)>& wait_for) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
   entered_ = true;
-  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial()));
+  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial(), team_));
+  (void)fs_.List(request_.run_dir);  // the run's owner may not have been there when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   std::future<Status> values = std::async([&] {
@@ -194,7 +197,7 @@ Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
   if (team_.leads()) return Commit(plan, options);
   // Rank 0 waits as long for the slowest rank, and commits after that.
   const Patience twice = [this] { return 2 * patience_(); };
-  return AwaitPublished(fs_, committer_.partial(), twice, [this] { return IsCommitted(); });
+  return AwaitPublished(fs_, committer_.partial(), team_, twice, [this] { return IsCommitted(); });
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
@@ -299,14 +302,28 @@ std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const
 // The step under the final name is this save's if it lists this rank's shard, byte for byte. A failed save
 // keeps its room; a step of this number may be an older one.
 bool StepSave::IsCommitted() const {
-  if (fs_.Stat(committer_.partial()).ok()) return false;
+  if (IsListed(fs_, committer_.partial()) || !IsListed(fs_, JoinPath(step_dir(), kManifestName)))
+    return false;
   const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
   if (!manifest.ok()) return false;
   return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
 }
 
+TeamNews StepSave::News() const {
+  const std::lock_guard lock(news_mutex_);
+  return news_;
+}
+
+void StepSave::Hear(const nlohmann::json& news) {
+  const std::string failed = news.value("failed", "");
+  const std::lock_guard lock(news_mutex_);
+  if (news.value("opened", false)) news_.opened = std::chrono::steady_clock::now();
+  if (news.value("saved", false)) news_.published = true;
+  if (!failed.empty()) news_.failed = Aborted("{}", failed);
+}
+
 void StepSave::Abandon(const Status& why) {
-  if (!entered() && !AwaitTeamRoom(fs_, committer_.partial(), team_).ok()) return;
+  if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, committer_.partial(), team_).ok()) return;
   LeaveTeam(fs_, committer_.partial(), team_, why, 0);
   if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
   DismissTeam(fs_, committer_.partial(), team_);

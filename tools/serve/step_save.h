@@ -1,17 +1,18 @@
 // One save of one rank: its shard, what it leaves for the rank that commits, and the commit.
 //
-// Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; the trainer's
-// process groups are not used. Rank 0 opens the room once it holds the run. Each rank then writes its shard
-// and meanwhile leaves its values as files of the team. Rank 0 merges them, writes the values that are in no
-// shard into two shards of its own, and publishes. A rank that is alone has nothing to leave: it writes those
-// two shards beside the first one. If a rank fails, or its trainer ends before its state was copied, the save
-// ends for all, naming that rank; a silent rank ends it at the deadline.
+// Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; their trainers may
+// also pass on news by the job's own store. Rank 0 opens the room once it holds the run. Each rank then
+// writes its shard and meanwhile leaves its values as files of the team. Rank 0 merges them, writes the
+// values that are in no shard into two shards of its own, and publishes. A rank that is alone has nothing to
+// leave: it writes those two shards beside the first one. If a rank fails, or its trainer ends before its
+// state was copied, the save ends for all, naming that rank; a silent rank ends it at the deadline.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -92,7 +93,10 @@ class StepSave {
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
   // Gives the save up, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
-  bool entered() const { return team_.leads() || entered_; }
+  bool alone() const { return team_.alone(); }
+  // What the trainer has heard by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
+  // thread may call it.
+  void Hear(const nlohmann::json& news);
 
   const std::string& step_dir() const { return committer_.step_dir(); }
 
@@ -109,6 +113,7 @@ class StepSave {
   StepInfo InfoOf(const SaveOptions& options) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);
   bool IsCommitted() const;
+  TeamNews News() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;
 
   FileSystem& fs_;
@@ -116,6 +121,8 @@ class StepSave {
   Origins& origins_;
   const SaveRequest request_;
   const Patience patience_;
+  mutable std::mutex news_mutex_;
+  TeamNews news_;
   const RankTeam team_;
   Committer committer_;   // of all ranks; only rank 0 commits
   bool entered_ = false;  // the room; it may be gone since

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "ckpt/base/this_process.h"
+#include "ckpt/io/fresh_names.h"
+#include "tests/support/stale_names.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
 
@@ -131,17 +136,33 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
   const RankTeam lead{.rank = 0, .size = 2, .launch = "test", .once = true},
       other{.rank = 1, .size = 2, .launch = "test", .once = true};
   ASSERT_TRUE(OpenTeamRoom(Disk(), dir.path(), lead).ok());
+  const std::string expected = fmt::format("rank 1 (host {}) failed: the disk is full", HostName());
   int looks = 0;
   WatchedByPeer fs([&] {
     ++looks;
-    const Status seen = CheckTeam(Disk(), dir.path());
-    EXPECT_TRUE(seen.ok() || seen.message() == "rank 1 failed: the disk is full") << seen.message();
+    const Status seen = CheckTeam(Disk(), dir.path(), lead);
+    EXPECT_TRUE(seen.ok() || seen.message() == expected) << seen.message();
   });
   LeaveTeam(fs, dir.path(), other, NoSpace("the disk is full"), 0);
   EXPECT_GT(looks, 3);
   // A rank that fails because of it would say nothing new.
-  LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path()), 0);
-  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), lead).status().message(), "rank 1 failed: the disk is full");
+  LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path(), lead), 0);
+  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), lead).status().message(), expected);
+}
+
+// Has room for names, and none for bytes.
+class FullDisk final : public UnsyncedFileSystem {
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    return call.kind == FsCall::Kind::kWrite && !call.bytes.empty() ? NoSpace("full") : run();
+  }
+};
+
+TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
+  const TempDir dir(TempDir::Place::kMemory);
+  FullDisk full;
+  LeaveTeam(full, dir.path(), RankOf(1, 2), NoSpace("full"), 0);
+  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), RankOf(0, 2)).status().message(), "rank 1 failed; see its message");
 }
 
 TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
@@ -156,6 +177,67 @@ TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
   const Result<uint64_t> read = AwaitTeam(Disk(), dir.path(), {.size = 3, .launch = "test", .once = true});
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, 203u);
+}
+
+// A rank looks before rank 0 has made the directory, on a host that remembers for ever what it has not found.
+TEST(RankTeamTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const std::string run = dir / "run", partial = run + "/partial", step = run + "/step";
+  const std::chrono::seconds late(30);
+  StaleNames stale;
+  ASSERT_FALSE(stale.Stat(run).ok());
+  Status other;
+  std::thread rank([&] {
+    const RankTeam team = RankOf(1, 2, late);
+    other = AwaitTeamRoom(stale, partial, team);
+    LeaveTeam(stale, partial, team, other, 7);
+    if (other.ok())
+      other = AwaitPublished(stale, partial, team, team.patience, [&] { return IsListed(stale, step); });
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ASSERT_TRUE(Disk().MakeDir(run).ok() && Disk().MakeDir(partial).ok());
+  EXPECT_TRUE(OpenTeamRoom(Disk(), partial, RankOf(0, 2, late)).ok());
+  const Result<uint64_t> read = AwaitTeam(Disk(), partial, RankOf(0, 2, late));
+  EXPECT_TRUE(read.ok()) << read.status().message();
+  EXPECT_TRUE(Disk().Rename(partial, step).ok());
+  rank.join();
+  EXPECT_TRUE(other.ok()) << other.message();
+}
+
+// The directory is gone from one listing and the step comes only in a later one.
+TEST(RankTeamTest, AStepThatIsSeenLateIsNoFailure) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const RankTeam team = RankOf(1, 2, std::chrono::seconds(30));
+  int looks = 0;
+  const Status seen =
+      AwaitPublished(Disk(), dir / "partial", team, team.patience, [&] { return ++looks > 10; });
+  EXPECT_TRUE(seen.ok()) << seen.message();
+
+  const RankTeam hasty = RankOf(1, 2, std::chrono::seconds(1));
+  EXPECT_NE(CheckTeam(Disk(), dir / "partial", hasty).message().find("is gone"), std::string::npos);
+}
+
+// This host has lost the directory.
+TEST(RankTeamTest, NewsReachARankThatDoesNotSeeTheDirectory) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const std::string lost = dir / "lost";
+  RankTeam team = RankOf(1, 2, std::chrono::seconds(60));
+  team.news = [] { return TeamNews{.published = true}; };
+  EXPECT_TRUE(AwaitPublished(Disk(), lost, team, team.patience, [] { return false; }).ok());
+
+  const Status failed = Aborted("rank 2 (host n3) failed: no room");
+  team.news = [&] { return TeamNews{.failed = failed}; };
+  const auto never = [] { return false; };
+  for (const Status& heard : {AwaitTeamRoom(Disk(), lost, team), CheckTeam(Disk(), lost, team),
+                              AwaitPublished(Disk(), lost, team, team.patience, never),
+                              AwaitTeam(Disk(), dir.path(), RankTeam(team)).status()})
+    EXPECT_EQ(heard.message(), failed.message());
+  LeaveTeam(Disk(), dir.path(), team, failed, 0);  // passes it on as it is
+  EXPECT_EQ(CheckTeam(Disk(), dir.path(), RankOf(0, 2)).message(), failed.message());
+
+  const auto told = std::chrono::steady_clock::now() - kNamesStayOld;
+  team.news = [&] { return TeamNews{.opened = told}; };
+  EXPECT_NE(AwaitTeamRoom(Disk(), lost, team).message().find("the same file system"), std::string::npos);
 }
 
 }  // namespace

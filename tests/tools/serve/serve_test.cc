@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/verify.h"
@@ -208,6 +209,8 @@ TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
   EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
+const std::string kRankOneDied = "rank 1 (host " + HostName() + ") failed: its training ended";
+
 // Rank 0's reply where rank 1 has begun, does this, and its trainer dies.
 json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trainer&)>& before) {
   std::thread second([&] {
@@ -228,8 +231,7 @@ json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trai
 TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
   const TempDir dir;
   const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer&) {});
-  EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
-      << reply;
+  EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
 TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
@@ -238,8 +240,7 @@ TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
     trainer.HandOver();
     trainer.Copied(kPageBytes);
   });
-  EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
-      << reply;
+  EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
 TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
@@ -271,6 +272,21 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   late.Begin(dir / "run", 1, 2, 600);
   const json heard = late.Save();
   EXPECT_NE(heard["error"].get<std::string>().find("not through: rank 1"), std::string::npos) << heard;
+}
+
+// By the job's store, where the host of that rank, or this one, has lost the directory.
+TEST(ServeTest, NewsOfAFailureEndASaveAtOnce) {
+  const TempDir dir;
+  for (const int rank : {0, 1}) {
+    Trainer trainer;
+    trainer.Plan(rank, 2, 0, 2, 1);
+    trainer.Begin(dir / "run", rank, 2, 600);
+    const int64_t id = trainer.HandOver();
+    trainer.Copied(Trainer::kEverything);
+    trainer.Ask({{"do", "news"}, {"nonce", Trainer::kNonce}, {"opened", rank == 0}});
+    trainer.Ask({{"do", "news"}, {"nonce", Trainer::kNonce}, {"failed", "rank 3 (host n4) failed: no room"}});
+    EXPECT_EQ(trainer.Await(id).packet.head["error"], "rank 3 (host n4) failed: no room");
+  }
 }
 
 TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
@@ -437,6 +453,7 @@ std::vector<json> Requests(const std::string& run) {
        {"options", {{"compress", false}, {"keep_last", 0}, {"model", {{"x", 1}}}, {"state", {{"x", 1}}}}},
        {"objects", {{"x", {{"tail", {0, 0}}, {"values", {{"x", {{"json", "7"}, {"path", {"x"}}}}}}}}}}},
       {{"do", "copied"}, {"nonce", Trainer::kNonce}, {"bytes", Trainer::kEverything}},
+      {{"do", "news"}, {"nonce", Trainer::kNonce}, {"opened", true}, {"saved", false}, {"failed", ""}},
       {{"do", "open"}, {"path", run}, {"options", json::object()}},
       {{"do", "window"}, {"window", 1}},
       {{"do", "read"}, {"handle", 1}, {"window", 1}, {"boxes", {read}}},
