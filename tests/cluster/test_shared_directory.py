@@ -18,7 +18,6 @@ class StaleNamesTest(MountedCase):
         self.finish(self.srun(4, CAIRN, "archive", "run", self.run_dir, "--store", MOUNTED / "store"), name="archive")
         self.assertEqual(self.cairn("archive", "verify", SHARED / "store").count(": whole"), 3)
 
-    @unittest.expectedFailure  # issue 40, item 3: ranks poll names, and two report a failure of a step that is good
     def test_reshape(self):
         self.finish(self.one_node(2, *self.train(iterations=1)))
         output = self.finish(self.srun(4, CAIRN, "reshape", self.run_dir, MOUNTED / "reshaped", "--tp", 2), name="reshape")

@@ -12,7 +12,7 @@ VENV = os.environ.get("CAIRN_VENV")
 
 
 @unittest.skipUnless(VENV, "there is no Python environment with torch here")
-class TorchrunTest(MountedCase):
+class TorchrunCase(MountedCase):
     nodes = 2
     slurm = False
 
@@ -25,8 +25,12 @@ class TorchrunTest(MountedCase):
                 for node in self.cluster.nodes]
 
     def finish_job(self, steps):
-        for rank in self.job(steps):
-            rank.finish()
+        """Returns what each rank printed."""
+        return [rank.finish() for rank in self.job(steps)]
+
+
+class StaleNamesTest(TorchrunCase):
+    stale = 600  # longer than any deadline here
 
     def test_a_job_saves_and_resumes(self):
         self.finish_job(2)
@@ -35,12 +39,24 @@ class TorchrunTest(MountedCase):
         self.cairn("verify", self.there)
 
 
-class StaleTorchrunTest(TorchrunTest):
-    stale = 600  # longer than any deadline here
+class LostDirectoryTest(TorchrunCase):
+    def test_a_directory_that_is_read_only_on_one_node(self):
+        """Every rank hears why, which rank and where, long before the deadline of 600 s; later saves are good."""
+        for number, node in enumerate(self.cluster.nodes):
+            self.cluster.fault(node, "change EROFS")
+            outputs = self.finish_job(1)
+            self.cluster.fault(node)
+            self.assertIn("OSError: [Errno 30] Read-only file system", outputs[number])
+            self.assertRegex(outputs[1 - number], rf"SaveFailed: rank {number} \(host {node.name}\) failed: .*Read-only file system")
+        self.finish_job(1)
+        self.assertEqual(self.steps(self.there), [1])
 
-    @unittest.expectedFailure  # issue 40, item 3: each save waits until the node forgets that a name was not there
-    def test_a_job_saves_and_resumes(self):
-        super().test_a_job_saves_and_resumes()
+    def test_a_directory_that_is_gone_on_one_node(self):
+        self.cluster.fault(self.cluster["n2"], "any ENOENT")
+        outputs = self.finish_job(1)
+        for output in outputs:
+            self.assertRegex(output, r"SaveFailed: .*run/step.*is the same file system mounted here")
+        self.assertIn("rank 1 (host n2) failed: ", outputs[0])
 
 
 if __name__ == "__main__":

@@ -1336,6 +1336,9 @@ class RanksTest(ranks.RanksCase):
     def test_a_rank_that_refuses_is_named(self):
         self.run_ranks("rank_refuses", 3)
 
+    def test_a_rank_whose_helper_dies_is_named(self):
+        self.run_ranks("helper_dies", 3)
+
     def test_tensors_that_nobody_writes_are_noticed(self):
         self.run_ranks("hole", 2)
 

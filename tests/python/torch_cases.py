@@ -6,6 +6,7 @@ import pathlib
 import pickle
 import random
 import signal
+import socket
 import sys
 import time
 
@@ -333,6 +334,22 @@ def rank_refuses(rank, world, directory):
         assert rank != 1 and "rank 1" in str(error) and "mine1" in str(error), error
     except TypeError as error:
         assert rank == 1 and "mine1: torch.complex64" in str(error), error
+    else:
+        raise AssertionError("saved")
+
+
+def helper_dies(rank, world, directory):
+    """That of rank 1, which leaves no word in the directory: its trainer tells the others."""
+    join(rank, world, directory, "helper_dies")
+    stage = cairn.torch._api.stage
+    if rank == 1:
+        cairn.torch._api.stage = lambda *arguments: (os.kill(cairn._helper.helper().pid, signal.SIGKILL), stage(*arguments))[1]
+    try:
+        cairn.torch.save({"w": torch.ones(9000)}, f"{directory}/helper_dies", 1)
+    except cairn.torch.SaveFailed as error:
+        assert rank != 1 and f"rank 1 (host {socket.gethostname()}) failed: " in str(error) and "signal 9" in str(error), error
+    except cairn.torch.HelperDied:
+        assert rank == 1
     else:
         raise AssertionError("saved")
 

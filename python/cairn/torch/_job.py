@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import hashlib
+import queue
 import secrets
 import threading
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch.distributed as dist
 
 from cairn.torch import _private
+
+_LOOK = 0.5  # seconds between two looks at the store
+_TELL = 5.0  # seconds that a rank at the end of a save waits for the store
 
 
 def in_a_job() -> bool:
@@ -75,6 +80,52 @@ def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
     except RuntimeError as error:
         raise TimeoutError(late) from error
     return store.get(key).decode()
+
+
+class News:
+    """How one save goes: rank 0's word that it is open or saved, or the first failure. It passes through the job's store, so it comes at once,
+    and also to a rank that has lost the directory. Nothing depends on it: the helpers meet in the directory, also after the trainers died.
+    """
+
+    def __init__(self, nonce: str, hear: Callable[..., None]):
+        """hear: called by another thread with opened=True, saved=True or failed=TEXT."""
+        self._store = _private.default_store()
+        self._key = f"cairn.torch/save/{nonce}"
+        self._hear = hear
+        self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="cairn-news", daemon=True)
+        self._thread.start()
+
+    def opened(self) -> None:
+        self._words.put("opened")
+
+    def end(self, word: str) -> None:
+        """The last word of this rank: "saved", "failed: TEXT" or "". Returns when the others can hear it: this process may end next."""
+        self._words.put(word.encode(errors="replace").decode() or "ended")
+        self._thread.join(_TELL)  # another thread may hold the store for long
+
+    def _run(self) -> None:
+        last = ""
+        with contextlib.suppress(RuntimeError):  # the process that has the store is dead
+            while True:
+                try:
+                    word = self._words.get(timeout=_LOOK)
+                except queue.Empty:
+                    word = ""
+                if word not in ("", "ended"):
+                    self._tell(word)
+                if word not in ("", "opened"):
+                    return
+                heard = self._store.compare_set(self._key, "", "").decode()  # reads, and does not wait as get() does
+                if heard != last:
+                    kind, _, why = heard.partition(": ")
+                    self._hear(**{kind: why or True})
+                last = heard
+
+    def _tell(self, word: str) -> None:
+        """The first end stays."""
+        if self._store.compare_set(self._key, "", word) == b"opened":
+            self._store.compare_set(self._key, "opened", word)
 
 
 session = Session()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import logging
 import math
 import operator
 import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -272,13 +274,34 @@ class Save:
         self._run = run
         self._step = step
         self._nonce = _job.session.nonce(step, options.seconds)
-        rank, world = _job.rank_and_world()
-        self._begun = self._helper.request("begin", nonce=self._nonce, deadline=options.seconds, run=run, step=step, rank=rank, world=world)
+        self._rank, world = _job.rank_and_world()
+        self._begun = self._helper.request(
+            "begin", nonce=self._nonce, deadline=options.seconds, run=run, step=step, rank=self._rank, world=world
+        )
+        self._news = _job.News(self._nonce, self._hear) if world > 1 else None
+        self._begun.add_done_callback(self._opened)
 
     def abort(self, error: BaseException) -> None:
         """Tells the other ranks why there will be nothing of this one."""
+        why = f"{type(error).__name__}: {error}"
         if self._helper.alive:
-            self._helper.request("abort", nonce=self._nonce, error=f"{type(error).__name__}: {error}")
+            self._helper.request("abort", nonce=self._nonce, error=why)
+        self._tell_failure(why)
+
+    def _hear(self, **news: Any) -> None:
+        with contextlib.suppress(HelperDied):
+            self._helper.request("news", nonce=self._nonce, **news)
+
+    def _opened(self, begun: Future) -> None:
+        if (error := begun.exception()) is not None:
+            self._tell_failure(error)
+        elif self._news is not None and self._rank == 0:
+            self._news.opened()
+
+    def _tell_failure(self, why: Union[str, BaseException]) -> None:
+        if self._news is not None:
+            heard = isinstance(why, SaveFailed) and str(why).startswith("rank ")
+            self._news.end("failed: " + (str(why) if heard else f"rank {self._rank} (host {socket.gethostname()}) failed: {why}"))
 
     def hand_over(self, staged: Staged) -> SaveHandle:
         """Gives the staged state dict to the helper, which writes the copied part while the rest is still being copied."""
@@ -326,6 +349,8 @@ class Save:
         if (error := done.exception()) is not None:
             return self._fail(handle, staged, error)
         self._written(handle, staged)
+        if self._news is not None:
+            self._news.end("" if self._rank else "saved")
         fields = done.result().fields
         for why in fields.pop("left"):
             logger.warning("keep_last=%d: %s", self._options.keep_last, why)
@@ -339,6 +364,7 @@ class Save:
         staged.release()
         if handle.done():
             return
+        self._tell_failure(error)
         warn = self._options.on_error == "warn" and isinstance(error, FAILURES)
         if warn:
             failures.note(self._run, self._step, error)
