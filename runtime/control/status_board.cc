@@ -67,6 +67,7 @@ struct StatusBoard::Row {
       pid_namespace;  // pids of another one (containers that share /dev/shm) mean nothing here
   std::atomic<int32_t> finished;
   std::atomic<int64_t> step;
+  std::atomic<int64_t> heard_ns;  // of a first rank: when this host heard it; 0: never
   std::array<std::atomic<uint64_t>, kMaxGroups> arrived;
   std::array<Slot, kSlots> slots;
 };
@@ -159,6 +160,25 @@ void StatusBoard::Leave(int slot) {
 void StatusBoard::Finish() { row(rank_).finished = 1; }
 bool StatusBoard::ClaimStopping() { return page_->stopping.exchange(1) == 0; }
 bool StatusBoard::stopping() const { return page_->stopping.load(std::memory_order_relaxed) != 0; }
+
+void StatusBoard::SetFirstRanks(std::vector<int> first_ranks, double silence_limit) {
+  first_ranks_ = std::move(first_ranks);
+  silence_limit_ = silence_limit;
+}
+
+std::optional<double> StatusBoard::Silence(int first_rank) const {
+  const int64_t heard = row(first_rank).heard_ns;
+  if (heard == 0) return std::nullopt;
+  return std::max(0.0, static_cast<double>(NowNs() - heard) * 1e-9);
+}
+
+void StatusBoard::Hear(int first_rank) { row(first_rank).heard_ns = NowNs(); }
+
+void StatusBoard::ForgiveSilence(double seconds) {
+  for (int rank = 0; rank < size(); ++rank)
+    if (row(rank).heard_ns != 0) row(rank).heard_ns += static_cast<int64_t>(seconds * 1e9);
+}
+
 bool StatusBoard::Knows(int rank) const { return row(rank).pid.load() != 0; }
 
 bool StatusBoard::Arrived(int rank, int group_id, uint64_t sequence) const {
@@ -183,9 +203,20 @@ bool StatusBoard::Halted(int rank) const {
   return state == 'T' || state == 't';
 }
 
+std::string StatusBoard::Name(int rank) const {
+  const bool one_host =
+      std::ranges::all_of(hosts_, [&](const std::string& host) { return host == hosts_[0]; }) &&
+      std::ranges::all_of(first_ranks_, [](int first) { return first == 0; });
+  return one_host ? fmt::format("rank {}", rank) : fmt::format("rank {} (host {})", rank, hosts_[rank]);
+}
+
 std::string StatusBoard::Describe(int rank) const {
   const Row& r = row(rank);
-  if (!Knows(rank)) return fmt::format("rank {} (host {})", rank, hosts_[rank]);
+  if (!Knows(rank)) {
+    const auto silence = first_ranks_.empty() ? std::nullopt : Silence(first_ranks_[rank]);
+    if (!silence || *silence <= silence_limit_) return fmt::format("rank {} (host {})", rank, hosts_[rank]);
+    return fmt::format("rank {} (host {}, which is silent for {:.1f} s)", rank, hosts_[rank], *silence);
+  }
   const char* ailment = r.pid_namespace == row(rank_).pid_namespace ? Ailment(r.pid, r.process_start) : "";
   const Slot* shown = &r.slots[0];  // the longest in progress, or else the last one left
   for (const Slot& s : r.slots) {
