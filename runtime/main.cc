@@ -96,7 +96,7 @@ void Complain(const Status& status) {
 // The status of Agree, without the rank if rank 0 has the same error: then usually all ranks have it.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
-  const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
+  const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == Watchdog::Name(0) + ": " + mine.message();
   return own ? mine : agreed;
 }
 
@@ -215,7 +215,7 @@ int Main(int argc, char** argv) {
     if (transport->rank() == 0) Complain(trained);
     return kExitTrouble;
   }
-  Complain(trained.WithContext(fmt::format("rank {}", transport->rank())));
+  Complain(trained.WithContext(Watchdog::Name(transport->rank())));
   Watchdog::StopAllRanks(ExitOf(trained));
 }
 

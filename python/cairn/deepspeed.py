@@ -21,6 +21,7 @@ import logging
 import os
 import pathlib
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -82,7 +83,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
     def commit(self, info: Any) -> bool:
         """Returns True when the tag is whole, sealed and on the disk. Raises SaveFailed on all ranks otherwise."""
         faults: list = [None] * dist.get_world_size()
-        dist.all_gather_object(faults, self._fault)
+        dist.all_gather_object(faults, self._fault and f"rank {dist.get_rank()} (host {socket.gethostname()}): {self._fault}")
         _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
         return True
 
@@ -200,7 +201,7 @@ def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
     partial = os.path.join(directory, PARTIAL)
     if any(faults):
         _clean(directory)
-        raise SaveFailed(f"{directory}: {tag} was not saved: " + "; ".join(f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault), 2)
+        raise SaveFailed(f"{directory}: {tag} was not saved: " + "; ".join(filter(None, faults)), 2)
     for name in sorted(os.listdir(partial)) if os.path.isdir(partial) else ():
         new, place = os.path.join(partial, name), os.path.join(directory, name)
         if name != tag:

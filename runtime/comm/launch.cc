@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -21,6 +22,7 @@
 #include "ckpt/base/this_process.h"
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/control/heartbeat.h"
 #include "runtime/control/launchers.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/rank_message.h"
@@ -29,6 +31,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr double kLongestSilenceSeconds = 15;  // of a host that nobody mentions
 
 bool Has(const char* variable) { return std::getenv(variable) != nullptr; }
 
@@ -61,9 +65,36 @@ void CheckGpus(ControlPlane& plane, const std::string& uuid) {
   const std::vector<std::string> all = Take(ShareAll(plane, uuid, "GPUs"));
   for (auto gpu = all.begin(); gpu != all.end(); ++gpu)
     if (const auto other = std::find(all.begin(), gpu, *gpu); other != gpu)
-      TORCH_CHECK(false, fmt::format("device cuda: ranks {} and {} would share a GPU; start no more ranks on "
-                                     "a host than it has GPUs",
-                                     other - all.begin(), gpu - all.begin()));
+      TORCH_CHECK(false,
+                  fmt::format("device cuda: {} and {} would share a GPU; start no more ranks on a host "
+                              "than it has GPUs",
+                              Watchdog::Name(static_cast<int>(other - all.begin())),
+                              Watchdog::Name(static_cast<int>(gpu - all.begin()))));
+}
+
+// Collective. Between the first ranks of the hosts, that is of the ranks that share a board; null on the
+// others, and if there is only one host. A host that cannot take part is never heard, which the watchdog
+// says.
+std::shared_ptr<Heartbeat> StartHeartbeat(ControlPlane& plane, const std::shared_ptr<StatusBoard>& board,
+                                          const std::string& word, double timeout_seconds) {
+  int first = 0;
+  while (!board->Knows(first)) ++first;
+  std::shared_ptr<Heartbeat> heartbeat;
+  if (first == plane.rank())
+    if (auto opened = Heartbeat::Open(); opened.ok()) heartbeat = *std::move(opened);
+  const std::vector<std::string> all =
+      Take(ShareAll(plane, fmt::format("{} {}", first, heartbeat ? heartbeat->place() : ""), "heartbeats"));
+  std::vector<int> first_ranks;
+  std::map<int, std::string> places;
+  for (const std::string& text : all) {
+    const size_t space = text.find(' ');
+    first_ranks.push_back(std::stoi(text.substr(0, space)));
+    places.try_emplace(first_ranks.back(), text.substr(space + 1));  // the first rank comes first
+  }
+  if (places.size() == 1) return nullptr;
+  board->SetFirstRanks(std::move(first_ranks), std::min(timeout_seconds / 2, kLongestSilenceSeconds));
+  if (heartbeat) heartbeat->Begin(board, word, first, places, std::clamp(timeout_seconds / 20, 0.05, 1.0));
+  return heartbeat;
 }
 
 class LoneMailbox : public Mailbox {
@@ -111,10 +142,12 @@ void Transport::StartWatchdog() {
   const Status all_mapped = Agree(*plane_, OkStatus(), "status board");
   board->Unlink();
   Check(all_mapped);
+  std::shared_ptr<Heartbeat> heartbeat = StartHeartbeat(*plane_, board, key, timeout_seconds_);
   Watchdog::Start({.rank = rank(),
                    .host = hosts[rank()],
                    .timeout_seconds = timeout_seconds_,
                    .board = std::move(board),
+                   .heartbeat = std::move(heartbeat),
                    .abort = world_->Aborter()});
 }
 
@@ -150,7 +183,7 @@ Transport::~Transport() {
   Status left = Agree(*plane_, OkStatus(), "end of the run");
   if (left.ok()) left = plane_->GatherToRoot("", "farewell").status();
   if (!left.ok()) {
-    Say(fmt::format("rank {}: {}; stopping all ranks", rank(), left.message()));
+    Say(fmt::format("{}: {}; stopping all ranks", Watchdog::Name(rank()), left.message()));
     Watchdog::StopAllRanks();
   }
   Watchdog::Stop();

@@ -56,7 +56,7 @@ class Transport {
   std::unique_ptr<ControlPlane> NewControlPlane(const std::string& name);
 
  private:
-  void StartWatchdog();  // and the status board, which all ranks map
+  void StartWatchdog();  // and the status board, which all ranks map, and the heartbeat
   void LoadNccl();
   c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name, const std::vector<int>& members);
 

@@ -64,7 +64,8 @@ Status ControlPlane::Flush(double deadline, std::string_view what) {
   Backoff backoff(kLongestSleepNs);
   while (!mailbox_->Delivered()) {
     if (Now() > deadline)
-      return Aborted("{}: rank {} could not deliver its message within {} s", what, rank(), timeout_seconds_);
+      return Aborted("{}: {} could not deliver its message within {} s", what, Watchdog::Name(rank()),
+                     timeout_seconds_);
     backoff.Pause();
   }
   return OkStatus();
@@ -83,7 +84,7 @@ Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double de
     if (message && SequenceOf(*message) == sequence) return *std::move(message);
     if (message && SequenceOf(*message) > sequence) {
       early_[from] = *std::move(message);
-      return Aborted("{}: rank {} continued without rank {}", what, from, rank());
+      return Aborted("{}: {} continued without {}", what, Watchdog::Name(from), Watchdog::Name(rank()));
     }
     if (message) continue;
     if (Now() > deadline)

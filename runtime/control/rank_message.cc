@@ -2,6 +2,7 @@
 
 #include "ckpt/base/byte_codec.h"
 #include "runtime/control/control_plane.h"
+#include "runtime/control/watchdog.h"
 
 namespace cairn {
 
@@ -30,7 +31,8 @@ Status Agree(ControlPlane& control, const Status& mine, std::string_view what) {
   const Result<std::vector<std::string>> blobs = control.GatherToRoot(EncodeOutcome(mine), what);
   Status worst = blobs.status();
   for (size_t rank = 0; blobs.ok() && rank < blobs->size(); ++rank) {
-    const Status other = DecodeOutcome((*blobs)[rank]).status().WithContext(fmt::format("rank {}", rank));
+    const Status other =
+        DecodeOutcome((*blobs)[rank]).status().WithContext(Watchdog::Name(static_cast<int>(rank)));
     if (!other.ok() && (worst.ok() || (IsDamage(worst.kind()) && !IsDamage(other.kind())))) worst = other;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string told, control.BroadcastFromRoot(EncodeOutcome(worst), what));

@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/control/heartbeat.h"
+#include "runtime/control/silent_hosts.h"
 #include "runtime/control/status_board.h"
 
 namespace cairn {
@@ -61,6 +63,8 @@ struct Core {
   std::thread thread;
   double clock_seconds = 0;
   int halted_checks = 0;      // times in a row that the neighbour was found so
+  bool silence_said = false;  // that a host is silent
+  bool never_heard_said = false;
   std::list<Entry*> entries;  // oldest first
   std::list<Adopted> adopted;
 };
@@ -89,8 +93,10 @@ std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& r
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-// The ranks that the operation waits for, as far as this host's board says.
+// The ranks that the operation waits for, as far as this host's board says, or the host that they all wait
+// for.
 std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) {
+  const HostsReport hosts = ReportHosts(board, own_rank);
   std::vector<int> absent, elsewhere, idle;
   for (int rank : entry.peers) {
     if (rank == own_rank) continue;
@@ -102,9 +108,12 @@ std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) 
   std::string text;
   if (!absent.empty())
     text += (entry.sequence ? "not arrived: " : "waits for ") + JoinDescriptions(board, absent);
-  if (!elsewhere.empty())
-    text +=
-        (text.empty() ? "" : "; ") + ("on other hosts, state unknown: " + JoinDescriptions(board, elsewhere));
+  if (!hosts.silent.empty())
+    text = hosts.silent + (text.empty() ? "" : "; ") + text;
+  else if (!elsewhere.empty())
+    text += fmt::format("{}on other hosts, {}: {}", text.empty() ? "" : "; ",
+                        hosts.all_heard ? "all of which are heard" : "state unknown",
+                        JoinDescriptions(board, elsewhere));
   if (text.empty()) text = "all its ranks have arrived, the network does not deliver";
   for (int rank = 0; rank < board.size(); ++rank)
     if (board.Knows(rank) && !board.Waits(rank) && std::count(absent.begin(), absent.end(), rank) == 0)
@@ -164,8 +173,31 @@ void WatchNeighbour(Core& core) {
     neighbour = (neighbour + 1) % board.size();
   core.halted_checks = board.Halted(neighbour) ? core.halted_checks + 1 : 0;
   if (core.halted_checks != kHaltedChecks) return;
-  WriteLine(fmt::format("rank {}: {} holds up the others; all ranks stop when an operation has waited {} s",
-                        core.options.rank, board.Describe(neighbour), core.options.timeout_seconds));
+  WriteLine(fmt::format("{}: {} holds up the others; all ranks stop when an operation has waited {} s",
+                        board.Name(core.options.rank), board.Describe(neighbour),
+                        core.options.timeout_seconds));
+}
+
+// The same for hosts, by the first of those that are not silent.
+void WatchHosts(Core& core) {
+  const StatusBoard& board = *core.options.board;
+  const HostsReport report = ReportHosts(board, core.options.rank);
+  const std::string name = board.Name(core.options.rank);
+  if (report.silent.empty() == core.silence_said) {
+    core.silence_said = !core.silence_said;
+    if (report.speaks)
+      WriteLine(core.silence_said ? fmt::format("{}: {}; all ranks stop when an operation has waited {} s",
+                                                name, report.silent, core.options.timeout_seconds)
+                                  : fmt::format("{}: every host is heard again", name));
+  }
+  if (!core.never_heard_said && core.clock_seconds > board.silence_limit()) {
+    core.never_heard_said = true;
+    if (core.options.rank == 0 && !report.never_heard.empty())
+      WriteLine(
+          fmt::format("{}: no heartbeat of {} arrives (UDP); if a host is lost, messages may name another "
+                      "that only waits",
+                      name, report.never_heard));
+  }
 }
 
 void CheckPeers(Core& core) {
@@ -176,10 +208,12 @@ void CheckPeers(Core& core) {
     _exit(kExitLostPeer);
   }
   WatchNeighbour(core);
+  if (core.options.heartbeat || core.options.rank == 0) WatchHosts(core);
   for (int rank = 0; rank < board.size(); ++rank)
     if (board.Died(rank)) {
       std::this_thread::sleep_for(kPeerGrace);  // the launcher has seen it too, and may end us
-      StopWithLine(fmt::format("rank {}: {}; stopping all ranks", core.options.rank, board.Describe(rank)));
+      StopWithLine(
+          fmt::format("{}: {}; stopping all ranks", board.Name(core.options.rank), board.Describe(rank)));
     }
 }
 
@@ -218,6 +252,7 @@ void Run(Core& core) {
     const std::string line = Overdue(core);
     lock.unlock();
     done.clear();  // takes the lock
+    if (core.options.heartbeat) core.options.heartbeat->Turn();
     if (!line.empty()) StopWithLine(line);
     if ((since_check += elapsed) >= kCheckSeconds) {
       since_check = 0;
@@ -255,9 +290,14 @@ void Watchdog::SetStep(int64_t step) {
 
 double Watchdog::timeout_seconds() { return TheCore().options.timeout_seconds; }
 
+std::string Watchdog::Name(int world_rank) {
+  const auto& board = TheCore().options.board;
+  return board ? board->Name(world_rank) : fmt::format("rank {}", world_rank);
+}
+
 std::string Watchdog::Describe(int world_rank) {
   const auto& board = TheCore().options.board;
-  return board ? board->Describe(world_rank) : fmt::format("rank {}", world_rank);
+  return board ? board->Describe(world_rank) : Name(world_rank);
 }
 
 void Watchdog::StopAllRanks(int status) { StopRanks(status); }

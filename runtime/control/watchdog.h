@@ -7,6 +7,9 @@
 // CUDA is covered too. Time in which this process was suspended as a whole (SIGSTOP, a scheduler's
 // suspension) does not count.
 //
+// It also drives the heartbeat between the hosts: the line names the host that fell silent first, if one did,
+// not those that wait for it.
+//
 // Process-wide, because the ranks of a job are processes. Without Start() everything here does nothing.
 #pragma once
 
@@ -21,6 +24,7 @@
 
 namespace cairn {
 
+class Heartbeat;
 class StatusBoard;
 
 class Watchdog {
@@ -30,6 +34,7 @@ class Watchdog {
     std::string host;
     double timeout_seconds = 600;
     std::shared_ptr<StatusBoard> board;
+    std::shared_ptr<Heartbeat> heartbeat;   // of the first rank of a host; null: this rank has none
     std::function<void(int status)> abort;  // asks the launcher to stop all ranks; may hang
   };
 
@@ -40,6 +45,8 @@ class Watchdog {
   static void SetStep(int64_t step);
   static double timeout_seconds();
 
+  // "rank 3 (host a)"; "rank 3" if all ranks are on one host.
+  static std::string Name(int world_rank);
   // "rank 3 (pid 77, host a), last seen in step 17, for 12.0 s in all-reduce of dp/grad bucket 2"
   static std::string Describe(int world_rank);
 

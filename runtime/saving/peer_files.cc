@@ -177,7 +177,7 @@ void PeerFiles::Answer(int from, uint64_t id, const std::string& name, uint64_t 
   ByteWriter out;
   out.Put(kReply);
   out.Put(id);
-  out.PutRaw(EncodeOutcome(status.WithContext(fmt::format("rank {}", rank())), data));
+  out.PutRaw(EncodeOutcome(status.WithContext(Watchdog::Name(rank())), data));
   Post(from, std::move(out).Take());
 }
 

@@ -132,7 +132,7 @@ Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::str
   written.tensors = *save.tensors;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
     const Result<std::string> payload = DecodeOutcome(blobs[rank]);
-    if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
+    if (!payload.ok()) return payload.status().WithContext(Watchdog::Name(static_cast<int>(rank)));
     ByteReader in(*payload);
     written.seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
     CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));

@@ -73,6 +73,26 @@ TEST(WatchdogDeathTest, AdoptedWorkThatStaysUndoneStopsTheRank) {
       "complete within 0.2 s; on other hosts, state unknown: rank 1 .host there.");
 }
 
+// Rank 0 waits for rank 1, which is heard: both wait for a host that is not.
+TEST(WatchdogDeathTest, TheSilentHostIsNamedNotTheOneThatWaitsForIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"n1", "n2", "n3"});
+        board->SetFirstRanks({0, 1, 2}, 1);
+        board->Hear(2);
+        Watchdog::Start({.rank = 0, .host = "n1", .timeout_seconds = 2, .board = board, .abort = {}});
+        Watchdog::Adopt(Watchdog::Scope(Bucket()), [] { return false; });
+        while (true) {
+          board->Hear(0);
+          board->Hear(1);
+          Sleep(0.01);
+        }
+      },
+      testing::ExitedWithCode(kExitStopped),
+      "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
+}
+
 TEST(WatchdogDeathTest, AWaitOnTheBoardAloneDoesNotStopTheRank) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -121,6 +141,14 @@ TEST(StatusBoardTest, TellsWhereARankIs) {
   board->Leave(inner);
   EXPECT_NE(board->Describe(0).find("in no operation since it left gather of control/b"), std::string::npos);
   EXPECT_FALSE(board->Waits(0));
+}
+
+TEST(StatusBoardTest, ARankIsNamedWithItsHostIfThereAreSeveral) {
+  EXPECT_EQ(StatusBoard::Private(0, {"a", "a"})->Name(1), "rank 1");
+  EXPECT_EQ(StatusBoard::Private(0, {"a", "b"})->Name(1), "rank 1 (host b)");
+  const auto equal_names = StatusBoard::Private(0, {"localhost", "localhost"});
+  equal_names->SetFirstRanks({0, 1}, 1);
+  EXPECT_EQ(equal_names->Name(1), "rank 1 (host localhost)");
 }
 
 TEST(StatusBoardTest, RanksThatShareABoardSeeEachOther) {
