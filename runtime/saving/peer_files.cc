@@ -11,6 +11,7 @@
 #include "runtime/control/backoff.h"
 #include "runtime/control/mailbox.h"
 #include "runtime/control/rank_message.h"
+#include "runtime/control/watchdog.h"
 
 namespace cairn {
 namespace {
