@@ -146,8 +146,7 @@ void Checkpointer::PrintPlan() const {
   if (local_saver_)
     Print(fmt::format(" each first to {} on its node{}\n", config_.save_local,
                       place_->group.empty() ? ", without redundancy"
-                                            : fmt::format(", where any {} of {} ranks may lose theirs",
-                                                          place_->parity, place_->group.size())));
+                                            : fmt::format("; parity covers the loss of {}", place_->covers)));
 }
 
 bool Checkpointer::Busy() const {

@@ -2,18 +2,25 @@
 // Once all have, each lists the marks: their ranks share the directory, and the first of them leads. The
 // owner is checked before anything is made there, and the leader cleans the directory only with the claim
 // held: nothing of another run or training is removed.
+//
+// Neither do host names show which ranks are lost together: nodes may have equal ones, containers on one node
+// different ones. The kernel's boot id tells nodes apart.
 
 #include "runtime/saving/local_place.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/step/partial_dir.h"
+#include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
+#include "runtime/control/watchdog.h"
 
 namespace cairn {
 namespace {
@@ -86,38 +93,90 @@ Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place) {
   return Clean(fs, place.run_dir);
 }
 
-// Which group each rank is in, agreed by all.
-Result<std::vector<int>> FindGroup(const Redundancy& redundancy, ControlPlane& control) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> host_of_rank,
-                         ShareAll(control, HostName(), "hosts of the ranks"));
-  CAIRN_ASSIGN_OR_RETURN(const auto groups, CutIntoGroups(host_of_rank, redundancy));
+// Why a lost node defeats the parity, and the largest groups that it would not.
+std::string WarningOf(const std::string& said, const Redundancy& redundancy,
+                      const std::vector<std::vector<int>>& groups, const std::vector<std::string>& nodes) {
+  std::vector<int> shared;  // the most ranks of a group on one node
+  for (const std::vector<int>& group : groups) {
+    std::map<std::string, std::vector<int>> ranks_of_node;
+    for (const int rank : group) ranks_of_node[nodes[rank]].push_back(rank);
+    for (const auto& [node, ranks] : ranks_of_node)
+      if (ranks.size() > shared.size()) shared = ranks;
+  }
+  std::string advice;
+  for (int size = redundancy.group - 1; size > redundancy.parity && advice.empty(); --size) {
+    const auto smaller = CutIntoGroups(nodes, {size, redundancy.parity});
+    if (!smaller.ok() || LosableNodes(*smaller, nodes, redundancy.parity) == 0) continue;
+    const bool is_xor = said.starts_with("xor");
+    const size_t largest = std::ranges::max(*smaller, {}, &std::vector<int>::size).size();
+    advice = fmt::format("; --redundancy {}:{}{} would cover any node", is_xor ? "xor" : "rs", largest,
+                         is_xor ? "" : fmt::format(",{}", redundancy.parity));
+  }
+  return fmt::format(
+      "warning: --redundancy {} covers the loss of no node: {} ranks of a group share one, {} among "
+      "them{}",
+      said, shared.size(), Watchdog::Name(shared.front()), advice);
+}
+
+// Its group, and what that covers.
+Status FindGroup(const std::string& said, const Redundancy& redundancy, ControlPlane& control,
+                 LocalPlace& place) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> nodes,
+                         ShareAll(control, NodeId(), "nodes of the ranks"));
+  CAIRN_ASSIGN_OR_RETURN(const auto groups, CutIntoGroups(nodes, redundancy));
   for (const std::vector<int>& group : groups)
-    if (std::ranges::count(group, control.rank()) > 0) return group;
-  return InvalidArgument("rank {} is in no group", control.rank());
+    if (std::ranges::count(group, control.rank()) > 0) place.group = group;
+  const int count = static_cast<int>(std::set(nodes.begin(), nodes.end()).size());
+  const int losable = LosableNodes(groups, nodes, redundancy.parity);
+  place.covers = losable > 0 ? fmt::format("any {} of {} nodes", losable, count)
+                             : fmt::format("any {} of {} ranks", redundancy.parity, place.group.size());
+  if (count == 1) place.covers += ", but not the only node";
+  if (losable == 0 && count > 1 && control.rank() == 0) Say(WarningOf(said, redundancy, groups, nodes));
+  return OkStatus();
 }
 
 }  // namespace
 
-Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& host_of_rank,
+Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& node_of_rank,
                                                     const Redundancy& redundancy) {
-  const int world = static_cast<int>(host_of_rank.size());
+  const int world = static_cast<int>(node_of_rank.size());
   if (world <= redundancy.parity)
     return InvalidArgument(
         "redundancy against the loss of {} ranks of a group needs more ranks than the {} there are",
         redundancy.parity, world);
-  // Sorted by the number of ranks of the same host before it: neighbours are on different hosts.
-  std::map<std::string, int> seen;
-  std::vector<std::pair<int, int>> order;
-  for (int rank = 0; rank < world; ++rank) order.emplace_back(seen[host_of_rank[rank]]++, rank);
-  std::ranges::sort(order);
   int count = (world + redundancy.group - 1) / redundancy.group;
   while (world / count <= redundancy.parity) --count;
   if ((world + count - 1) / count > kMaxCodeBlocks)
     return InvalidArgument("{} ranks cannot be cut into groups of {}", world, redundancy.group);
+  // Node by node, each rank goes to the next group: no group gets more of a node than it must.
+  std::map<std::string, int> first_rank;  // by node
+  std::vector<std::pair<int, int>> order;
+  for (int rank = 0; rank < world; ++rank)
+    order.emplace_back(first_rank.try_emplace(node_of_rank[rank], rank).first->second, rank);
+  std::ranges::sort(order);
   std::vector<std::vector<int>> groups(count);
-  for (int i = 0; i < world; ++i) groups[static_cast<int64_t>(i) * count / world].push_back(order[i].second);
+  for (int i = 0; i < world; ++i) groups[i % count].push_back(order[i].second);
   for (std::vector<int>& group : groups) std::ranges::sort(group);
   return groups;
+}
+
+int LosableNodes(const std::vector<std::vector<int>>& groups, const std::vector<std::string>& node_of_rank,
+                 int parity) {
+  int fewest = static_cast<int>(node_of_rank.size());
+  for (const std::vector<int>& group : groups) {
+    std::map<std::string, int> of_node;
+    for (const int rank : group) ++of_node[node_of_rank[rank]];
+    std::vector<int> counts;
+    for (const auto& [node, count] : of_node) counts.push_back(count);
+    std::ranges::sort(counts, std::greater());
+    int nodes = 0, lost = 0;
+    for (const int count : counts) {
+      if ((lost += count) > parity) break;
+      ++nodes;
+    }
+    fewest = std::min(fewest, nodes);
+  }
+  return fewest;
 }
 
 bool IsRankMark(std::string_view name) {
@@ -142,7 +201,7 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, con
   CAIRN_RETURN_IF_ERROR(
       Agree(control, place.leader ? Claim(fs, owner, place) : OkStatus(), "local directories"));
   if (redundancy.group > 0) {
-    CAIRN_ASSIGN_OR_RETURN(place.group, FindGroup(redundancy, control));
+    CAIRN_RETURN_IF_ERROR(FindGroup(config.redundancy, redundancy, control, place));
   }
   return place;
 }

@@ -19,6 +19,7 @@ struct LocalPlace {
   bool leader = false;       // the first of them: works for the whole directory
   std::vector<int> group;  // ranks of its parity group, ascending, this one among them; empty: no redundancy
   int parity = 0;
+  std::string covers;  // "any 1 of 4 nodes": the losses that the parity makes good
   int64_t keep_last = 2;
   std::shared_ptr<const LocalClaim> claim;  // of the leader: no other training uses the directory
 };
@@ -34,9 +35,13 @@ Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const TrainConfig& config, con
 bool IsRankMark(std::string_view name);
 
 // Cuts the ranks evenly into groups of at most `redundancy.group` (more if a group would otherwise not exceed
-// its parity). Ranks of the same host are spread over the groups: a lost node costs each group as few members
+// its parity). Ranks of the same node are spread over the groups: a lost node costs each group as few members
 // as possible. Errors: InvalidArgument if there are too few ranks. Pure.
-Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& host_of_rank,
+Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& node_of_rank,
                                                     const Redundancy& redundancy);
+
+// So many nodes may be lost, whichever they are, before a group loses more than `parity` of its ranks. Pure.
+int LosableNodes(const std::vector<std::vector<int>>& groups, const std::vector<std::string>& node_of_rank,
+                 int parity);
 
 }  // namespace cairn

@@ -8,8 +8,10 @@ shift
 read -r pid _ < /proc/self/stat
 hostname "$name"
 mount -t proc proc /proc
-mount -t tmpfs tmpfs /dev/shm  # else all nodes' ranks share the watchdog's board
 mount -t tmpfs tmpfs /srv/local
+cat /proc/sys/kernel/random/uuid > /srv/local/boot_id
+mount --bind /srv/local/boot_id /proc/sys/kernel/random/boot_id
+mount -t tmpfs tmpfs /dev/shm  # else all nodes' ranks share the watchdog's board
 mount --bind "/srv/of/$name/scratch" /srv/scratch
 mkdir /srv/local/tmp
 chmod 1777 /srv/local/tmp

@@ -25,9 +25,39 @@ std::vector<std::string> Hosts(int count, int ranks_each) {
   return hosts;
 }
 
-TEST(LocalPlace, GroupsTakeOneRankOfEachHost) {
-  EXPECT_EQ(CutIntoGroups(Hosts(4, 2), {4, 1}).value(), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
-  EXPECT_EQ(CutIntoGroups(Hosts(1, 4), {2, 1}).value(), (Groups{{0, 1}, {2, 3}}));
+struct LayoutCase {
+  std::vector<std::string> nodes;  // by rank
+  Redundancy redundancy;
+  Groups groups;
+  int losable;  // nodes
+};
+
+const LayoutCase kLayouts[] = {
+    {Hosts(4, 2), {4, 1}, {{0, 2, 4, 6}, {1, 3, 5, 7}}, 1},
+    {Hosts(4, 2), {4, 2}, {{0, 2, 4, 6}, {1, 3, 5, 7}}, 2},
+    {Hosts(4, 2), {8, 1}, {{0, 1, 2, 3, 4, 5, 6, 7}}, 0},
+    {Hosts(4, 2), {8, 2}, {{0, 1, 2, 3, 4, 5, 6, 7}}, 1},
+    {Hosts(4, 2), {8, 3}, {{0, 1, 2, 3, 4, 5, 6, 7}}, 1},
+    {Hosts(2, 2), {2, 1}, {{0, 2}, {1, 3}}, 1},
+    {Hosts(2, 2), {4, 1}, {{0, 1, 2, 3}}, 0},
+    {Hosts(1, 4), {2, 1}, {{0, 2}, {1, 3}}, 0},
+    {{"a", "b", "a", "b"}, {2, 1}, {{0, 1}, {2, 3}}, 1},  // mpirun --map-by node
+    // One node has as many ranks as there are groups; the others have one each.
+    {{"a", "a", "a", "a", "b", "c", "d", "e"}, {2, 1}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, 1},
+    {{"b", "c", "d", "e", "a", "a", "a", "a"}, {2, 1}, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}, 1},
+    // More of one node than there are groups.
+    {{"a", "a", "a", "b", "c", "d"}, {3, 1}, {{0, 2, 4}, {1, 3, 5}}, 0},
+    {{"a", "a", "a", "b", "c", "d"}, {3, 2}, {{0, 2, 4}, {1, 3, 5}}, 1},
+};
+
+TEST(LocalPlace, GroupsAreLaidOutOverNodes) {
+  for (const LayoutCase& c : kLayouts) {
+    SCOPED_TRACE(testing::PrintToString(c.nodes));
+    const auto groups = CutIntoGroups(c.nodes, c.redundancy);
+    ASSERT_TRUE(groups.ok()) << groups.status().message();
+    EXPECT_EQ(*groups, c.groups);
+    EXPECT_EQ(LosableNodes(*groups, c.nodes, c.redundancy.parity), c.losable);
+  }
 }
 
 TEST(LocalPlace, EveryRankIsInOneGroupLargerThanItsParity) {
