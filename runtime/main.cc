@@ -96,7 +96,8 @@ void Complain(const Status& status) {
 // The status of Agree, without the rank if rank 0 has the same error: then usually all ranks have it.
 Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
   const Status agreed = Agree(plane, mine, what);
-  const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == Watchdog::Name(0) + ": " + mine.message();
+  const bool own =
+      !mine.ok() && plane.rank() == 0 && agreed.message() == Watchdog::Name(0) + ": " + mine.message();
   return own ? mine : agreed;
 }
 

@@ -1,7 +1,6 @@
 """What trainings and shared work say and do when a node is lost, wiped, or comes back: the long form."""
 
 import time
-import unittest
 
 import world
 from cluster import SCRATCH, SHARED
@@ -76,7 +75,8 @@ class ParityTest(ClusterCase):
         return self.finish(self.srun(2, *command, ranks=4))
 
     def test_a_group_that_a_node_defeats_is_warned_of(self):
-        self.assertRegex(self.train_locally("--redundancy", "xor:4"), r"warning: --redundancy xor:4 covers the loss of no node: 2 ranks .*, rank \d \(host n\d\) .* xor:2 would")
+        said = self.train_locally("--redundancy", "xor:4")
+        self.assertRegex(said, r"warning: --redundancy xor:4 covers the loss of no node: 2 ranks .*, rank \d \(host n\d\) .* xor:2 would")
 
     def test_groups_are_laid_out_over_nodes_of_equal_names(self):
         for node in self.cluster.nodes:
