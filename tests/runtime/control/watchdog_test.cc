@@ -93,6 +93,23 @@ TEST(WatchdogDeathTest, TheSilentHostIsNamedNotTheOneThatWaitsForIt) {
       "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
 }
 
+// No heartbeat gets through: the job goes on, and one line says so before the deadline comes.
+TEST(WatchdogDeathTest, HostsThatWereNeverHeardAreNotBlamedButSaid) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"n1", "n2"});
+        board->SetFirstRanks({0, 1}, 0.2);
+        board->Hear(0);
+        Watchdog::Start({.rank = 0, .host = "n1", .timeout_seconds = 2, .board = board, .abort = {}});
+        Watchdog::Adopt(Watchdog::Scope(Bucket()), [] { return false; });
+        Sleep(20);
+      },
+      testing::ExitedWithCode(kExitStopped),
+      "rank 0 .host n1.: no heartbeat of host n2 .first rank 1. arrives .*\n"
+      ".* within 2 s; on other hosts, state unknown: rank 1 .host n2.; stopping all ranks");
+}
+
 TEST(WatchdogDeathTest, AWaitOnTheBoardAloneDoesNotStopTheRank) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
