@@ -89,7 +89,7 @@ TEST(WatchdogDeathTest, TheSilentHostIsNamedNotTheOneThatWaitsForIt) {
           Sleep(0.01);
         }
       },
-      testing::ExitedWithCode(kExitStopped),
+      testing::ExitedWithCode(kExitLostPeer),
       "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
 }
 
@@ -105,7 +105,7 @@ TEST(WatchdogDeathTest, HostsThatWereNeverHeardAreNotBlamedButSaid) {
         Watchdog::Adopt(Watchdog::Scope(Bucket()), [] { return false; });
         Sleep(20);
       },
-      testing::ExitedWithCode(kExitStopped),
+      testing::ExitedWithCode(kExitLostPeer),
       "rank 0 .host n1.: no heartbeat of host n2 .first rank 1. arrives .*\n"
       ".* within 2 s; on other hosts, state unknown: rank 1 .host n2.; stopping all ranks");
 }
