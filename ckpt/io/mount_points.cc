@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kMountPointField = 4;  // counted from 0; proc(5)
+constexpr size_t kMountPointField = 4, kMountOptionsField = 5;  // counted from 0; proc(5)
 
 // Options of Lustre, NFS, SMB, GFS2 and OCFS2.
 constexpr std::string_view kLocalLockOptions[] = {"localflock",     "nolock", "local_lock=flock",
@@ -55,8 +55,8 @@ std::string_view NextLine(std::string_view& text) {
   return line;
 }
 
-// The line of the mount that `directory` lies on: of the longest path, and of those the last.
-std::string_view MountOf(std::string_view mount_info, const std::string& directory) {
+// Of the longest path, and of those the last.
+std::string_view MountLine(std::string_view mount_info, const std::string& directory) {
   std::string_view best;
   size_t best_size = 0;
   while (!mount_info.empty()) {
@@ -68,6 +68,14 @@ std::string_view MountOf(std::string_view mount_info, const std::string& directo
     best_size = point.size();
   }
   return best;
+}
+
+void AddOptions(std::string_view text, std::vector<std::string>& options) {
+  while (!text.empty()) {
+    const std::string_view option = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), option.size() + 1));
+    options.push_back(Unescape(option));
+  }
 }
 
 std::optional<dev_t> DeviceOf(const std::string& path) {
@@ -102,27 +110,33 @@ Status CheckNoMount(const std::string& directory, const std::vector<std::string>
   return OkStatus();
 }
 
-std::string LocalLocksIn(std::string_view mount_info, const std::string& directory) {
-  const std::string_view line = MountOf(mount_info, directory);
+Mount MountOf(std::string_view mount_info, const std::string& directory) {
+  const std::string_view line = MountLine(mount_info, directory);
   // A line: fields, optional fields, "-", type, source, options.
   const size_t end = std::min(line.size(), line.find(" - "));
-  const std::string_view mount = FieldsFrom(line.substr(end), 2);
-  const std::string_view type = Field(mount, 0), point = Field(line, kMountPointField);
-  std::string_view options = Field(mount, 2);
-  while (!options.empty()) {
-    const std::string_view option = options.substr(0, options.find(','));
-    options.remove_prefix(std::min(options.size(), option.size() + 1));
+  const std::string_view file_system = FieldsFrom(line.substr(end), 2);
+  Mount mount{.point = Unescape(Field(line, kMountPointField)),
+              .type = std::string(Field(file_system, 0)),
+              .options = {}};
+  AddOptions(Field(line, kMountOptionsField), mount.options);
+  AddOptions(Field(file_system, 2), mount.options);
+  return mount;
+}
+
+Mount MountOf(const std::string& path) { return MountOf(ReadMountInfo(), CanonicalPath(path)); }
+
+std::string LocalLocksIn(const Mount& mount) {
+  for (const std::string& option : mount.options)
     if (std::ranges::find(kLocalLockOptions, option) != std::end(kLocalLockOptions))
-      return fmt::format("{} is mounted with {} ({})", Unescape(point), option, type);
-  }
-  if (type == "beegfs" || (type.starts_with("fuse.") && type != "fuse.fuse-overlayfs"))
-    return fmt::format("{} is {}, whose options do not say whether locks reach other hosts", Unescape(point),
-                       type);
+      return fmt::format("{} is mounted with {} ({})", mount.point, option, mount.type);
+  if (mount.type == "beegfs" || (mount.type.starts_with("fuse.") && mount.type != "fuse.fuse-overlayfs"))
+    return fmt::format("{} is {}, whose options do not say whether locks reach other hosts", mount.point,
+                       mount.type);
   return "";
 }
 
 std::string LocalLocksWarning(const std::string& directory) {
-  const std::string why = LocalLocksIn(ReadMountInfo(), CanonicalPath(directory));
+  const std::string why = LocalLocksIn(MountOf(directory));
   if (why.empty()) return "";
   return fmt::format(
       "{}: a lock here may exclude only processes of this host: {}; let only one job write here, or mount it "

@@ -18,11 +18,19 @@ std::vector<std::string> MountPointsIn(std::string_view mount_info, const std::s
 // below it) lie on the file system of its parent. Errors: InvalidArgument naming what does not.
 Status CheckNoMount(const std::string& directory, const std::vector<std::string>& directories = {});
 
-// Why locks of files in `directory` (absolute, without links) may exclude only processes of this host:
-// options of its mount, or a file system whose options do not tell. Empty if they exclude those of other
-// hosts too, as far as the options tell.
-std::string LocalLocksIn(std::string_view mount_info, const std::string& directory);
-// That as a warning with a remedy, for the mounts of this process.
+struct Mount {
+  std::string point, type;           // empty: /proc does not say
+  std::vector<std::string> options;  // of the mount, then of its file system
+};
+// The mount that `directory` (absolute, without links) lies on.
+Mount MountOf(std::string_view mount_info, const std::string& directory);
+// The same, of any path, for the mounts of this process.
+Mount MountOf(const std::string& path);
+
+// Why locks of files on it may exclude only processes of this host: its options, or a file system whose
+// options do not tell. Empty if they exclude those of other hosts too, as far as the options tell.
+std::string LocalLocksIn(const Mount& mount);
+// That of a directory as a warning with a remedy.
 std::string LocalLocksWarning(const std::string& directory);
 
 }  // namespace cairn

@@ -19,7 +19,6 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxHoldBytes = 64 << 10;
-constexpr int64_t kAnnouncedSeconds = 3600;
 
 struct HoldPlace {
   std::string directory;  // RUN/held; empty: nothing retires the step

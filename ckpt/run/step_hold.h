@@ -23,8 +23,10 @@ struct Hold {
   std::string Text() const;
 };
 
-// The holds of RUN/step-N. One that was announced more than an hour ago for a virtual step that never came to
-// be does not count.
+// A hold that was announced longer ago, for a virtual step that never came to be, does not count.
+inline constexpr int64_t kAnnouncedSeconds = 3600;
+
+// The holds of RUN/step-N.
 Result<std::vector<Hold>> HoldsOf(FileSystem& fs, const std::string& run_dir, int64_t step);
 
 // Writes a hold, durably. `step_dir` has the shards; `holder` is the absolute path of the virtual step, and

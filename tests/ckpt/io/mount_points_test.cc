@@ -33,17 +33,30 @@ TEST(MountPointsTest, OptionsThatMakeLocksLocalAreNamed) {
       "25 21 0:22 / /old rw - nfs a:/b rw,vers=3,nolock,local_lock=all\n"
       "26 21 0:23 / /fuse rw - fuse.bindfs /x rw,allow_other\n"
       "27 21 0:24 / /old rw - ext4 /dev/b rw\n";
-  EXPECT_EQ(LocalLocksIn(info, "/lustre/runs"), "/lustre is mounted with localflock (lustre)");
-  EXPECT_EQ(LocalLocksIn(info, "/lustre/all"), "");
-  EXPECT_EQ(LocalLocksIn(info, "/lustre/alls"), "/lustre is mounted with localflock (lustre)");
-  EXPECT_EQ(LocalLocksIn(info, "/nfs/a"), "");
-  EXPECT_EQ(LocalLocksIn(info, "/old/a"), "");  // mounted over
-  EXPECT_EQ(LocalLocksIn(info.substr(0, info.rfind("27")), "/old/a"), "/old is mounted with nolock (nfs)");
-  EXPECT_EQ(LocalLocksIn(info, "/fuse"),
-            "/fuse is fuse.bindfs, whose options do not say whether locks reach other hosts");
-  EXPECT_EQ(LocalLocksIn(info, "/home"), "");
+  const auto local = [&](const char* directory) { return LocalLocksIn(MountOf(info, directory)); };
+  EXPECT_EQ(local("/lustre/runs"), "/lustre is mounted with localflock (lustre)");
+  EXPECT_EQ(local("/lustre/all"), "");
+  EXPECT_EQ(local("/lustre/alls"), "/lustre is mounted with localflock (lustre)");
+  EXPECT_EQ(local("/nfs/a"), "");
+  EXPECT_EQ(local("/old/a"), "");  // mounted over
+  EXPECT_EQ(LocalLocksIn(MountOf(info.substr(0, info.rfind("27")), "/old/a")),
+            "/old is mounted with nolock (nfs)");
+  EXPECT_EQ(local("/fuse"), "/fuse is fuse.bindfs, whose options do not say whether locks reach other hosts");
+  EXPECT_EQ(local("/home"), "");
   for (const char* odd : {"", "\n", "22 21 0:20 / /", "22 21 0:20 / / rw - ", "22 21 0:20 / / rw - fuse.x"})
-    (void)LocalLocksIn(odd, "/home");
+    (void)LocalLocksIn(MountOf(odd, "/home"));
+}
+
+TEST(MountPointsTest, AMountHasTheOptionsOfBoth) {
+  const Mount mount = MountOf(
+      "21 1 8:1 / / rw - ext4 /dev/root rw\n"
+      "24 21 0:21 / /nfs\\040a rw,noatime shared:1 - nfs4 a:/b rw,acdirmax=90\n",
+      "/nfs a/runs");
+  EXPECT_EQ(mount.point, "/nfs a");
+  EXPECT_EQ(mount.type, "nfs4");
+  EXPECT_EQ(mount.options, (std::vector<std::string>{"rw", "noatime", "rw", "acdirmax=90"}));
+  EXPECT_EQ(MountOf("", "/nfs").type, "");
+  EXPECT_EQ(MountOf("/proc/self").type, "proc");
 }
 
 TEST(MountPointsTest, OnlyAPlainDirectoryHasNone) {
