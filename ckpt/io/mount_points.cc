@@ -55,7 +55,7 @@ std::string_view NextLine(std::string_view& text) {
   return line;
 }
 
-// Of the longest path, and of those the last.
+// That of the longest path, and of those the last.
 std::string_view MountLine(std::string_view mount_info, const std::string& directory) {
   std::string_view best;
   size_t best_size = 0;
@@ -129,7 +129,8 @@ std::string LocalLocksIn(const Mount& mount) {
   for (const std::string& option : mount.options)
     if (std::ranges::find(kLocalLockOptions, option) != std::end(kLocalLockOptions))
       return fmt::format("{} is mounted with {} ({})", mount.point, option, mount.type);
-  if (mount.type == "beegfs" || (mount.type.starts_with("fuse.") && mount.type != "fuse.fuse-overlayfs"))
+  const bool fuse = mount.type == "fuse" || mount.type.starts_with("fuse.");
+  if (mount.type == "beegfs" || (fuse && mount.type != "fuse.fuse-overlayfs"))
     return fmt::format("{} is {}, whose options do not say whether locks reach other hosts", mount.point,
                        mount.type);
   return "";

@@ -19,8 +19,8 @@ std::vector<std::string> MountPointsIn(std::string_view mount_info, const std::s
 Status CheckNoMount(const std::string& directory, const std::vector<std::string>& directories = {});
 
 struct Mount {
-  std::string point, type;           // empty: /proc does not say
-  std::vector<std::string> options;  // of the mount, then of its file system
+  std::string point, type;                // empty: /proc does not say
+  std::vector<std::string> options = {};  // of the mount, then of its file system
 };
 // The mount that `directory` (absolute, without links) lies on.
 Mount MountOf(std::string_view mount_info, const std::string& directory);

@@ -42,6 +42,8 @@ TEST(MountPointsTest, OptionsThatMakeLocksLocalAreNamed) {
   EXPECT_EQ(LocalLocksIn(MountOf(info.substr(0, info.rfind("27")), "/old/a")),
             "/old is mounted with nolock (nfs)");
   EXPECT_EQ(local("/fuse"), "/fuse is fuse.bindfs, whose options do not say whether locks reach other hosts");
+  EXPECT_EQ(LocalLocksIn({.point = "/fuse", .type = "fuse"}),
+            "/fuse is fuse, whose options do not say whether locks reach other hosts");
   EXPECT_EQ(local("/home"), "");
   for (const char* odd : {"", "\n", "22 21 0:20 / /", "22 21 0:20 / / rw - ", "22 21 0:20 / / rw - fuse.x"})
     (void)LocalLocksIn(MountOf(odd, "/home"));
