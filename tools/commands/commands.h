@@ -16,6 +16,7 @@ void AddCompletionCommand(CLI::App& app, Verb& verb);
 void AddConvertCommand(CLI::App& app, Verb& verb);
 void AddDataCommand(CLI::App& app, Verb& verb);
 void AddDiffCommand(CLI::App& app, Verb& verb);
+void AddDoctorCommand(CLI::App& app, Verb& verb);
 void AddFingerprintCommand(CLI::App& app, Verb& verb);
 void AddInspectCommand(CLI::App& app, Verb& verb);
 void AddLsCommand(CLI::App& app, Verb& verb);

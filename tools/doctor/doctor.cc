@@ -1,0 +1,196 @@
+// Ranks meet as those of a reshape do (rank_team.h), in a directory that rank 0 makes: each leaves a file
+// with its rows. Rank 0 holds a lock there until all have left; a rank that gets it, too, shows that locks do
+// not exclude other hosts.
+
+#include "tools/doctor/doctor.h"
+
+#include <algorithm>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/base/nonce.h"
+#include "ckpt/base/this_process.h"
+#include "ckpt/io/file_lock.h"
+#include "ckpt/step/partial_dir.h"
+#include "tools/doctor/checks.h"
+
+namespace cairn {
+namespace {
+
+enum class Needs { kNothing, kWriting };
+
+constexpr struct {
+  Needs needs;
+  DoctorCheck check;
+} kChecks[] = {
+    {Needs::kWriting, CheckFsync},        {Needs::kWriting, CheckReadBack},
+    {Needs::kWriting, CheckReplace},      {Needs::kWriting, CheckLocks},
+    {Needs::kWriting, CheckClock},        {Needs::kNothing, CheckFileSystem},
+    {Needs::kNothing, CheckNameCaches},   {Needs::kWriting, CheckExchange},
+    {Needs::kWriting, CheckDirect},       {Needs::kWriting, CheckTransfers},
+    {Needs::kNothing, CheckSpace},        {Needs::kNothing, CheckInodes},
+    {Needs::kNothing, CheckQuota},        {Needs::kNothing, CheckLustreTargets},
+    {Needs::kNothing, CheckAccessTimes},  {Needs::kNothing, CheckDescriptors},
+    {Needs::kNothing, CheckLockedMemory}, {Needs::kNothing, CheckProcesses},
+    {Needs::kNothing, CheckMemory},       {Needs::kNothing, CheckHugePages},
+    {Needs::kNothing, CheckSharedMemory}, {Needs::kNothing, CheckSlurm},
+    {Needs::kNothing, CheckMpi},
+};
+
+constexpr std::string_view kTeamLock = "lock", kLocksRow = "locks";
+constexpr uint64_t kMaxFactsBytes = 1 << 20;
+
+std::string PartialOf(const std::string& name, const std::string& word) {
+  return fmt::format("{}.partial-{}", name, word);
+}
+
+Status CheckDirectory(FileSystem& fs, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
+  return info.is_directory() ? OkStatus()
+                             : InvalidArgument("{} is not a directory; name the one to save into", directory);
+}
+
+std::string FactsName(int rank) { return fmt::format("team-facts-{:05}", rank); }
+
+std::vector<Finding>::iterator LocksOf(HostReport& report) {
+  return std::ranges::find(report.findings, kLocksRow, &Finding::name);
+}
+
+// Whether this process gets the lock that rank 0 holds. Errors: those of the disk.
+Status CheckTeamLock(const std::string& room, HostReport& own) {
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock), FileLock::Missing::kError));
+  CAIRN_ASSIGN_OR_RETURN(const bool ours, lock.TryLock(FileLock::How::kShared));
+  const auto row = LocksOf(own);
+  if (!ours || row == own.findings.end()) return OkStatus();
+  row->found = "do not exclude the host of rank 0";
+  row->meaning = "trainings on two hosts replace each other's steps";
+  row->change = "mount it with locks that all hosts share, or let only one job write here";
+  row->severity = Severity::kLosesData;
+  return OkStatus();
+}
+
+Status HandOver(FileSystem& fs, const std::string& room, const RankTeam& team, HostReport own) {
+  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs, room, team));
+  Status status = CheckTeamLock(room, own);
+  const nlohmann::ordered_json facts = {{"host", own.host}, {"findings", ToJson(own.findings)}};
+  if (status.ok())
+    status = WriteSmallFile(fs, JoinPath(room, FactsName(team.rank)),
+                            facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  LeaveTeam(fs, room, team, status, 0);
+  return status;
+}
+
+Result<HostReport> ReadFacts(FileSystem& fs, const std::string& room, int rank) {
+  const std::string path = JoinPath(room, FactsName(rank));
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxFactsBytes));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("host") || !json["host"].is_string() || !json.contains("findings"))
+    return Corrupt("{} is not a report", path);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<Finding> findings, FindingsOf(json["findings"]));
+  return HostReport{.host = json["host"], .ranks = {rank}, .findings = std::move(findings)};
+}
+
+// The rows of `report` that differ from those of `first`, or that it lacks.
+std::vector<Finding> News(const HostReport& first, const HostReport& report) {
+  std::vector<Finding> rows;
+  for (const Finding& row : report.findings) {
+    const auto known = std::ranges::find(first.findings, row.name, &Finding::name);
+    if (known == first.findings.end() || Differs(*known, row)) rows.push_back(row);
+  }
+  return rows;
+}
+
+// If every rank of other hosts was excluded by the lock of rank 0, the mount options matter no more.
+void BelieveTeamLock(std::vector<HostReport>& reports) {
+  const auto on_another = [&](const HostReport& report) { return report.host != reports[0].host; };
+  const auto excluded = [](HostReport& report) {
+    const auto row = LocksOf(report);
+    return row != report.findings.end() && row->severity != Severity::kLosesData;
+  };
+  if (std::ranges::none_of(reports, on_another) || !std::ranges::all_of(reports, excluded)) return;
+  for (HostReport& report : reports)
+    *LocksOf(report) = {.name = std::string(kLocksRow),
+                        .found = "exclude the hosts of this launch",
+                        .meaning = "one process at a time writes into a run or store"};
+}
+
+bool AreEqual(const HostReport& a, const HostReport& b) {
+  return a.host == b.host &&
+         std::ranges::equal(a.findings, b.findings, [](const Finding& x, const Finding& y) {
+           return x.name == y.name && !Differs(x, y);
+         });
+}
+
+// The first report, and of the others those rows that differ from it; equal ones are joined.
+std::vector<HostReport> OnlyNews(std::vector<HostReport> reports) {
+  std::vector<HostReport> kept{std::move(reports[0])};
+  for (size_t i = 1; i < reports.size(); ++i) {
+    HostReport& report = reports[i];
+    report.findings = News(kept[0], report);
+    if (report.findings.empty()) continue;
+    const auto known = std::find_if(kept.begin() + 1, kept.end(),
+                                    [&](const HostReport& other) { return AreEqual(other, report); });
+    if (known == kept.end())
+      kept.push_back(std::move(report));
+    else
+      known->ranks.push_back(report.ranks[0]);
+  }
+  return kept;
+}
+
+}  // namespace
+
+bool HostReport::LosesData() const {
+  return std::ranges::find(findings, Severity::kLosesData, &Finding::severity) != findings.end();
+}
+
+// A killed doctor leaves its directory. The next one on this host removes it: the lock on its mark tells them
+// apart from one that runs, whether locks reach other hosts or not.
+Result<HostReport> Examine(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  CAIRN_RETURN_IF_ERROR(CheckDirectory(fs, directory));
+  HostReport report{.host = HostName(), .ranks = {team.rank}, .findings = {}};
+  const std::string name = JoinPath(directory, "cairn-doctor-" + report.host);
+  RemoveLeftovers(fs, name);
+  const std::string probe = PartialOf(name, NewNonce());
+  const Result<PartialDir> made = PartialDir::Make(fs, probe, ProbeFiles());
+  if (!made.ok())
+    report.findings.push_back({.name = "write",
+                               .found = made.status().message(),
+                               .meaning = "no save can succeed here",
+                               .change = "choose a directory that can be written",
+                               .severity = Severity::kLosesData});
+  const Examined examined{
+      .fs = fs, .directory = directory, .mount = MountOf(directory), .probe = made.ok() ? probe : ""};
+  for (const auto& [needs, check] : kChecks)
+    if (made.ok() || needs == Needs::kNothing)
+      if (std::optional<Finding> row = check(examined)) report.findings.push_back(std::move(*row));
+  return report;
+}
+
+Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                                       HostReport own) {
+  const std::string name = JoinPath(directory, "cairn-doctor-team");
+  const std::string room = PartialOf(name, ToHex(DigestOf(team.launch)).substr(0, 8));
+  std::vector<HostReport> reports;
+  if (!team.leads()) {
+    CAIRN_RETURN_IF_ERROR(HandOver(fs, room, team, std::move(own)));
+    return reports;
+  }
+  reports.push_back(std::move(own));
+  if (team.alone()) return reports;
+  RemoveLeftovers(fs, name);
+  CAIRN_ASSIGN_OR_RETURN(const PartialDir made,
+                         PartialDir::Make(fs, room, {.step = true, .files = {std::string(kTeamLock)}}));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock)));
+  CAIRN_ASSIGN_OR_RETURN(const bool held, lock.TryLock(FileLock::How::kExclusive));
+  if (!held) return IoError("{}: nobody holds this lock, and it is refused", lock.path());
+  CAIRN_RETURN_IF_ERROR(OpenTeamRoom(fs, room, team));
+  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs, room, team).status());
+  for (int rank = 1; rank < team.size; ++rank) {
+    CAIRN_ASSIGN_OR_RETURN(HostReport report, ReadFacts(fs, room, rank));
+    reports.push_back(std::move(report));
+  }
+  BelieveTeamLock(reports);
+  return OnlyNews(std::move(reports));
+}
+
+}  // namespace cairn

@@ -1,0 +1,39 @@
+// What `cairn doctor` says of one fact: a row of its page.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+enum class Severity {
+  kGood,
+  kSlower,
+  kWarning,
+  kUnknown,    // `found` says why
+  kLosesData,  // exit status 1; docs/operations.md lists these findings
+};
+
+std::string_view Name(Severity severity);  // "ok", "slower", "warning", "unknown", "loses data"
+
+struct Finding {
+  std::string name;
+  std::string found;
+  std::string meaning;      // for saves here
+  std::string change = {};  // what to do; empty: nothing
+  Severity severity = Severity::kGood;
+  bool measured = false;  // `found` differs from look to look
+};
+
+// Whether another host's finding of this name would be news to a reader of this one.
+bool Differs(const Finding& a, const Finding& b);
+
+nlohmann::ordered_json ToJson(const std::vector<Finding>& findings);
+// Errors: Corrupt.
+Result<std::vector<Finding>> FindingsOf(const nlohmann::json& json);
+
+}  // namespace cairn

@@ -1,0 +1,280 @@
+// Facts of the directory that the kernel and the site's tools tell. Nothing is written.
+#include <fcntl.h>
+#include <linux/quota.h>
+#include <sys/quota.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <sstream>
+
+#include "ckpt/base/unique_fd.h"
+#include "tools/archive/policy/purge_clock.h"
+#include "tools/cli/progress.h"
+#include "tools/doctor/checks.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kFewInodes = 1000;
+constexpr int kUsualSeconds = 60;            // for which NFS keeps names
+constexpr uint64_t kQuotaBlockBytes = 1024;  // quotactl(2)
+constexpr double kNearlyFull = 0.9, kLittleSpace = 0.02;
+
+bool IsOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+bool IsOfThisHost(std::string_view type) {
+  return IsOneOf(
+      type, {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay"});
+}
+
+// The value of NAME=VALUE.
+std::string OptionOf(const Mount& mount, std::string_view name, std::string otherwise) {
+  for (const std::string& option : mount.options)
+    if (option.starts_with(name) && option.size() > name.size() && option[name.size()] == '=')
+      otherwise = option.substr(name.size() + 1);
+  return otherwise;
+}
+
+uint64_t NumberIn(const std::string& text) {
+  uint64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+// A limit of 0 is none.
+struct QuotaUse {
+  std::string who;
+  uint64_t bytes = 0, byte_limit = 0, files = 0, file_limit = 0;
+
+  double Share() const {
+    const auto share = [](uint64_t used, uint64_t limit) {
+      return limit == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(limit);
+    };
+    return std::max(share(bytes, byte_limit), share(files, file_limit));
+  }
+  std::string Text() const {
+    std::string text;
+    if (byte_limit > 0) text = fmt::format("{} of {}", HumanBytes(bytes), HumanBytes(byte_limit));
+    if (file_limit > 0) text += fmt::format("{}{} of {} files", text.empty() ? "" : ", ", files, file_limit);
+    return fmt::format("{} {}", who, text.empty() ? "no limit" : text);
+  }
+};
+
+// What the kernel says. Errors: NotFound if no quota is on; NotSupported.
+Result<QuotaUse> AskKernel(const std::string& directory, int type, const char* who, uint32_t id) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct dqblk use = {};
+  const auto command = static_cast<unsigned>(QCMD(Q_GETQUOTA, type));
+  if (fd.get() >= 0 && ::syscall(SYS_quotactl_fd, fd.get(), command, id, &use) == 0)
+    return QuotaUse{.who = fmt::format("{} {}:", who, id),
+                    .bytes = use.dqb_curspace,
+                    .byte_limit = use.dqb_bhardlimit * kQuotaBlockBytes,
+                    .files = use.dqb_curinodes,
+                    .file_limit = use.dqb_ihardlimit};
+  if (errno == ESRCH) return NotFound("none is on");
+  return NotSupported("the kernel does not tell: {}", strerror(errno));
+}
+
+// "/scratch 120 0 1000 - 7 0 100 -": KiB, quota, limit, grace, files, quota, limit, grace. A number over its
+// quota has a star.
+Result<QuotaUse> AskLustre(const std::string& directory, const char* flag, const char* who, uint32_t id) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         Ask({"lfs", "quota", "-q", flag, std::to_string(id), directory}));
+  std::istringstream words(text);
+  std::vector<std::string> row;
+  for (std::string word; words >> word;) row.push_back(word);
+  if (row.size() < 9) return NotSupported("lfs quota says: {}", text);
+  return QuotaUse{.who = fmt::format("{} {}:", who, id),
+                  .bytes = NumberIn(row[1]) << 10,
+                  .byte_limit = NumberIn(row[3]) << 10,
+                  .files = NumberIn(row[5]),
+                  .file_limit = NumberIn(row[7])};
+}
+
+}  // namespace
+
+std::optional<Finding> CheckFileSystem(const Examined& examined) {
+  const Mount& mount = examined.mount;
+  Finding row{.name = "file system",
+              .found = fmt::format("{} at {}", mount.type, mount.point),
+              .meaning = "may be shared by many hosts"};
+  if (mount.type.empty()) {
+    row.severity = Severity::kUnknown;
+    row.found = "/proc/self/mountinfo does not say";
+  } else if (IsOneOf(mount.type, {"tmpfs", "ramfs", "overlay"})) {
+    row.severity = Severity::kWarning;
+    row.meaning = mount.type == "overlay" ? "of this container alone, and gone with it"
+                                          : "memory of this host alone, and gone with it";
+    row.change = "save into a file system that lasts; node-local steps (--save-local) may lie here";
+  } else if (IsOfThisHost(mount.type)) {
+    row.meaning = "of this host alone: for its own ranks, or for node-local steps";
+  }
+  return row;
+}
+
+std::optional<Finding> CheckNameCaches(const Examined& examined) {
+  const Mount& mount = examined.mount;
+  Finding row{.name = "name caches", .found = "none", .meaning = "a new step is seen at once"};
+  if (IsOfThisHost(mount.type)) return row;
+  if (IsOneOf(mount.type, {"lustre", "gpfs", "ceph"})) {
+    row.found = fmt::format("{} keeps them equal on all hosts", mount.type);
+    return row;
+  }
+  row.meaning = "other hosts may see a new step late; ranks list directories, which asks again";
+  if (!mount.type.starts_with("nfs")) {
+    row.found = fmt::format("the options of {} do not tell", mount.type);
+    row.severity = Severity::kUnknown;
+    return row;
+  }
+  const std::string usual = std::to_string(kUsualSeconds);
+  const uint64_t seconds =
+      std::max(NumberIn(OptionOf(mount, "acdirmax", usual)), NumberIn(OptionOf(mount, "acregmax", usual)));
+  if (std::ranges::find(mount.options, "noac") != mount.options.end() || seconds == 0) {
+    row.meaning = "a new step is seen at once";
+    return row;
+  }
+  row.found = fmt::format("up to {} s (acdirmax, acregmax), lookupcache={}", seconds,
+                          OptionOf(mount, "lookupcache", "all"));
+  if (seconds > kUsualSeconds) {
+    row.severity = Severity::kWarning;
+    row.meaning = "other hosts may take a step that is there for missing, and resume from an older one";
+    row.change = fmt::format("mount with acdirmax={0},acregmax={0} or less", usual);
+  }
+  return row;
+}
+
+std::optional<Finding> CheckAccessTimes(const Examined& examined) {
+  const Result<AccessTimes> times = AccessTimesAt(examined.directory);
+  if (!times.ok())
+    return Finding{.name = "access times",
+                   .found = times.status().message(),
+                   .meaning = "a purge by the last read may come sooner",
+                   .severity = Severity::kUnknown};
+  Finding row{
+      .name = "access times", .found = std::string(Name(*times)), .meaning = "every read postpones a purge"};
+  if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day sooner than the last read says";
+  if (*times == AccessTimes::kFrozen) {
+    row.severity = Severity::kWarning;
+    row.meaning = "reading a step does not postpone its purge";
+    row.change = "if the site purges by the last write, say purge_by = \"mtime\" in the archive's policy";
+  }
+  return row;
+}
+
+std::optional<Finding> CheckSpace(const Examined& examined) {
+  Finding row{.name = "space", .found = "", .meaning = "a new step is whole before an old one goes"};
+  row.measured = true;
+  struct statvfs st;
+  const Result<uint64_t> free = examined.fs.FreeBytes(examined.directory);
+  if (!free.ok() || ::statvfs(examined.directory.c_str(), &st) != 0) {
+    row.severity = Severity::kUnknown;
+    row.found = free.ok() ? strerror(errno) : free.status().message();
+    return row;
+  }
+  const uint64_t total = uint64_t{st.f_blocks} * st.f_frsize;
+  row.found = fmt::format("{} of {} free", HumanBytes(*free), HumanBytes(total));
+  if (static_cast<double>(*free) < kLittleSpace * static_cast<double>(total)) {
+    row.severity = Severity::kWarning;
+    row.meaning = "nearly full: a save that does not fit fails, the step before it stays";
+    row.change = "free some space (cairn archive prune, --keep-last), or choose another place";
+  }
+  return row;
+}
+
+std::optional<Finding> CheckInodes(const Examined& examined) {
+  Finding row{.name = "inodes", .found = "", .meaning = "a step has a file for each rank and two more"};
+  row.measured = true;
+  struct statvfs st;
+  if (::statvfs(examined.directory.c_str(), &st) != 0) {
+    row.severity = Severity::kUnknown;
+    row.found = strerror(errno);
+  } else if (st.f_files == 0) {
+    row.found = "not counted here";
+  } else {
+    row.found = fmt::format("{} of {} free", st.f_favail, st.f_files);
+    if (st.f_favail >= kFewInodes) return row;
+    row.severity = Severity::kWarning;
+    row.change = "remove small files, or choose another place";
+  }
+  return row;
+}
+
+std::optional<Finding> CheckQuota(const Examined& examined) {
+  Finding row{.name = "quota", .found = "", .meaning = "a save beyond it fails, the step before it stays"};
+  row.measured = true;
+  const bool lustre = examined.mount.type == "lustre";
+  const std::string& directory = examined.directory;
+  double share = 0;
+  Status refused;
+  for (const Result<QuotaUse>& use : {lustre ? AskLustre(directory, "-u", "user", ::getuid())
+                                             : AskKernel(directory, USRQUOTA, "user", ::getuid()),
+                                      lustre ? AskLustre(directory, "-g", "group", ::getgid())
+                                             : AskKernel(directory, GRPQUOTA, "group", ::getgid())}) {
+    if (!use.ok()) {
+      refused = use.status();
+      continue;
+    }
+    share = std::max(share, use->Share());
+    row.found += (row.found.empty() ? "" : "; ") + use->Text();
+  }
+  if (row.found.empty()) {
+    row.found = refused.message();
+    if (refused.kind() == StatusKind::kNotFound && refused.message() == "none is on") return row;
+    row.severity = Severity::kUnknown;
+    row.change = IsOfThisHost(examined.mount.type) ? "" : "ask the site (quota -s)";
+  } else if (share > kNearlyFull) {
+    row.severity = Severity::kWarning;
+    row.meaning = fmt::format("{} used: a save beyond it fails, the step before it stays", Percent(share));
+    row.change = "free some space, or ask for more";
+  }
+  return row;
+}
+
+// The fullest object storage target: a file that lies on it gets ENOSPC, whatever the others have.
+std::optional<Finding> CheckLustreTargets(const Examined& examined) {
+  Finding row{.name = "Lustre", .found = "", .meaning = "a save fails if one of its targets is full"};
+  row.measured = true;
+  const Result<std::string> answer = Ask({"lfs", "df", examined.directory});
+  if (!answer.ok()) {
+    if (examined.mount.type != "lustre") return std::nullopt;
+    row.found = answer.status().message();
+    row.severity = Severity::kUnknown;
+    return row;
+  }
+  std::istringstream lines(*answer);
+  double fullest = -1;
+  int targets = 0;
+  for (std::string line, name; std::getline(lines, line);) {
+    std::istringstream words(line);
+    double total = 0, used = 0, free = 0;
+    if (line.find("[OST:") == line.npos || !(words >> name >> total >> used >> free) || used + free <= 0)
+      continue;
+    ++targets;
+    if (used / (used + free) <= fullest) continue;
+    fullest = used / (used + free);
+    row.found = fmt::format("{} is {} full, {} free", name, Percent(fullest),
+                            HumanBytes(static_cast<uint64_t>(free) << 10));
+  }
+  if (targets == 0) {
+    row.found = "lfs df names no target";
+    row.severity = Severity::kUnknown;
+    return row;
+  }
+  row.found = fmt::format("of {} targets {}", targets, row.found);
+  if (fullest > kNearlyFull) {
+    row.severity = Severity::kWarning;
+    row.change = "lay new steps over other targets (lfs setstripe, a pool), or free some space";
+  }
+  return row;
+}
+
+}  // namespace cairn
