@@ -195,8 +195,8 @@ std::optional<Finding> CheckLocks(const Examined& examined) {
   }
   const std::string local = LocalLocksIn(examined.mount);
   if (local.empty()) return row;
-  row.found = "exclude others of this host; " + local;
-  row.meaning = "a job on another host may write here, too; the later of two goes on";
+  row.found = "exclude others of this host";
+  row.meaning = "another host may write, too: " + local;
   row.change = "mount it with locks that all hosts share, or let only one job write here";
   row.severity = Severity::kWarning;
   return row;

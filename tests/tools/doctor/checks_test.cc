@@ -91,7 +91,8 @@ TEST(DoctorChecksTest, LocksThatTheMountKeepsLocalAreAWarning) {
   const Finding row = Find(CheckLocks, FileSystem::Posix(),
                            {.point = "/scratch", .type = "lustre", .options = {"rw", "localflock"}});
   EXPECT_EQ(row.severity, Severity::kWarning);
-  EXPECT_EQ(row.found, "exclude others of this host; /scratch is mounted with localflock (lustre)");
+  EXPECT_EQ(row.found, "exclude others of this host");
+  EXPECT_EQ(row.meaning, "another host may write, too: /scratch is mounted with localflock (lustre)");
 }
 
 TEST(DoctorChecksTest, FindingsComeBackFromJson) {
