@@ -11,7 +11,7 @@ import unittest
 from cairn_cli import CAIRN, SANITIZED, CliTest
 
 SEVERITIES = {"ok", "slower", "warning", "unknown", "loses data"}
-# Those that every directory has. "Lustre" comes only where there is one.
+# Every directory has these. "Lustre" comes only if lfs answers.
 NAMES = ["fsync", "read back", "rename", "locks", "clock", "file system", "name caches", "exchange", "O_DIRECT", "io_uring", "space",
          "inodes", "quota", "access times", "descriptors", "locked memory", "processes", "memory", "huge pages", "/dev/shm", "Slurm", "MPI"]
 
