@@ -60,6 +60,17 @@ Hold ReadHold(FileSystem& fs, const std::string& file, bool& announced) {
   return hold;
 }
 
+// By both this host's clock and the one that dates files: one of them may be hours ahead. If the latter
+// cannot be asked, nothing can be removed either.
+bool IsOld(FileSystem& fs, const std::string& directory, const Hold& hold) {
+  if (std::time(nullptr) - hold.modified_unix_seconds <= kAnnouncedSeconds) return false;
+  const std::string probe = JoinPath(directory, fmt::format("next-{}-clock", NewNonce()));
+  if (!WriteSmallFile(fs, probe, "").ok()) return false;
+  const Result<FileInfo> now = fs.Stat(probe);
+  (void)fs.RemoveFile(probe);
+  return now.ok() && now->modified_unix_seconds - hold.modified_unix_seconds > kAnnouncedSeconds;
+}
+
 // The step that has the shards of the virtual step in `directory`.
 std::string HeldStep(const std::string& directory, const Manifest& manifest) {
   return manifest.shards.empty() ? "" : CanonicalPath(JoinPath(directory, manifest.shards));
@@ -83,8 +94,7 @@ Result<std::vector<Hold>> HoldsOf(FileSystem& fs, const std::string& run_dir, in
     if (!name.starts_with(HoldName(step, ""))) continue;
     bool announced = false;
     Hold hold = ReadHold(fs, JoinPath(directory, name), announced);
-    const bool old = std::time(nullptr) - hold.modified_unix_seconds > kAnnouncedSeconds;
-    if (!announced || !old || hold.there) holds.push_back(std::move(hold));
+    if (!announced || hold.there || !IsOld(fs, directory, hold)) holds.push_back(std::move(hold));
   }
   return holds;
 }

@@ -23,7 +23,8 @@ struct Hold {
   std::string Text() const;
 };
 
-// A hold that was announced longer ago, for a virtual step that never came to be, does not count.
+// A hold that was announced longer ago, for a virtual step that never came to be, does not count. Both this
+// host's clock and the one that dates files must say so.
 inline constexpr int64_t kAnnouncedSeconds = 3600;
 
 // The holds of RUN/step-N.

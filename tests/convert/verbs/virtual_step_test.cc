@@ -11,6 +11,7 @@
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
@@ -117,6 +118,28 @@ TEST_F(VirtualStepTest, AHoldOfAStepThatNeverCameToBeEndsAfterAnHour) {
   ASSERT_TRUE(AnnounceHold(Fs(), held, temp_ / "new/step-00000100", temp_ / "gone").ok());
   const auto holds = [&] { return HoldsOf(Fs(), temp_ / "run", 100).value(); };
   ASSERT_EQ(holds().size(), 1u);
+  std::filesystem::last_write_time(holds()[0].file,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(holds().size(), 0u);
+}
+
+// Of a file server whose clock is two hours behind this host's.
+class LateClock final : public UnsyncedFileSystem {
+ public:
+  Result<FileInfo> Stat(const std::string& path) override {
+    Result<FileInfo> info = UnsyncedFileSystem::Stat(path);
+    if (info.ok()) info->modified_unix_seconds -= 7200;
+    return info;
+  }
+};
+
+TEST_F(VirtualStepTest, AHoldIsOldByTheClockThatDatesIt) {
+  LateClock server;
+  const std::string held = temp_ / "run/step-00000100";
+  ASSERT_TRUE(AnnounceHold(server, held, temp_ / "new/step-00000100", temp_ / "gone").ok());
+  const auto holds = [&] { return HoldsOf(server, temp_ / "run", 100).value(); };
+  ASSERT_EQ(holds().size(), 1u);
+  EXPECT_EQ(server.List(temp_ / "run/held")->size(), 1u);  // nothing else is left there
   std::filesystem::last_write_time(holds()[0].file,
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
   EXPECT_EQ(holds().size(), 0u);

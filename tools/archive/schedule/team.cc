@@ -194,7 +194,8 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
     (void)work();
     return true;
   }
-  const std::string claim = ToHex(DigestOf(key));
+  // No name of an earlier launch: a host may remember that it is there.
+  const std::string claim = ToHex(DigestOf(fmt::format("{}\n{}", team_.launch, key)));
   const json team = ReadTeam(store_, team_.launch);  // from before this process joined
   if (team["done"].contains(claim)) return false;
   CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(claim));
