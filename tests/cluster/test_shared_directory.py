@@ -1,7 +1,5 @@
 """The shared directory as a network file system shows it: names that are stale, no rename flags, locks of each node's own."""
 
-import unittest
-
 import world
 from cluster import MOUNTED, SHARED
 from cluster_case import CAIRN, MountedCase, long

@@ -123,7 +123,7 @@ TEST_F(VirtualStepTest, AHoldOfAStepThatNeverCameToBeEndsAfterAnHour) {
   EXPECT_EQ(holds().size(), 0u);
 }
 
-// Of a file server whose clock is two hours behind this host's.
+// A file server whose clock is two hours behind this host's.
 class LateClock final : public UnsyncedFileSystem {
  public:
   Result<FileInfo> Stat(const std::string& path) override {
