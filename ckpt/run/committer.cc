@@ -65,6 +65,8 @@ Result<Committer> Committer::Create(FileSystem& fs, const NewStep& what) {
   made.own_lock_ = std::make_unique<RunLock>(std::move(lock).value());
   made.lock_ = made.own_lock_.get();
   if (!what.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, what.run_dir, TellLeft));  // may free space
+  // A command that was killed before it made its directory left the mark.
+  if (what.resume && !adopts) CAIRN_RETURN_IF_ERROR(RemoveMarked(fs, made.partial_path_));
   if (!adopts) CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, what.run_dir, what.need_bytes));
   CAIRN_ASSIGN_OR_RETURN(made.partial_dir_,
                          (adopts ? PartialDir::Adopt : PartialDir::Make)(

@@ -46,6 +46,19 @@ TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt)
   EXPECT_FALSE(Exists(dir_ / "deep"));
 }
 
+TEST_F(CommitterTest, AResumeContinuesAfterAKillBetweenTheMarkAndItsDirectory) {
+  stdfs::create_directories(run_);
+  const std::string partial = JoinPath(run_, PartialDirName(7, "ab12"));
+  for (const bool whole : {false, true}) {
+    const Status marked =
+        whole ? WriteMark(fs_, partial, {.step = true}) : WriteSmallFile(fs_, MarkPath(partial), "");
+    ASSERT_TRUE(marked.ok()) << marked.message();
+    const auto committer = Create(/*resume=*/true);
+    ASSERT_TRUE(committer.ok()) << committer.status().message();
+    EXPECT_TRUE(Exists(partial));
+  }
+}
+
 // Another command may have put a step there: restored, moved, copied.
 TEST_F(CommitterTest, WhatOthersPutIntoANewRunStays) {
   {

@@ -64,9 +64,10 @@ TEST(JobScriptTest, NamesTheConfigurationAndCarriesTheFlags) {
   EXPECT_EQ(JobName(request, setup), "181B-zero1-tp8-mbs-4-pp12-dp-4-gas-128");
   const std::string script = JobScriptText(request, setup, {.samples = 1e6, .arguments = "--lr 6e-5"});
   for (const char* part :
-       {"#SBATCH --nodes=48\n", "#SBATCH --ntasks=384\n", "#SBATCH --signal=B:USR1@600\n", "--requeue",
-        "--pipeline-model-parallel-size 12\n", "--rampup-batch-size 192 32 1000000\n",
-        "--train-samples 1000000\n", "--bf16\n", "--recompute-granularity full\n", "--lr 6e-5"})
+       {"#SBATCH --nodes=48\n", "--ntasks=$((8 * SLURM_JOB_NUM_NODES)) --ntasks-per-node=8 ",
+        "#SBATCH --signal=B:USR1@600\n", "--requeue", "--pipeline-model-parallel-size 12\n",
+        "--rampup-batch-size 192 32 1000000\n", "--train-samples 1000000\n", "--bf16\n",
+        "--recompute-granularity full\n", "--lr 6e-5"})
     EXPECT_NE(script.find(part), std::string::npos) << part;
 }
 
