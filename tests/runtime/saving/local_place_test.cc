@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/step/dir_mark.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/wrapped_file_system.h"
