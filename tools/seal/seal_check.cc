@@ -27,7 +27,7 @@ SealLook LookAtSealed(FileSystem& fs, const std::string& directory, const Seal& 
   std::map<std::string, const StepFile*> there;
   for (const StepFile& file : *files) there[file.name] = &file;
   for (const SealedFile& sealed : seal.files) {
-    if (!IsSealed(sealed.name)) continue;
+    if (!IsContent(sealed.name)) continue;
     const auto found = there.find(sealed.name);
     if (found == there.end()) {
       problem(sealed.name, fmt::format("is missing; {} bytes were sealed", sealed.bytes));

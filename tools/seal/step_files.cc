@@ -21,7 +21,7 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
                          fs.List(folder.empty() ? root : JoinPath(root, folder)));
   for (const std::string& name : names) {
     const std::string below = folder + name;
-    if (!IsSealed(below)) continue;
+    if (!IsContent(below)) continue;
     const std::string path = JoinPath(root, below);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
     if (info.is_directory()) {
@@ -38,9 +38,11 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
 
 }  // namespace
 
-bool IsSealed(const std::string& name) {
-  if (name == kSealName || name == std::string(kSealName) + std::string(kPartialSuffix)) return false;
-  return LastName(name) != kLockName && LastName(name) != kDeletionLockName;
+bool IsContent(std::string_view name) {
+  if (name.starts_with(kSealName) && (name == kSealName || name.substr(kSealName.size()) == kPartialSuffix))
+    return false;
+  const std::string_view last = LastName(name);
+  return last != kLockName && last != kDeletionLockName;
 }
 
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ckpt/io/file_system.h"
@@ -21,12 +22,13 @@ struct StepFile {
   bool operator==(const StepFile&) const = default;
 };
 
-// False for a path below a sealed directory that is not content: the seal itself, and the lock of a run of
-// Cairn, which changes while nothing of the checkpoint does. Earlier versions sealed such locks.
-bool IsSealed(const std::string& name);
+// Whether a file at this path below a sealed directory is part of the checkpoint. The seal itself is not, nor
+// is the lock of a run of Cairn, which changes although the checkpoint does not. Earlier versions sealed such
+// locks.
+bool IsContent(std::string_view name);
 
-// All files below `directory` that IsSealed, by name. Errors: NotFound if there is no directory, for a
-// broken link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (a
+// The content below `directory`, sorted by name. Errors: NotFound if the directory is missing, for a broken
+// link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (a
 // socket, say), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);
 
