@@ -12,6 +12,12 @@ constexpr std::string_view kNames[] = {"ok", "slower", "warning", "unknown", "lo
 
 std::string_view Name(Severity severity) { return kNames[static_cast<int>(severity)]; }
 
+Finding NotTold(Finding row, std::string why) {
+  row.found = std::move(why);
+  row.severity = Severity::kUnknown;
+  return row;
+}
+
 bool Differs(const Finding& a, const Finding& b) {
   return a.severity != b.severity || a.meaning != b.meaning || (!a.measured && a.found != b.found);
 }

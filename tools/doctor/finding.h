@@ -29,6 +29,9 @@ struct Finding {
   bool measured = false;  // `found` differs from look to look
 };
 
+// The row, if its fact cannot be had.
+Finding NotTold(Finding row, std::string why);
+
 // Whether another host's finding of this name would be news to a reader of this one.
 bool Differs(const Finding& a, const Finding& b);
 

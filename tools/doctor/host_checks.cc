@@ -31,13 +31,10 @@ std::string LimitText(const rlimit& limit) {
 }
 
 Finding Unknown(std::string name, std::string why, std::string meaning) {
-  return {.name = std::move(name),
-          .found = std::move(why),
-          .meaning = std::move(meaning),
-          .severity = Severity::kUnknown};
+  return NotTold({.name = std::move(name), .found = "", .meaning = std::move(meaning)}, std::move(why));
 }
 
-// The limit, or a row that says why there is none.
+// Reads a limit. Returns a row with the reason if that fails.
 std::optional<Finding> ReadLimit(int which, const char* name, rlimit& limit) {
   if (::getrlimit(static_cast<__rlimit_resource_t>(which), &limit) == 0) return std::nullopt;
   return Unknown(name, fmt::format("getrlimit: {}", strerror(errno)), "");

@@ -107,10 +107,8 @@ std::optional<Finding> CheckFileSystem(const Examined& examined) {
   Finding row{.name = "file system",
               .found = fmt::format("{} at {}", mount.type, mount.point),
               .meaning = "may be shared by many hosts"};
-  if (mount.type.empty()) {
-    row.severity = Severity::kUnknown;
-    row.found = "/proc/self/mountinfo does not say";
-  } else if (IsOneOf(mount.type, {"tmpfs", "ramfs", "overlay"})) {
+  if (mount.type.empty()) return NotTold(std::move(row), "/proc/self/mountinfo does not say");
+  if (IsOneOf(mount.type, {"tmpfs", "ramfs", "overlay"})) {
     row.severity = Severity::kWarning;
     row.meaning = mount.type == "overlay" ? "of this container alone, and gone with it"
                                           : "memory of this host alone, and gone with it";
@@ -130,11 +128,8 @@ std::optional<Finding> CheckNameCaches(const Examined& examined) {
     return row;
   }
   row.meaning = "other hosts may see a new step late; ranks list directories, which asks again";
-  if (!mount.type.starts_with("nfs")) {
-    row.found = fmt::format("the options of {} do not tell", mount.type);
-    row.severity = Severity::kUnknown;
-    return row;
-  }
+  if (!mount.type.starts_with("nfs"))
+    return NotTold(std::move(row), fmt::format("the options of {} do not tell", mount.type));
   const std::string usual = std::to_string(kUsualSeconds);
   const uint64_t seconds =
       std::max(NumberIn(OptionOf(mount, "acdirmax", usual)), NumberIn(OptionOf(mount, "acregmax", usual)));
@@ -155,10 +150,9 @@ std::optional<Finding> CheckNameCaches(const Examined& examined) {
 std::optional<Finding> CheckAccessTimes(const Examined& examined) {
   const Result<AccessTimes> times = AccessTimesAt(examined.directory);
   if (!times.ok())
-    return Finding{.name = "access times",
-                   .found = times.status().message(),
-                   .meaning = "a purge by the last read may come sooner",
-                   .severity = Severity::kUnknown};
+    return NotTold(
+        {.name = "access times", .found = "", .meaning = "a purge by the last read may come sooner"},
+        times.status().message());
   Finding row{
       .name = "access times", .found = std::string(Name(*times)), .meaning = "every read postpones a purge"};
   if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day sooner than the last read says";
@@ -175,11 +169,8 @@ std::optional<Finding> CheckSpace(const Examined& examined) {
   row.measured = true;
   struct statvfs st;
   const Result<uint64_t> free = examined.fs.FreeBytes(examined.directory);
-  if (!free.ok() || ::statvfs(examined.directory.c_str(), &st) != 0) {
-    row.severity = Severity::kUnknown;
-    row.found = free.ok() ? strerror(errno) : free.status().message();
-    return row;
-  }
+  if (!free.ok()) return NotTold(std::move(row), free.status().message());
+  if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
   const uint64_t total = uint64_t{st.f_blocks} * st.f_frsize;
   row.found = fmt::format("{} of {} free", HumanBytes(*free), HumanBytes(total));
   if (static_cast<double>(*free) < kLittleSpace * static_cast<double>(total)) {
@@ -194,17 +185,11 @@ std::optional<Finding> CheckInodes(const Examined& examined) {
   Finding row{.name = "inodes", .found = "", .meaning = "a step has a file for each rank and two more"};
   row.measured = true;
   struct statvfs st;
-  if (::statvfs(examined.directory.c_str(), &st) != 0) {
-    row.severity = Severity::kUnknown;
-    row.found = strerror(errno);
-  } else if (st.f_files == 0) {
-    row.found = "not counted here";
-  } else {
-    row.found = fmt::format("{} of {} free", st.f_favail, st.f_files);
-    if (st.f_favail >= kFewInodes) return row;
-    row.severity = Severity::kWarning;
-    row.change = "remove small files, or choose another place";
-  }
+  if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
+  row.found = st.f_files == 0 ? "not counted here" : fmt::format("{} of {} free", st.f_favail, st.f_files);
+  if (st.f_files == 0 || st.f_favail >= kFewInodes) return row;
+  row.severity = Severity::kWarning;
+  row.change = "remove small files, or choose another place";
   return row;
 }
 
@@ -246,9 +231,7 @@ std::optional<Finding> CheckLustreTargets(const Examined& examined) {
   const Result<std::string> answer = Ask({"lfs", "df", examined.directory});
   if (!answer.ok()) {
     if (examined.mount.type != "lustre") return std::nullopt;
-    row.found = answer.status().message();
-    row.severity = Severity::kUnknown;
-    return row;
+    return NotTold(std::move(row), answer.status().message());
   }
   std::istringstream lines(*answer);
   double fullest = -1;
@@ -264,11 +247,7 @@ std::optional<Finding> CheckLustreTargets(const Examined& examined) {
     row.found = fmt::format("{} is {} full, {} free", name, Percent(fullest),
                             HumanBytes(static_cast<uint64_t>(free) << 10));
   }
-  if (targets == 0) {
-    row.found = "lfs df names no target";
-    row.severity = Severity::kUnknown;
-    return row;
-  }
+  if (targets == 0) return NotTold(std::move(row), "lfs df names no target");
   row.found = fmt::format("of {} targets {}", targets, row.found);
   if (fullest > kNearlyFull) {
     row.severity = Severity::kWarning;

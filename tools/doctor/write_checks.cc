@@ -30,6 +30,13 @@ Finding Failed(const Examined& examined, Finding row, const Status& status, Seve
   return row;
 }
 
+// No save here can be trusted.
+Finding Unusable(const Examined& examined, Finding row, const Status& status, std::string meaning) {
+  row.meaning = std::move(meaning);
+  row.change = "do not save here until the file system is mended";
+  return Failed(examined, std::move(row), status, Severity::kLosesData);
+}
+
 PageBuffer RandomPages() {
   PageBuffer pages(kProbeBytes);
   std::mt19937_64 random{std::random_device()()};
@@ -131,10 +138,8 @@ std::optional<Finding> CheckFsync(const Examined& examined) {
   }();
   row.found = fmt::format("{:.1f} ms a small file, {:.1f} ms a directory", 1000 * file_seconds,
                           1000 * directory_seconds);
-  if (status.ok()) return row;
-  row.meaning = "a save cannot know that its bytes are on the disk";
-  row.change = "do not save here until the file system is mended";
-  return Failed(examined, row, status, Severity::kLosesData);
+  return status.ok() ? row
+                     : Unusable(examined, row, status, "a save cannot know that its bytes are on the disk");
 }
 
 std::optional<Finding> CheckReadBack(const Examined& examined) {
@@ -144,10 +149,7 @@ std::optional<Finding> CheckReadBack(const Examined& examined) {
   PageBuffer pages = RandomPages();
   Status status = WritePages(examined.fs, path, Direct::kAuto, pages);
   if (status.ok()) status = CheckBytes(examined.fs, path, BytesOf(pages));
-  if (status.ok()) return row;
-  row.meaning = "what is saved here cannot be trusted";
-  row.change = "do not save here until the file system is mended";
-  return Failed(examined, row, status, Severity::kLosesData);
+  return status.ok() ? row : Unusable(examined, row, status, "what is saved here cannot be trusted");
 }
 
 std::optional<Finding> CheckReplace(const Examined& examined) {
@@ -155,10 +157,7 @@ std::optional<Finding> CheckReplace(const Examined& examined) {
               .found = "replaces a file, takes no other name",
               .meaning = "a step is whole or not there"};
   const Status status = TryReplace(examined.fs, examined.probe);
-  if (status.ok()) return row;
-  row.meaning = "a step cannot be published";
-  row.change = "do not save here until the file system is mended";
-  return Failed(examined, row, status, Severity::kLosesData);
+  return status.ok() ? row : Unusable(examined, row, status, "a step cannot be published");
 }
 
 std::optional<Finding> CheckExchange(const Examined& examined) {
