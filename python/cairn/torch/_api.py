@@ -15,7 +15,7 @@ from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened
-from cairn.torch._saving import FAILURES, OnError, Options, Save, Saved, SaveHandle, failures, stage
+from cairn.torch._saving import OnError, Options, Save, Saved, SaveHandle, failures, stage
 
 Path = Union[str, os.PathLike]
 
@@ -60,9 +60,8 @@ def _begin(
     except BaseException as error:
         if save is not None:
             save.abort(error)
-        if options.on_error != "warn" or not isinstance(error, FAILURES):
+        if not failures.tolerates(options, absolute(dir), step, error):
             raise
-        failures.note(absolute(dir), step, error)
         return SaveHandle.failed(error)
 
 

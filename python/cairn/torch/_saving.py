@@ -30,14 +30,14 @@ _MAX_INT = 2**63 - 1
 _MAX_KEY = 65534  # bytes, of a name of an attribute of HDF5
 _MAX_DEPTH = 24  # of what a manifest says
 OnError = Literal["raise", "warn"]
-FAILURES = (OSError, SaveFailed, HelperDied, CorruptError)  # those that on_error="warn" does not raise
+_FAILURES = (OSError, SaveFailed, HelperDied, CorruptError)  # those that on_error="warn" does not raise
 _ALARM_AFTER = 3  # saves that failed in a row
 logger = logging.getLogger("cairn.torch")
 
 
 class Saved(NamedTuple):
     """step_dir: the committed step. written_s, durable_s: seconds from the begin until this rank's part, and the step, was on disk.
-    error: None, or with on_error="warn" why there is no such step; step_dir is then empty."""
+    error: why the save failed, with on_error="warn"; step_dir is empty then."""
 
     step_dir: str
     written_s: float
@@ -139,8 +139,8 @@ class SaveHandle(Future[Saved]):
         self._process = os.getpid()
 
     @classmethod
-    def failed(cls, error: Exception) -> SaveHandle:
-        """One whose save could not begin, with on_error="warn"."""
+    def failed(cls, error: BaseException) -> SaveHandle:
+        """One whose save could not begin, and whose failure is tolerated."""
         handle = cls()
         handle.fail(error, warn=True)
         return handle
@@ -148,11 +148,10 @@ class SaveHandle(Future[Saved]):
     def fail(self, error: BaseException, warn: bool) -> None:
         """Ends the save. warn: nothing is raised where somebody waits."""
         for future in (self.staged, self.written):
-            if not future.done():
-                if warn:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
+            if warn:
+                _settle(future)
+            elif not future.done():
+                future.set_exception(error)
         if warn and isinstance(error, Exception):
             self.set_result(Saved("", math.nan, math.nan, error))
         else:
@@ -244,13 +243,17 @@ class Failures:
     def __init__(self) -> None:
         self._in_a_row: collections.Counter[str] = collections.Counter()
 
-    def note(self, run: str, step: int, error: BaseException) -> None:
+    def tolerates(self, options: Options, run: str, step: int, error: BaseException) -> bool:
+        """Whether the options say that this failure is not raised. It is counted and logged then."""
+        if options.on_error != "warn" or not isinstance(error, _FAILURES):
+            return False
         self._in_a_row[run] += 1
         count = self._in_a_row[run]
         if count < _ALARM_AFTER:
             logger.warning("the save of step %d failed: %s; the steps before are whole", step, error)
         else:
             logger.critical("ALARM: the save of step %d failed, as did %d before it: %s", step, count - 1, error)
+        return True
 
     def forget(self, run: str) -> None:
         self._in_a_row.pop(run, None)
@@ -365,10 +368,8 @@ class Save:
         if handle.done():
             return
         self._tell_failure(error)
-        warn = self._options.on_error == "warn" and isinstance(error, FAILURES)
-        if warn:
-            failures.note(self._run, self._step, error)
-        elif self._log:
+        warn = failures.tolerates(self._options, self._run, self._step, error)
+        if self._log and not warn:
             logger.error("the save of step %d failed: %s", self._step, error)
         handle.fail(error, warn)
 
