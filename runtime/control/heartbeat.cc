@@ -36,7 +36,7 @@ std::string TextOf(in_addr address) {
   return inet_ntop(AF_INET, &address, text.data(), text.size());
 }
 
-// The addresses of this host; that of the loopback if there is no other.
+// This host's addresses, or the loopback's if it has no other.
 std::vector<std::string> OwnAddresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};

@@ -1,10 +1,10 @@
 // The watchdog: a deadline for every wait, and a line that says who is missing.
 //
 // Each operation is a Scope. A thread of its own looks at the oldest one; when it is older than the deadline
-// it writes one line to stderr (rank, host, step, operation, tensor, group, and from the status board which
-// ranks have not arrived and where they are), and stops all ranks with kExitLostPeer within 10 s, even
-// those that are stopped or hang in MPI. It does not depend on the thread that waits, so a wait inside MPI or
-// CUDA is covered too. Time in which this process was suspended as a whole (SIGSTOP, a scheduler's
+// it writes one line to stderr (rank, host, step, operation, tensor, group, and from the status board the
+// ranks that have not arrived, each with its place). Then it stops all ranks with kExitLostPeer within 10 s,
+// even those that are stopped or hang in MPI. It does not depend on the thread that waits, so a wait inside
+// MPI or CUDA is covered too. Time in which this process was suspended as a whole (SIGSTOP, a scheduler's
 // suspension) does not count.
 //
 // It also drives the heartbeat between the hosts: the line names the host that fell silent first, if one did,

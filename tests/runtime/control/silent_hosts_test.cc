@@ -58,7 +58,7 @@ TEST(SilentHosts, TheOneThatFellSilentFirstIsFound) {
 TEST(SilentHosts, AReportNamesHostsByNameAndFirstRank) {
   const auto board = StatusBoard::Private(1, {"n1", "n1", "n2", "n2", "n3", "n3"});
   EXPECT_EQ(ReportHosts(*board, 1).silent, "");
-  EXPECT_FALSE(ReportHosts(*board, 1).all_heard) << "there is no heartbeat";
+  EXPECT_FALSE(ReportHosts(*board, 1).all_heard) << "no heartbeat was started";
   board->SetFirstRanks({0, 0, 2, 2, 4, 4}, 10);
   board->Hear(0);
   board->Hear(2);
