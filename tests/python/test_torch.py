@@ -229,8 +229,12 @@ class OwnershipTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"w: replicas says that ranks \[0, 1\] hold it, but rank 2"):
             _ownership.Ownership(2, 4, [], [0, 1]).holders("w", tensor)
 
+    def test_a_dimension_of_experts(self):
+        def of(*names):
+            return _ownership.expert_dimension([(names, [2] * len(names))])
 
-
+        self.assertEqual([of("dp", "ep"), of("dp_shard_mod_ep", "tp"), of("expert_parallel")], ["ep", "dp_shard_mod_ep", "expert_parallel"])
+        self.assertEqual([of("dp", "tp"), of("step", "deep"), of(), _ownership.expert_dimension([(["ep"], [1])])], [None] * 4)
 
 
 class WindowsTest(unittest.TestCase):
@@ -1323,6 +1327,9 @@ class RanksTest(ranks.RanksCase):
 
     def test_a_training_resumes_bit_by_bit(self):
         self.run_ranks("resume", 2)
+
+    def test_plain_experts_are_not_taken_for_replicas(self):
+        self.run_ranks("experts", 4)
 
     def test_dtensors_at_the_edges(self):
         self.run_ranks("dtensors", 2)

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from cairn.torch import _private
 
 PIPELINE = ("pp", "pipe", "pipeline", "stage")  # names of a mesh's dimension along which ranks hold other layers
+EXPERTS = {"ep", "expert", "experts"}  # a word of the name of a dimension along which ranks hold other experts
 Replicas = Union[Sequence[int], Callable[[str], Optional[Sequence[int]]]]
 
 
@@ -82,6 +83,19 @@ def mesh_text(values: Iterable[Any], world: int) -> str:
     return text if root.mesh.numel() == world else f"{text}, {ranks}"
 
 
+def expert_dimension(meshes: Iterable[tuple[Sequence[str], Sequence[int]]]) -> Optional[str]:
+    """The name of a dimension along which ranks hold other experts; None if there is none.
+
+    meshes: of each, the names and the sizes of its dimensions.
+    """
+    dimensions = [dimension for names, sizes in meshes for dimension in zip(names, sizes)]
+    return next((name for name, size in dimensions if size > 1 and EXPERTS & set(name.split("_"))), None)
+
+
+def _names_and_sizes(mesh: DeviceMesh) -> tuple[Sequence[str], Sequence[int]]:
+    return mesh.mesh_dim_names or (), mesh.mesh.shape
+
+
 def _dimension(placement: Any) -> int:
     """The dimension of the tensor that it shards; -1 if it shards none."""
     return getattr(placement, "dim", -1)
@@ -106,6 +120,8 @@ class Ownership:
         meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
         on_meshes = {holder for mesh in meshes.values() for holder in _widened_by_mesh(mesh.mesh.flatten().tolist(), mesh)}
         self._plain_holders = sorted(on_meshes) or list(range(world))
+        roots = (_private.root_mesh(mesh) for mesh in meshes.values())
+        self._experts = expert_dimension(map(_names_and_sizes, (*meshes.values(), *roots)))
 
     def writes(self, fqn: str, value: Any, offset: Sequence[int]) -> bool:
         """value: a torch.Tensor, DTensor or ShardedTensor. offset: where this rank's box begins in the whole tensor."""
@@ -121,7 +137,16 @@ class Ownership:
             return self._dtensor_holders(fqn, value)
         if _private.is_sharded_tensor(value) or self._rank not in self._plain_holders:
             return [self._rank]
+        self.check_plain(fqn, value)
         return self._plain_holders
+
+    def check_plain(self, fqn: str, value: torch.Tensor) -> None:
+        """Raises ValueError if the ranks may hold different experts under this name, and `replicas` does not decide."""
+        if self._experts and value.dim() > 1 and self._given(fqn, value) is None:
+            raise ValueError(
+                f"{fqn}: a plain tensor, and the ranks along {self._experts!r} of the mesh may hold different experts; make it a DTensor,"
+                " or say with replicas= which ranks hold the same"
+            )
 
     def _dtensor_holders(self, fqn: str, tensor: DTensor) -> list[int]:
         """By its mesh, and by the one that this was cut out of: each rank of TP has the whole of a tensor that only FSDP has sharded."""
