@@ -5,42 +5,49 @@
 namespace cairn {
 namespace {
 
-constexpr int64_t kPositionOffset = 2;  // rows before OPT's first position
+constexpr int64_t kOffsetRows = 2;  // rows before OPT's first position
 
-constexpr CanonicalModule kCanonicalModules[] = {
-    {"embedding.word", Extent::kVocab, Extent::kHidden, Cut::kRows},
-    {"embedding.position", Extent::kPositions, Extent::kHidden},
-    {"embedding.position_offset", Extent::kPositionOffset, Extent::kHidden},
-    {"embedding.norm", Extent::kHidden, Extent::kNone},
-    {"input_norm", Extent::kHidden, Extent::kNone},
-    {"attention.query", Extent::kQuery, Extent::kHidden, Cut::kRows},
-    {"attention.key", Extent::kKeyValue, Extent::kHidden, Cut::kRows},
-    {"attention.value", Extent::kKeyValue, Extent::kHidden, Cut::kRows},
-    {"attention.query_norm", Extent::kHead, Extent::kNone},
-    {"attention.key_norm", Extent::kHead, Extent::kNone},
-    {"attention.output", Extent::kHidden, Extent::kQuery, Cut::kColumns},
-    {"attention.output_norm", Extent::kHidden, Extent::kNone},
-    {"post_attention_norm", Extent::kHidden, Extent::kNone},
-    {"mlp.gate", Extent::kFfn, Extent::kHidden, Cut::kRows},
-    {"mlp.up", Extent::kFfn, Extent::kHidden, Cut::kRows},
-    {"mlp.down", Extent::kHidden, Extent::kFfn, Cut::kColumns},
-    {"mlp.output_norm", Extent::kHidden, Extent::kNone},
-    {"final_norm", Extent::kHidden, Extent::kNone},
-    {"output", Extent::kVocab, Extent::kHidden, Cut::kRows},
-};
+const std::vector<CanonicalModule>& CanonicalModules() {
+  using enum Extent;
+  const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
+  static const std::vector<CanonicalModule> kModules = {
+      {"embedding.word", {kVocab, kHidden}, rows},
+      {"embedding.position", {kPositions, kHidden}, none},
+      {"embedding.position_offset", {kPositionOffset, kHidden}, none},
+      {"embedding.norm", {kHidden}, none},
+      {"input_norm", {kHidden}, none},
+      {"attention.query", {kQuery, kHidden}, rows},
+      {"attention.key", {kKeyValue, kHidden}, rows},
+      {"attention.value", {kKeyValue, kHidden}, rows},
+      {"attention.query_norm", {kHead}, none},
+      {"attention.key_norm", {kHead}, none},
+      {"attention.output", {kHidden, kQuery}, columns},
+      {"attention.output_norm", {kHidden}, none},
+      {"post_attention_norm", {kHidden}, none},
+      {"mlp.gate", {kFfn, kHidden}, rows},
+      {"mlp.up", {kFfn, kHidden}, rows},
+      {"mlp.down", {kHidden, kFfn}, columns},
+      {"mlp.output_norm", {kHidden}, none},
+      {"final_norm", {kHidden}, none},
+      {"output", {kVocab, kHidden}, rows},
+  };
+  return kModules;
+}
+
+// True if a cut through this extent falls between heads.
+bool HasHeads(Extent extent) { return extent == Extent::kQuery || extent == Extent::kKeyValue; }
 
 }  // namespace
 
 const CanonicalModule* FindCanonicalModule(std::string_view name) {
-  const auto found = std::ranges::find(kCanonicalModules, name, &CanonicalModule::name);
-  return found == std::end(kCanonicalModules) ? nullptr : found;
+  const auto& modules = CanonicalModules();
+  const auto found = std::ranges::find(modules, name, &CanonicalModule::name);
+  return found == modules.end() ? nullptr : &*found;
 }
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape) {
   const auto size = [&]() -> int64_t {
     switch (extent) {
-      case Extent::kNone:
-        return 1;
       case Extent::kHidden:
         return shape.hidden;
       case Extent::kQuery:
@@ -56,32 +63,25 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
       case Extent::kPositions:
         return shape.positions;
       case Extent::kPositionOffset:
-        return kPositionOffset;
+        return kOffsetRows;
     }
     return 0;
   };
   return static_cast<uint64_t>(size());
 }
 
-int CutDim(const CanonicalModule& module, bool bias) {
-  if (module.cut == Cut::kRows) return 0;
-  return module.cut == Cut::kColumns && !bias ? 1 : kReplicated;
-}
-
-bool CutsHeads(const CanonicalModule& module) {
-  const Extent cut = module.cut == Cut::kColumns ? module.in : module.out;
-  return module.cut != Cut::kNone && (cut == Extent::kQuery || cut == Extent::kKeyValue);
-}
-
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape) {
-  ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
-                     .shape = {SizeOf(module.out, shape)},
-                     .tp_dim = CutDim(module, bias),
-                     .layer = layer};
+  ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"), .layer = layer};
   if (layer >= 0 && layer != kAfterLayers) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
-  if (!bias && module.in != Extent::kNone) spec.shape.push_back(SizeOf(module.in, shape));
-  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = SizeOf(Extent::kHead, shape);
-  if (module.out == Extent::kVocab) spec.pad_multiple = static_cast<uint64_t>(shape.vocab_multiple);
+  const size_t rank = module.extents.size() - (bias && module.extents.size() > 1 ? 1 : 0);
+  for (size_t dim = 0; dim < rank; ++dim) spec.shape.push_back(SizeOf(module.extents[dim], shape));
+  for (Cut cut : module.cuts) {
+    if (cut.dim >= spec.shape.rank()) continue;
+    const Extent extent = module.extents[cut.dim];
+    if (HasHeads(extent)) cut.unit = SizeOf(Extent::kHead, shape);
+    if (extent == Extent::kVocab) cut.pad = static_cast<uint64_t>(shape.vocab_multiple);
+    spec.cuts.push_back(cut);
+  }
   return spec;
 }
 

@@ -9,13 +9,14 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kCatalogMagic = "CAIRNCAT";
-constexpr uint32_t kPlainVersion = 1;  // no piece has a codec; read by all versions
-constexpr uint32_t kCodecVersion = 2;  // all roles have a number
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kPlainVersion = 1;      // no piece has a codec; read by all versions
+constexpr uint32_t kCodecVersion = 2;      // all roles have a number
+constexpr uint32_t kNamedRoleVersion = 3;  // all parameters are those of dense models
+constexpr uint32_t kVersion = 4;
 constexpr uint8_t kNamedRole = 255;  // the role's name follows
 constexpr uint32_t kEncodedBit = uint32_t{1} << 31;
 constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
-constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
+constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 1 + 4;
 constexpr uint64_t kMinPieceBytes = 4 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
 constexpr uint64_t kStoredChunkBytes = 8 + 4 + sizeof(Digest);
 constexpr uint64_t kExceptionCountBytes = 4;
@@ -23,8 +24,10 @@ constexpr uint64_t kExceptionBytes = 4 + 2;
 static_assert(kChunkBytes < kEncodedBit);
 
 uint32_t VersionFor(const Catalog& catalog) {
+  if (!std::ranges::all_of(catalog.tensors, [](const auto& tensor) { return tensor.spec.is_dense(); }))
+    return kVersion;
   const auto is_named = [](const TensorEntry& tensor) { return !tensor.role.has_number(); };
-  if (std::ranges::any_of(catalog.tensors, is_named)) return kVersion;
+  if (std::ranges::any_of(catalog.tensors, is_named)) return kNamedRoleVersion;
   const bool plain = std::ranges::all_of(
       catalog.pieces, [](Codec c) { return c == Codec::kNone; }, &Piece::codec);
   return plain ? kPlainVersion : kCodecVersion;
@@ -35,17 +38,35 @@ void PutRole(ByteWriter& out, const Role& role) {
   if (!role.has_number()) out.PutText(Name(role));
 }
 
-void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
+// Before version 4 a parameter is cut by tensor parallelism only, along dimension -1 if it is not cut.
+void PutPlacement(ByteWriter& out, const ParameterSpec& spec, uint32_t version) {
+  if (version >= kVersion) {
+    out.Put(static_cast<uint8_t>(spec.cuts.size()));
+    for (const Cut& cut : spec.cuts) {
+      out.Put(static_cast<uint8_t>(cut.axis));
+      out.Put(cut.dim);
+      out.Put(cut.unit);
+      out.Put(cut.pad);
+    }
+    out.Put(static_cast<uint8_t>(spec.tied_to_last));
+    out.Put(static_cast<uint8_t>(spec.of_experts));
+  } else {
+    const Cut cut = spec.cuts.empty() ? Cut{.dim = -1} : spec.cuts[0];
+    out.Put(cut.dim);
+    out.Put(static_cast<uint8_t>(spec.tied_to_last));
+    out.Put(cut.unit);
+    out.Put(cut.pad);
+  }
+  out.Put(static_cast<int32_t>(spec.layer));
+}
+
+void PutTensor(ByteWriter& out, const TensorEntry& tensor, uint32_t version) {
   out.PutText(tensor.spec.name);
   PutRole(out, tensor.role);
   out.Put(static_cast<uint8_t>(tensor.dtype));
   out.Put(static_cast<uint8_t>(tensor.spec.shape.rank()));
   out.PutDims(tensor.spec.shape);
-  out.Put(static_cast<int8_t>(tensor.spec.tp_dim));
-  out.Put(static_cast<uint8_t>(tensor.spec.tied_to_last));
-  out.Put(tensor.spec.tp_unit);
-  out.Put(tensor.spec.pad_multiple);
-  out.Put(static_cast<int32_t>(tensor.spec.layer));
+  PutPlacement(out, tensor.spec, version);
 }
 
 void PutExceptions(ByteWriter& out, std::span<const MasterException> exceptions) {
@@ -133,11 +154,48 @@ class Decoder {
   // table.
   Result<Role> ReadRole() {
     const auto number = in_.Get<uint8_t>();
-    if (number != kNamedRole || version_ < kVersion) return number == kNamedRole ? Role() : Role(number);
+    if (number != kNamedRole || version_ < kNamedRoleVersion)
+      return number == kNamedRole ? Role() : Role(number);
     const std::string name(in_.GetText());
     Result<Role> role = RoleNamed(name);
     if (!role.ok()) return Bad(role.status().message());
     return !role->has_number() ? role : Bad("role " + name + " has a number");
+  }
+
+  // False if no writer writes it.
+  bool ReadPlacement(ParameterSpec& spec) {
+    const bool one_cut = version_ < kVersion;
+    uint8_t tied = 0, of_experts = 0;
+    const uint8_t cuts = one_cut ? 1 : in_.Get<uint8_t>();
+    if (cuts > kMaxRank) return false;
+    for (uint8_t i = 0; i < cuts; ++i) {
+      Cut cut;
+      if (!one_cut) cut.axis = static_cast<Axis>(in_.Get<uint8_t>());
+      cut.dim = in_.Get<int8_t>();
+      if (one_cut) tied = in_.Get<uint8_t>();
+      cut.unit = in_.Get<uint64_t>();
+      cut.pad = in_.Get<uint64_t>();
+      if (cut.unit == 0 || cut.pad > uint64_t{1} << 32) return false;
+      if (!one_cut || cut.dim != -1) spec.cuts.push_back(cut);
+    }
+    if (!one_cut) tied = in_.Get<uint8_t>();
+    if (!one_cut) of_experts = in_.Get<uint8_t>();
+    spec.layer = in_.Get<int32_t>();
+    spec.tied_to_last = tied != 0;
+    spec.of_experts = of_experts != 0;
+    return tied <= 1 && of_experts <= 1 && spec.layer >= kBeforeLayers && AreValid(spec);
+  }
+
+  // The cuts are along different axes of the parameter's ranks and different dimensions that it has.
+  static bool AreValid(const ParameterSpec& spec) {
+    for (const Cut& cut : spec.cuts) {
+      const bool has_axis =
+          spec.of_experts ? cut.axis == Axis::kEtp || cut.axis == Axis::kEp : cut.axis == Axis::kTp;
+      if (!has_axis || cut.dim < 0 || cut.dim >= spec.shape.rank()) return false;
+      if (std::ranges::count(spec.cuts, cut.axis, &Cut::axis) > 1) return false;
+      if (std::ranges::count(spec.cuts, cut.dim, &Cut::dim) > 1) return false;
+    }
+    return !spec.of_experts || spec.shape.rank() > 0;
   }
 
   Status Tensor() {
@@ -148,21 +206,13 @@ class Decoder {
     const int rank = in_.Get<uint8_t>();
     if (rank > kMaxRank) return Bad("tensor of more dimensions than any checkpoint has");
     tensor.spec.shape = in_.GetDims(rank);
-    tensor.spec.tp_dim = in_.Get<int8_t>();
-    const auto tied = in_.Get<uint8_t>();
-    tensor.spec.tied_to_last = tied != 0;
-    tensor.spec.tp_unit = in_.Get<uint64_t>();
-    tensor.spec.pad_multiple = in_.Get<uint64_t>();
-    tensor.spec.layer = in_.Get<int32_t>();
+    const bool is_placed = ReadPlacement(tensor.spec);
     if (!in_.ok()) return Bad("truncated tensor table");
     if (tensor.spec.name.empty() || tensor.spec.name.find('\0') != std::string::npos)
       return Bad("bad tensor name");
     if (Name(tensor.role) == "?" || SizeOf(tensor.dtype) == 0) return Bad("unknown role or dtype");
     if (!CheckedBytes(tensor.spec.shape, SizeOf(tensor.dtype))) return Bad("tensor larger than 2^63 bytes");
-    if (tensor.spec.tp_dim < kReplicated || tensor.spec.tp_dim >= rank || tied > 1 ||
-        tensor.spec.tp_unit == 0 || tensor.spec.pad_multiple > (uint64_t{1} << 32) ||
-        tensor.spec.layer < kBeforeLayers)
-      return Bad("bad placement of a tensor");
+    if (!is_placed) return Bad("bad placement of a tensor");
     catalog_.tensors.push_back(std::move(tensor));
     if (!catalog_.index.Add(catalog_, static_cast<uint32_t>(catalog_.tensors.size() - 1)))
       return Bad("tensor listed twice: " + DisplayName(catalog_.tensors.back()));
@@ -305,21 +355,22 @@ StepCatalog PackCatalog(const Catalog& catalog) {
 std::string EncodeCatalog(const Catalog& catalog) {
   ByteWriter out;
   out.PutRaw(kCatalogMagic);
-  out.Put(VersionFor(catalog));
+  const uint32_t version = VersionFor(catalog);
+  out.Put(version);
   out.Put(static_cast<uint32_t>(catalog.tensors.size()));
   out.Put(static_cast<uint32_t>(catalog.files.size()));
   out.Put(static_cast<uint64_t>(catalog.pieces.size()));
-  for (const TensorEntry& tensor : catalog.tensors) PutTensor(out, tensor);
+  for (const TensorEntry& tensor : catalog.tensors) PutTensor(out, tensor, version);
   for (const std::string& file : catalog.files) out.PutText(file);
   for (const Piece& piece : catalog.pieces) PutPiece(out, piece);
   return std::move(out).Take();
 }
 
 uint64_t EncodedCatalogBytes(const Catalog& catalog) {
-  uint64_t bytes = kHeaderBytes;
-  for (const TensorEntry& t : catalog.tensors)
-    bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank() +
-             (t.role.has_number() ? 0 : 2 + Name(t.role).size());
+  ByteWriter tensors;
+  const uint32_t version = VersionFor(catalog);
+  for (const TensorEntry& tensor : catalog.tensors) PutTensor(tensors, tensor, version);
+  uint64_t bytes = kHeaderBytes + std::move(tensors).Take().size();
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
   for (const Piece& p : catalog.pieces) {
     bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size();

@@ -76,8 +76,10 @@ std::vector<EarlierBranch> BranchesFrom(const std::vector<int64_t>& first_steps)
 
 Topology TopologyFromJson(const json& object) {
   const auto number = [&](const char* key) { return IntegerOf<int>(object.at(key)); };
-  Topology topology{number("tp"), number("pp"), number("dp"), number("zero"), 1, {}};
+  Topology topology{number("tp"), number("pp"), number("dp"), number("zero")};
   if (object.contains("virtual_stages")) topology.virtual_stages = number("virtual_stages");
+  if (object.contains("ep")) topology.ep = number("ep");
+  if (object.contains("etp")) topology.etp = number("etp");
   if (const auto layers = object.find("layers_per_stage"); layers != object.end())
     for (const json& count : *layers) topology.layers_per_stage.push_back(IntegerOf<int>(count));
   return topology;
@@ -142,6 +144,8 @@ json TopologyJson(const Topology& t) {
   json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
   if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
   if (!t.layers_per_stage.empty()) object["layers_per_stage"] = t.layers_per_stage;
+  if (t.ep != 1) object["ep"] = t.ep;
+  if (t.etp != 0) object["etp"] = t.etp;
   return object;
 }
 

@@ -1,41 +1,32 @@
-// LayoutOf() goes over the specs once: those of the stage, and a tied copy on the last one, are cut along
-// their dimension and put one after another. Padding only extends dimension 0, so the real elements are
-// a prefix of the local array. PiecesOf() takes those of a partition. So each element has one writer: in the
-// stage that owns the tensor, the tensor parallel rank that has it (one of several in turn), and the data
-// parallel rank of the partition.
+// LayoutOf() goes over the specs once: the slices of those of the stage, and of a tied copy on the last one,
+// are put one after another. Padding only extends dimension 0, so the real elements are a prefix of the local
+// array. PiecesOf() takes those of a partition. So each element has one writer: in the stage that owns the
+// tensor, the rank whose slice has it (one of several in turn), and the data parallel rank of the partition.
 
 #include "ckpt/model/placement.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 namespace cairn {
 namespace {
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// The slice of `spec` at one tensor parallel rank: its box, and its shape in memory.
-Status CutByTensorParallelism(const ParameterSpec& spec, int tp, int tp_rank, LocalParameter& local) {
-  local.box = Box::Whole(spec.shape);
-  local.local_shape = spec.shape;
-  if (spec.tp_dim == kReplicated) return OkStatus();
-  const uint64_t size = spec.shape[spec.tp_dim];
-  uint64_t padded = size;
-  if (spec.pad_multiple > 0) {
-    if (spec.tp_dim != 0) return NotSupported("tensor {}: only dimension 0 can be padded", spec.name);
-    padded = RoundUp(size, spec.pad_multiple * tp);
-  } else if (size % spec.tp_unit != 0 || size / spec.tp_unit % tp != 0) {
-    return InvalidArgument(
-        "tensor {}: {} units of {} in dimension {} are not a multiple of TP={}; choose another TP", spec.name,
-        size / spec.tp_unit, spec.tp_unit, spec.tp_dim, tp);
+// True for one of the ranks that hold a parameter because it is not cut along their axes: the next one for
+// the next parameter.
+bool IsItsTurn(uint32_t index, const ParameterSpec& spec, const Topology& topology, int rank) {
+  constexpr Axis kOfDense[] = {Axis::kTp}, kOfExperts[] = {Axis::kEtp, Axis::kEp};
+  auto turn = static_cast<int>(index);
+  for (const Axis axis : spec.of_experts ? std::span<const Axis>(kOfExperts) : kOfDense) {
+    if (std::ranges::find(spec.cuts, axis, &Cut::axis) != spec.cuts.end()) continue;
+    const int size = topology.size(axis);
+    if (turn % size != topology.Coordinate(rank, axis)) return false;
+    turn /= size;
   }
-  const uint64_t share = padded / tp;
-  const uint64_t begin = std::min(size, share * tp_rank);
-  local.box.offset[spec.tp_dim] = begin;
-  local.box.extent[spec.tp_dim] = std::min(size, share * (tp_rank + 1)) - begin;
-  local.local_shape[spec.tp_dim] = share;
-  return OkStatus();
+  return true;
 }
 
 }  // namespace
@@ -77,34 +68,37 @@ int CountLayers(const std::vector<ParameterSpec>& specs) {
   return layers;
 }
 
-Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank,
-                            int pp_rank) {
+Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int> chunks, LayersPerChunk(CountLayers(specs), topology));
+  const int stage = topology.Coordinate(rank, Axis::kPp);
   RankLayout layout;
   for (uint32_t i = 0; i < specs.size(); ++i) {
     const ParameterSpec& spec = specs[i];
-    const bool owns = StageOf(spec.layer, chunks) % topology.pp == pp_rank;
-    if (!owns && !(spec.tied_to_last && pp_rank == topology.pp - 1)) continue;
-    LocalParameter local;
-    local.index = i;
-    local.flat_begin = layout.flat_size;
-    CAIRN_RETURN_IF_ERROR(CutByTensorParallelism(spec, topology.tp, tp_rank, local));
-    const bool writer_among_tp = spec.tp_dim != kReplicated || static_cast<int>(i % topology.tp) == tp_rank;
-    local.writes = owns && writer_among_tp;
-    layout.flat_size += local.local_shape.Volume();
-    layout.parameters.push_back(std::move(local));
+    const bool owns = StageOf(spec.layer, chunks) % topology.pp == stage;
+    if (!owns && !(spec.tied_to_last && stage == topology.pp - 1)) continue;
+    if (const Cut* cut = spec.padded(); cut && cut->dim != 0)
+      return NotSupported("tensor {}: only dimension 0 can be padded", spec.name);
+    CAIRN_ASSIGN_OR_RETURN(const Slice slice, SliceOf(spec, topology, rank));
+    FlatBuffer& buffer = spec.of_experts ? layout.experts : layout.dense;
+    layout.parameters.push_back({slice, i, spec.of_experts ? Axis::kEdp : Axis::kDp, buffer.size,
+                                 owns && IsItsTurn(i, spec, topology, rank)});
+    buffer.size += slice.shape.Volume();
   }
-  layout.partition_size = RoundUp((layout.flat_size + topology.dp - 1) / topology.dp, kPartitionAlign);
+  const auto partition = [&](FlatBuffer& buffer, Axis data) {
+    const auto ranks = static_cast<uint64_t>(topology.size(data));
+    buffer.partition_size = RoundUp((buffer.size + ranks - 1) / ranks, kPartitionAlign);
+  };
+  partition(layout.dense, Axis::kDp);
+  partition(layout.experts, Axis::kEdp);
   return layout;
 }
 
-std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, int dp_rank) {
-  const FlatRange partition = layout.Partition(dp_rank);
+std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, const Topology& topology, int rank) {
   std::vector<PlacedPiece> pieces;
   for (const LocalParameter& local : layout.parameters) {
-    // Padding rows come last, so the box is a prefix of the local array exactly if only dimension 0 is
-    // padded.
+    const FlatRange partition = layout.buffer(local.data).Partition(topology.Coordinate(rank, local.data));
+    // Padding rows come last, so the box is a prefix of the local array.
     const uint64_t begin = std::max(partition.begin, local.flat_begin);
     const uint64_t end = std::min(partition.end, local.flat_begin + local.box.Volume());
     if (!local.writes || begin >= end) continue;

@@ -4,39 +4,45 @@
 // computes the target's shards from the target's topology alone.
 //
 // In memory, a rank's parameters lie one after another in one flat buffer, in the order of the specs,
-// without gaps; q, k and v weights that follow each other are therefore one fused matrix. The buffer is
-// padded at its end to divide into dp equal partitions: ZeRO gives partition d to data parallel rank d. In
-// the checkpoint, data parallel rank d writes the elements of partition d, for every role and every ZeRO
-// stage: each byte is written once and the work is shared. A tensor that all tensor parallel ranks hold is
-// written by one of them (in turn), a tied embedding by the first stage.
+// without gaps; q, k and v weights that follow each other are therefore one fused matrix. Experts have a
+// buffer of their own, since other ranks hold the same experts. A buffer is padded at its end to divide into
+// equal partitions, one for each rank of its data parallel axis (dp, or edp of experts): ZeRO gives partition
+// d to rank d. In the checkpoint, rank d writes the elements of partition d, for every role and every ZeRO
+// stage: each byte is written once and the work is shared. A tensor that is not cut along an axis is written
+// by one of the axis' ranks (in turn), a tied embedding by the first stage.
 #pragma once
 
 #include <vector>
 
-#include "ckpt/model/tensor.h"
-#include "ckpt/model/topology.h"
+#include "ckpt/model/slice.h"
 
 namespace cairn {
 
 inline constexpr uint64_t kPartitionAlign =
     64;  // elements; a ZeRO partition starts on a cache line for any dtype
 
-struct LocalParameter {
-  uint32_t index = 0;  // into the specs
-  Box box;  // global coordinates, clipped to the true shape; empty extent: this rank holds padding only
-  Dims local_shape;         // in memory, with vocabulary padding; the box's rows come first
-  uint64_t flat_begin = 0;  // elements from the start of the rank's buffer
-  bool writes = false;      // this (tp, pp) position writes it to the checkpoint
+struct LocalParameter : Slice {
+  uint32_t index = 0;       // into the specs
+  Axis data = Axis::kDp;    // whose buffer it lies in
+  uint64_t flat_begin = 0;  // elements from the start of that buffer
+  bool writes = false;      // this rank, or one that differs along `data` only, writes it to the checkpoint
+
+  FlatRange flat_range() const { return {flat_begin, flat_begin + shape.Volume()}; }
+};
+
+// A flat buffer, and the partitions that the ranks of its data parallel axis have of it.
+struct FlatBuffer {
+  uint64_t size = 0;            // elements in use
+  uint64_t partition_size = 0;  // elements of each partition; all of them together hold at least `size`
+  FlatRange Partition(int data_rank) const {
+    return {data_rank * partition_size, (data_rank + 1) * partition_size};
+  }
 };
 
 struct RankLayout {
   std::vector<LocalParameter> parameters;
-  uint64_t flat_size = 0;  // elements in use
-  uint64_t partition_size =
-      0;  // elements of one of the dp equal partitions; dp * partition_size >= flat_size
-  FlatRange Partition(int dp_rank) const {
-    return {dp_rank * partition_size, (dp_rank + 1) * partition_size};
-  }
+  FlatBuffer dense, experts;
+  const FlatBuffer& buffer(Axis data) const { return data == Axis::kEdp ? experts : dense; }
 };
 
 // Layers of each stage: as even as can be, the first stages take the remainder. Requires 1 <= pp <= layers.
@@ -53,20 +59,19 @@ Result<std::vector<int>> LayersPerChunk(int layers, const Topology& topology);
 // Number of transformer layers among the specs: highest layer + 1.
 int CountLayers(const std::vector<ParameterSpec>& specs);
 
-// The buffer of any rank at (tp_rank, pp_rank); data parallel ranks share it.
+// The buffers of a rank. Ranks that differ along dp only, and hold the same experts, have equal ones.
 // Errors: InvalidArgument naming the tensor whose dimension TP does not divide, or if PP exceeds the layers.
-Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank,
-                            int pp_rank);
+Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank);
 
 // One piece that a rank writes: `range` of the row-major order of `box` of parameter `index`.
 struct PlacedPiece {
   uint32_t index = 0;  // into the specs
   Box box;
   FlatRange range;          // within box
-  uint64_t flat_begin = 0;  // its start in the rank's buffer, elements; it is contiguous there
+  uint64_t flat_begin = 0;  // its start in the parameter's buffer, elements; it is contiguous there
 };
 
-// The pieces of a layout that data parallel rank `dp_rank` writes, in buffer order.
-std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, int dp_rank);
+// The pieces of a layout that the rank writes, in the order of the specs.
+std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, const Topology& topology, int rank);
 
 }  // namespace cairn

@@ -53,6 +53,11 @@ bool IsOpaque(Role role) {
 }
 bool IsOptimizerState(Role role) { return role != Role::kWeight && !IsOpaque(role); }
 
+const Cut* ParameterSpec::padded() const {
+  const auto found = std::ranges::find_if(cuts, [](const Cut& cut) { return cut.pad > 0; });
+  return found == cuts.end() ? nullptr : &*found;
+}
+
 std::string DisplayName(const TensorEntry& entry) {
   return entry.role == Role::kWeight ? entry.spec.name
                                      : fmt::format("{}/{}", entry.spec.name, Name(entry.role));

@@ -1,8 +1,8 @@
 // A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and its roles.
 //
-// A ParameterSpec is one parameter of a model and how a topology cuts it. placement.h needs nothing else, so
-// a model of an unknown architecture can be resharded too. A TensorEntry is one stored array: a parameter in
-// one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
+// A ParameterSpec is one parameter of a model and how a topology cuts it. slice.h and placement.h need
+// nothing else, so a model of an unknown architecture can be resharded too. A TensorEntry is one stored
+// array: a parameter in one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include "ckpt/base/box.h"
 #include "ckpt/base/dtype.h"
 #include "ckpt/base/status.h"
+#include "ckpt/model/topology.h"
 
 namespace cairn {
 
@@ -80,20 +81,35 @@ bool IsOpaque(Role role);
 // True for state that an optimizer holds: neither a weight nor opaque.
 bool IsOptimizerState(Role role);
 
-inline constexpr int kReplicated = -1;
+// A dimension of a parameter that is divided equally over the ranks of an axis.
+struct Cut {
+  Axis axis = Axis::kTp;
+  int8_t dim = 0;
+  uint64_t unit = 1;  // it falls on multiples of this many elements (head size for q, k, v)
+  uint64_t pad = 0;   // >0: in memory, the dimension is padded to a multiple of pad * ranks (vocabulary)
+  bool operator==(const Cut&) const = default;
+};
+
 inline constexpr int kBeforeLayers = -1;        // on the first stage: embeddings
 inline constexpr int kAfterLayers = INT32_MAX;  // on the last stage: final norm, output head
 
 struct ParameterSpec {
-  std::string name;          // canonical: "layers.3.mlp.up.weight"
-  Dims shape;                // global, the vocabulary at its true size
-  int tp_dim = kReplicated;  // dimension cut across tensor parallel ranks
-  uint64_t tp_unit = 1;      // cuts fall on multiples of this many elements (head size for q, k, v)
-  uint64_t pad_multiple =
-      0;  // >0: tp_dim is padded in memory to a multiple of pad_multiple * tp (vocabulary)
-  int layer = kBeforeLayers;  // transformer layer, kBeforeLayers or kAfterLayers
-  bool tied_to_last = false;  // the last stage holds a copy too (tied embedding); the first one writes it
+  std::string name;            // canonical: "layers.3.mlp.up.weight"
+  Dims shape;                  // global, the vocabulary at its true size
+  std::vector<Cut> cuts = {};  // of different dimensions; slice.h says which part a rank has
+  int layer = kBeforeLayers;   // transformer layer, kBeforeLayers or kAfterLayers
+  bool tied_to_last = false;   // the last stage holds a copy too (tied embedding); the first one writes it
+  bool of_experts = false;     // dimension 0 counts experts; it is spread over the axes of experts
   bool operator==(const ParameterSpec&) const = default;
+
+  // A matrix, or a stack of them: what optimizers decay. A vector, or a stack of vectors, is not one.
+  bool is_matrix() const { return shape.rank() - (of_experts ? 1 : 0) > 1; }
+  // True if it is cut by tensor parallelism at most, as in a dense model.
+  bool is_dense() const {
+    return !of_experts && cuts.size() <= 1 && (cuts.empty() || cuts[0].axis == Axis::kTp);
+  }
+  // Null if it is not padded.
+  const Cut* padded() const;
 };
 
 // One array of the checkpoint. Its identity is (parameter name, role).

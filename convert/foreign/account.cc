@@ -236,7 +236,7 @@ Status Account::CheckArrays(const StoredCatalog& catalog, Totals& totals, std::v
     if (Overlap(parts[i])) return Corrupt("elements of {} would be read twice", array.name);
     const uint64_t left = array.shape.Volume() - std::min(volume, array.shape.Volume());
     if (left == 0 || replicas_.contains(i)) continue;
-    if (tensor.spec.pad_multiple == 0) return Corrupt("{} elements of {} are in no tensor", left, array.name);
+    if (!tensor.spec.padded()) return Corrupt("{} elements of {} are in no tensor", left, array.name);
     totals[labels[i]].second -= left * SizeOf(array.dtype);
     auto& padding = totals[LabelOf(Fate::kPadding)];
     padding.first += 1;

@@ -1,11 +1,13 @@
 // Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
 // that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
-// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. Opaque
-// tensors are dealt to the shards whole, by their number.
+// placement.h once for all ranks that hold the same slices, and gives each placed box to all roles of the
+// parameter. Opaque tensors are dealt to the shards whole, by their number.
 
 #include "convert/stream/step_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <unordered_map>
 
 #include "ckpt/model/layout.h"
@@ -67,7 +69,7 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
     // cuts.
     const auto known = index_of.find(spec.name);
     const bool own = IsOptimizerState(tensors[i].role) && known != index_of.end() &&
-                     !(plan.specs_[known->second].shape == spec.shape) && spec.tp_dim == kReplicated;
+                     !(plan.specs_[known->second].shape == spec.shape) && spec.cuts.empty();
     if (own) {
       plan.specs_.push_back(spec);
       plan.roles_.push_back({i});
@@ -84,23 +86,25 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
   }
   // Tries each position now: nothing may fail once the first byte is written.
   for (int pp = 0; pp < topology.pp; ++pp)
-    CAIRN_RETURN_IF_ERROR(LayoutOf(plan.specs_, topology, 0, pp).status());
+    CAIRN_RETURN_IF_ERROR(LayoutOf(plan.specs_, topology, pp * topology.stage_size()).status());
   return plan;
 }
 
 std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
-  std::vector<PlannedShard> shards(topology_.tp * topology_.dp);
-  const int first = topology_.RankOf({0, pp_rank, 0});
-  for (size_t i = 0; i < shards.size(); ++i) shards[i].rank = first + static_cast<int>(i);
-  for (int tp = 0; tp < topology_.tp; ++tp) {
-    const Result<RankLayout> layout = LayoutOf(specs_, topology_, tp, pp_rank);
-    assert(layout.ok());  // Make() tried
-    for (int dp = 0; dp < topology_.dp; ++dp) {
-      PlannedShard& shard = shards[topology_.RankOf({tp, pp_rank, dp}) - first];
-      for (const PlacedPiece& placed : PiecesOf(*layout, dp))
-        for (uint32_t tensor : roles_[placed.index])
-          shard.pieces.push_back({.tensor = tensor, .box = placed.box, .range = placed.range});
-    }
+  std::vector<PlannedShard> shards(topology_.stage_size());
+  const int first = pp_rank * topology_.stage_size();
+  std::map<std::array<int, 3>, Result<RankLayout>> layouts;  // by the coordinates that slices depend on
+  for (int rank = first; rank < first + topology_.stage_size(); ++rank) {
+    const auto at = [&](Axis axis) { return topology_.Coordinate(rank, axis); };
+    const std::array<int, 3> place{at(Axis::kTp), at(Axis::kEtp), at(Axis::kEp)};
+    auto layout = layouts.find(place);
+    if (layout == layouts.end()) layout = layouts.emplace(place, LayoutOf(specs_, topology_, rank)).first;
+    assert(layout->second.ok());  // Make() tried
+    PlannedShard& shard = shards[rank - first];
+    shard.rank = rank;
+    for (const PlacedPiece& placed : PiecesOf(*layout->second, topology_, rank))
+      for (uint32_t tensor : roles_[placed.index])
+        shard.pieces.push_back({.tensor = tensor, .box = placed.box, .range = placed.range});
   }
   for (size_t i = 0; i < opaque_.size(); ++i) {
     const int at = static_cast<int>(i % topology_.world()) - first;

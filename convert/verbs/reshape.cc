@@ -8,8 +8,8 @@ namespace {
 std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const ReshapeOptions& options) {
   std::vector<TensorEntry> tensors = source.catalog().tensors;
   for (TensorEntry& tensor : tensors)
-    if (options.vocab_multiple > 0 && tensor.spec.pad_multiple > 0)
-      tensor.spec.pad_multiple = options.vocab_multiple;
+    for (Cut& cut : tensor.spec.cuts)
+      if (options.vocab_multiple > 0 && cut.pad > 0) cut.pad = options.vocab_multiple;
   return tensors;
 }
 
@@ -17,7 +17,7 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
-  const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.tp_dim != kReplicated; });
+  const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.cuts.empty(); });
   if (target.tp > 1 && target.tp != now.tp && !cut)
     return InvalidArgument(
         "{}: nothing says how its tensors are cut, so that TP={} cannot be made of it; "

@@ -24,18 +24,17 @@ ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& 
   ParallelDims dims;
   dims.topology = topology;
   dims.world_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), transport.rank()) - ranks.begin());
-  const Coordinates at = dims.at = topology.At(dims.world_rank);
-  std::vector<int> tp, dp, pp;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Coordinates other = topology.At(static_cast<int>(rank));
-    if (other.pp == at.pp && other.dp == at.dp) tp.push_back(ranks[rank]);
-    if (other.tp == at.tp && other.pp == at.pp) dp.push_back(ranks[rank]);
-    if (other.tp == at.tp && other.dp == at.dp) pp.push_back(ranks[rank]);
-  }
+  const auto group_of = [&](Axis axis) {
+    std::vector<int> group = topology.GroupOf(dims.world_rank, axis);
+    for (int& member : group) member = ranks[member];
+    return group;
+  };
+  const std::vector<int> pp = group_of(Axis::kPp);
+  const bool at_an_end = transport.rank() == pp.front() || transport.rank() == pp.back();
   std::vector<int> embedding{transport.rank()};
-  if (topology.pp > 1 && (at.pp == 0 || at.pp == topology.pp - 1)) embedding = {pp.front(), pp.back()};
-  dims.tp = transport.Split("tp", tp);
-  dims.dp = transport.Split("dp", dp);
+  if (topology.pp > 1 && at_an_end) embedding = {pp.front(), pp.back()};
+  dims.tp = transport.Split("tp", group_of(Axis::kTp));
+  dims.dp = transport.Split("dp", group_of(Axis::kDp));
   dims.pp = transport.Split("pp", pp);
   dims.pp_gradients = transport.Split("pp backward", pp);
   dims.embedding = transport.Split("embedding", embedding);

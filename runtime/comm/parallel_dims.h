@@ -1,7 +1,6 @@
 // The mesh as one rank sees it: where it sits, and the group it forms on each axis.
 //
-// An axis is a direction of the mesh (tp, dp, pp); a dim belongs to a tensor. Rank order is
-// ckpt/model/topology.h's.
+// An axis is a direction of the mesh (ckpt/model/topology.h); a dim belongs to a tensor.
 #pragma once
 
 #include <vector>
@@ -15,12 +14,12 @@ class Transport;
 
 struct ParallelDims {
   Topology topology;
-  Coordinates at;
   int world_rank = 0;
+  int at(Axis axis) const { return topology.Coordinate(world_rank, axis); }  // its coordinate
 
-  ProcessGroup tp;            // same pp and dp; rank = at.tp
-  ProcessGroup dp;            // same tp and pp; rank = at.dp
-  ProcessGroup pp;            // same tp and dp; rank = at.pp
+  ProcessGroup tp;            // same pp and dp
+  ProcessGroup dp;            // same tp and pp
+  ProcessGroup pp;            // same tp and dp
   ProcessGroup pp_gradients;  // the same ranks: the messages of the backward pass
   ProcessGroup
       embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages: alone

@@ -176,7 +176,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
   ModelBuilder model(config, spec, parameters, tp_, streams, hooks);
   const Result<std::vector<int>> chunks = LayersPerChunk(config.num_layers, dims.topology);
   TORCH_CHECK(chunks.ok(), chunks.status().message());
-  const int part = chunk * dims.topology.pp + dims.at.pp;
+  const int part = chunk * dims.topology.pp + dims.at(Axis::kPp);
   if (part == 0) {
     const VocabularyShard shard = ShardOf(parameters, "embedding.word.weight");
     embedding_.emplace(model.Weight("embedding.word"), shard.first_id, shard.ids, tp_);

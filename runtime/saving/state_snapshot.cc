@@ -24,7 +24,7 @@ Result<std::unique_ptr<Snapshot>> MakeStateSnapshot(const StateBuffers& buffers,
     sources.push_back(source);
   };
   const size_t roles = buffers.parts.size();
-  for (const PlacedPiece& placed : PiecesOf(buffers.layout, options.topology.At(rank).dp))
+  for (const PlacedPiece& placed : PiecesOf(buffers.layout, options.topology, rank))
     for (size_t role = 0; role < roles; ++role) {
       const StateBuffers::Part& part = buffers.parts[role];
       add(placed.index * roles + role, placed.box, placed.range,

@@ -54,11 +54,12 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
                        SampleFunction source, uint64_t total_samples)
     : config_(config),
       device_(device),
-      needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1 || config.resets_by_document()),
+      needs_data_(dims.at(Axis::kPp) == 0 || dims.at(Axis::kPp) == dims.topology.pp - 1 ||
+                  config.resets_by_document()),
       source_(std::move(source)),
       sampler_{.total_samples = total_samples,
                .micro_batch_size = static_cast<uint64_t>(config.micro_batch_size),
-               .dp_rank = static_cast<uint64_t>(dims.at.dp),
+               .dp_rank = static_cast<uint64_t>(dims.at(Axis::kDp)),
                .dp_size = static_cast<uint64_t>(dims.topology.dp)} {}
 
 Status DataLoader::Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const {

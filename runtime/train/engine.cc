@@ -23,7 +23,7 @@ Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device d
     : config_(config),
       dims_(dims),
       parameters_(MakeParameters(config, dims, device)),
-      streams_(device, config.seed, dims.at),
+      streams_(device, config.seed, dims.topology, dims.world_rank),
       zero_(config, dims, parameters_),
       chunks_(MakeChunks(config, dims, parameters_, streams_, &zero_)),
       pipeline_(config, dims, chunks_, device),
@@ -47,7 +47,7 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
 
   const double count = static_cast<double>(micro_batches) * dims_.topology.dp;
   grad_divisor_ = loss_scale * count;
-  const bool has_loss = stage().is_last() && dims_.at.tp == 0;
+  const bool has_loss = stage().is_last() && dims_.at(Axis::kTp) == 0;
   Tensor sums = at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
                             config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, double(votes.stop),
                             double(votes.save_now), double(votes.busy), double(data_failed())},

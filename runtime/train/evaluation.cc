@@ -13,7 +13,7 @@ Evaluation::Evaluation(const TrainConfig& config, const ParallelDims& dims, at::
     : config_(config),
       dims_(dims),
       parameters_(MakeParameters(config, dims, device)),
-      streams_(device, config.seed, dims.at),
+      streams_(device, config.seed, dims.topology, dims.world_rank),
       chunks_(MakeChunks(config, dims, parameters_, streams_)),
       pipeline_(config, dims, chunks_, device) {}
 

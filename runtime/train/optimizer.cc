@@ -48,7 +48,7 @@ template <typename Predicate>
 std::vector<FlatRange> Where(const RankLayout& layout, FlatRange range, Predicate&& wanted) {
   std::vector<FlatRange> found;
   for (const LocalParameter& local : layout.parameters) {
-    const FlatRange part = Overlap(range, {local.flat_begin, local.flat_begin + local.local_shape.Volume()});
+    const FlatRange part = Overlap(range, local.flat_range());
     if (part.size() == 0 || !wanted(local)) continue;
     if (!found.empty() && found.back().end == part.begin) {
       found.back().end = part.end;
@@ -74,7 +74,7 @@ Optimizer::Optimizer(const TrainConfig& config, const FlatParameters& parameters
     : parameters_(parameters), rule_(MakeUpdateRule(config)), offloads_(config.offload_optimizer) {
   const RankLayout& layout = parameters.layout();
   const at::Device device = parameters.device();
-  share_ = dims.topology.zero == 0 ? parameters.kept().weights : layout.Partition(dims.at.dp);
+  share_ = dims.topology.zero == 0 ? parameters.kept().weights : layout.dense.Partition(dims.at(Axis::kDp));
   const Side side = StateSide(config);
   const auto apart = [&](Side other) { return side != other && SidesDiffer(device); };
   const bool own_master = parameters.dtype() != Dtype::kF32 || apart(parameters.kept().weights_side);
@@ -93,27 +93,24 @@ Optimizer::Optimizer(const TrainConfig& config, const FlatParameters& parameters
     return parameters.SpecOf(local);
   };
   const auto is_copy = [&](const LocalParameter& local) {
-    return spec(local).tied_to_last && dims.at.pp > 0;
+    return spec(local).tied_to_last && dims.at(Axis::kPp) > 0;
   };
-  const auto decays = [&](const LocalParameter& local) {
-    return !is_copy(local) && spec(local).shape.rank() >= 2;
-  };
+  const auto decays = [&](const LocalParameter& local) { return !is_copy(local) && spec(local).is_matrix(); };
   const auto does_not = [&](const LocalParameter& local) {
-    return !is_copy(local) && spec(local).shape.rank() < 2;
+    return !is_copy(local) && !spec(local).is_matrix();
   };
   const auto counts = [&](const LocalParameter& local) {
-    return !is_copy(local) && (spec(local).tp_dim != kReplicated || dims.at.tp == 0);
+    return !is_copy(local) && (!spec(local).cuts.empty() || dims.at(Axis::kTp) == 0);
   };
   groups_.push_back({config.weight_decay, Where(layout, share_, decays)});
   groups_.push_back({0, Where(layout, share_, does_not)});
   // Also under ZeRO 0 each data parallel rank counts its partition only: the sum over the world is then the
   // norm.
-  counted_ = Where(layout, layout.Partition(dims.at.dp), counts);
+  counted_ = Where(layout, layout.dense.Partition(dims.at(Axis::kDp)), counts);
 }
 
 void Optimizer::SetMaster(const LocalParameter& local, const Tensor& values) {
-  const FlatRange there{local.flat_begin, local.flat_begin + local.local_shape.Volume()};
-  const FlatRange mine = Overlap(there, share_);
+  const FlatRange mine = Overlap(local.flat_range(), share_);
   const Touches both = Touches::Both();
   if (mine.size() > 0) SliceOf(master_, mine, share_.begin).copy_(SliceOf(values, mine, local.flat_begin));
 }

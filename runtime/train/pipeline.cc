@@ -157,7 +157,8 @@ void Pipeline::DropSent(size_t keep) {
 double MeanLoss(Pipeline& pipeline, const ParallelDims& dims, at::Device device,
                 const Pipeline::Batches& batches, int64_t micro_batches) {
   const double mine = pipeline.Evaluate(batches, micro_batches);  // tensor parallel ranks have the same
-  Tensor sum = at::full({1}, dims.at.tp == 0 ? mine : 0.0, at::TensorOptions(device).dtype(at::kDouble));
+  Tensor sum =
+      at::full({1}, dims.at(Axis::kTp) == 0 ? mine : 0.0, at::TensorOptions(device).dtype(at::kDouble));
   dims.world.AllReduceSum(sum, "validation loss");
   return sum.item<double>() / (static_cast<double>(micro_batches) * dims.topology.dp);
 }

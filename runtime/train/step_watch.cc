@@ -61,7 +61,7 @@ void StepWatch::Step(const StepReport& report, const SaveStats& saves) {
 // As Megatron-LM does, of the ranks that hold the model once; the others' is the same.
 void StepWatch::LogMemory(int64_t iteration) {
   const bool due = config_.log_memory_interval > 0 && iteration % config_.log_memory_interval == 0;
-  if (dims_.at.dp == 0 && (due || !memory_logged_))
+  if (dims_.at(Axis::kDp) == 0 && (due || !memory_logged_))
     Print(MemoryLine(dims_.world_rank, iteration, MemoryUseOf(device_)) + "\n");
   memory_logged_ = true;
   if (!config_.log_memory_to_tensorboard) return;

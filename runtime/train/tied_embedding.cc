@@ -11,11 +11,10 @@ using at::Tensor;
 
 // Where the tied embedding lies on this rank, if it lies on a first or last stage that are not the same.
 std::optional<FlatRange> TiedEmbedding(const FlatParameters& parameters, const ParallelDims& dims) {
-  const bool at_an_end = dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1;
+  const bool at_an_end = dims.at(Axis::kPp) == 0 || dims.at(Axis::kPp) == dims.topology.pp - 1;
   if (dims.topology.pp == 1 || !at_an_end) return std::nullopt;
   for (const LocalParameter& local : parameters.layout().parameters)
-    if (parameters.SpecOf(local).tied_to_last)
-      return FlatRange{local.flat_begin, local.flat_begin + local.local_shape.Volume()};
+    if (parameters.SpecOf(local).tied_to_last) return local.flat_range();
   return std::nullopt;
 }
 

@@ -29,9 +29,9 @@ const LocalParameter& FirstOf(const FlatParameters& parameters, FlatRange range)
 
 FlatParameters::Kept KeptUnder(const TrainConfig& config, const ParallelDims& dims,
                                const RankLayout& layout) {
-  const FlatRange all{0, dims.topology.dp * layout.partition_size};
+  const FlatRange all{0, dims.topology.dp * layout.dense.partition_size};
   if (config.skip_train) return {.weights = all, .grads = {}};
-  const FlatRange mine = layout.Partition(dims.at.dp);
+  const FlatRange mine = layout.dense.Partition(dims.at(Axis::kDp));
   return {.weights = config.zero_stage >= 3 ? mine : all,
           .grads = config.zero_stage >= 2 ? mine : all,
           .weights_side = config.offload_param ? Side::kHost : Side::kDevice,
@@ -40,7 +40,7 @@ FlatParameters::Kept KeptUnder(const TrainConfig& config, const ParallelDims& di
 
 FlatParameters MakeParameters(const TrainConfig& config, const ParallelDims& dims, at::Device device) {
   std::vector<ParameterSpec> specs = GptSpecs(config);
-  auto layout = LayoutOf(specs, dims.topology, dims.at.tp, dims.at.pp);
+  auto layout = LayoutOf(specs, dims.topology, dims.world_rank);
   TORCH_CHECK(layout.ok(), layout.status().message());
   const FlatParameters::Kept kept = KeptUnder(config, dims, *layout);
   return FlatParameters(std::move(specs), std::move(*layout), config.dtype(), device, kept);
@@ -77,7 +77,7 @@ void ZeroUnits::Plan() {
     runs_.back().range = Join(runs_.back().range, range);
     runs_.back().views.push_back(i);
   }
-  const bool last = dims_.at.pp == dims_.topology.pp - 1;
+  const bool last = dims_.at(Axis::kPp) == dims_.topology.pp - 1;
   for (size_t run = 0; run < runs_.size(); ++run) {
     if (runs_[run].tile) {
       tiles_[runs_[run].views.at(0)] = run;
@@ -85,7 +85,7 @@ void ZeroUnits::Plan() {
       units_.try_emplace(unit_of_run[run]);
       continue;
     }
-    if (!runs_[run].tied || dims_.at.pp == 0) units_[unit_of_run[run]].push_back(run);
+    if (!runs_[run].tied || dims_.at(Axis::kPp) == 0) units_[unit_of_run[run]].push_back(run);
     if (runs_[run].tied && last) units_[kAfterLayers].push_back(run);
   }
   for (const auto& [unit, runs] : units_)
@@ -95,7 +95,7 @@ void ZeroUnits::Plan() {
 std::vector<ZeroUnits::OwnedPart> ZeroUnits::PartsOf(FlatRange range) const {
   std::vector<OwnedPart> parts;
   for (int owner = 0; owner < dims_.topology.dp; ++owner)
-    if (const FlatRange part = Overlap(range, parameters_.layout().Partition(owner)); part.size() > 0)
+    if (const FlatRange part = Overlap(range, parameters_.layout().dense.Partition(owner)); part.size() > 0)
       parts.push_back({owner, part});
   return parts;
 }

@@ -140,7 +140,7 @@ Status Open(const std::string& directory) {
   const auto& catalog = step->catalog();
   const Topology& ranks = step->manifest().topology;
   const std::vector<ParameterSpec> specs = catalog.Parameters();
-  CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(specs, ranks, ranks.tp / 2, ranks.pp / 2));
+  CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(specs, ranks, ranks.world() / 2));
   uint64_t pieces = 0, elements = 0, local = 0;
   for (const LocalParameter& parameter : layout.parameters) {
     local += parameter.box.Volume();

@@ -23,7 +23,7 @@ Status Dump(const std::string& path, const std::string& out, const OpenOptions& 
                        {"role", Name(tensor.role)},
                        {"dtype", Name(tensor.dtype)},
                        {"shape", std::vector<uint64_t>(tensor.spec.shape.begin(), tensor.spec.shape.end())},
-                       {"tp_dim", tensor.spec.tp_dim},
+                       {"tp_dim", tensor.spec.cuts.empty() ? -1 : tensor.spec.cuts[0].dim},
                        {"offset", offset}});
     offset += tensor.bytes();
   }

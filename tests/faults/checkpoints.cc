@@ -7,9 +7,9 @@ namespace cairn {
 StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed) {
   StepRecipe recipe;
   recipe.specs = {
-      {.name = "embedding.word.weight", .shape = {10, 8}, .tp_dim = 0, .pad_multiple = 4},
-      {.name = "layers.0.mlp.up.weight", .shape = {8, 8}, .tp_dim = 0, .layer = 0},
-      {.name = "layers.1.mlp.down.weight", .shape = {8, 8}, .tp_dim = 1, .layer = 1},
+      {.name = "embedding.word.weight", .shape = {10, 8}, .cuts = {{.dim = 0, .pad = 4}}},
+      {.name = "layers.0.mlp.up.weight", .shape = {8, 8}, .cuts = {{.dim = 0}}, .layer = 0},
+      {.name = "layers.1.mlp.down.weight", .shape = {8, 8}, .cuts = {{.dim = 1}}, .layer = 1},
       {.name = "final_norm.weight", .shape = {8}, .layer = kAfterLayers},
   };
   recipe.topology = topology;

@@ -30,7 +30,7 @@ Catalog Plain() {
   TensorEntry up;
   up.spec.name = "layers.0.mlp.up.weight";
   up.spec.shape = {4, 6};
-  up.spec.tp_dim = 0;
+  up.spec.cuts = {{.dim = 0}};
   up.spec.layer = 0;
   up.dtype = Dtype::kBF16;
   catalog.tensors = {up, up};

@@ -71,15 +71,20 @@ def decode_catalog(data):
     c = Cursor(data)
     assert c.raw(8) == b"CAIRNCAT"
     version = c.get("I")
-    assert version in (1, 2, 3)
+    assert version in (1, 2, 3, 4)
     counts = c.get("I"), c.get("I"), c.get("Q")
     tensors, files, pieces = [], [], []
     for _ in range(counts[0]):
         name, number = c.text(), c.get("B")
-        role = c.text() if number == 255 and version == 3 else ROLES[number]
+        role = c.text() if number == 255 and version >= 3 else ROLES[number]
         dtype = c.get("B")
         shape = c.dims(c.get("B"))
-        c.get("b"), c.get("B"), c.get("Q"), c.get("Q"), c.get("i")
+        if version < 4:
+            c.get("b"), c.get("B"), c.get("Q"), c.get("Q"), c.get("i")
+        else:
+            for _ in range(c.get("B")):
+                assert c.get("B") in (0, 1, 2) and c.get("B") < len(shape) and c.get("Q") > 0 and c.get("Q") <= 2**32
+            c.get("B"), c.get("B"), c.get("i")
         tensors.append({"name": name, "role": role, "dtype": DTYPES[dtype], "shape": shape})
     for _ in range(counts[1]):
         files.append(c.text())

@@ -131,9 +131,9 @@ void Run(Transport& transport) {
       std::iota(ranks.begin(), ranks.end(), 0);
     }
     const ParallelDims dims = MakeParallelDims(idle ? Topology{} : topology, ranks, transport);
-    TORCH_CHECK(idle || topology.RankOf(dims.at) == transport.rank(), "this rank is at another rank's place");
-    TORCH_CHECK(dims.tp.rank() == dims.at.tp && dims.dp.rank() == dims.at.dp &&
-                    dims.pp.rank() == dims.at.pp && dims.world.rank() == dims.world_rank,
+    TORCH_CHECK(idle || dims.world_rank == transport.rank(), "this rank is at another rank's place");
+    TORCH_CHECK(dims.tp.rank() == dims.at(Axis::kTp) && dims.dp.rank() == dims.at(Axis::kDp) &&
+                    dims.pp.rank() == dims.at(Axis::kPp) && dims.world.rank() == dims.world_rank,
                 "a group counts its ranks otherwise than the mesh");
     Program(dims, transport.rank(), random()).Run();
   }

@@ -215,7 +215,7 @@ double Rate(const TrainConfig& c, double samples) {
 
 Leaves InitialMasters(const TrainConfig& config) {
   const std::vector<ParameterSpec> specs = GptSpecs(config);
-  FlatParameters whole(specs, *LayoutOf(specs, {}, 0, 0), 1, Dtype::kF32, at::kCPU);
+  FlatParameters whole(specs, *LayoutOf(specs, {}, 0), 1, Dtype::kF32, at::kCPU);
   InitialValues(config, whole, [&](const LocalParameter& local, const Tensor& values) {
     whole.weights().narrow(0, static_cast<int64_t>(local.flat_begin), values.numel()).copy_(values);
   });

@@ -65,8 +65,8 @@ double Measure(TrainConfig config, Transport& transport) {
   const Topology topology = *Validate(config, transport.size());
   const ParallelDims dims = MakeParallelDims(topology, transport);
   const std::vector<ParameterSpec> specs = GptSpecs(config);
-  FlatParameters parameters(specs, *LayoutOf(specs, topology, 0, dims.at.pp), 1, Dtype::kF32, at::kCPU);
-  RandomStreams streams(at::kCPU, config.seed, dims.at);
+  FlatParameters parameters(specs, *LayoutOf(specs, topology, dims.world_rank), 1, Dtype::kF32, at::kCPU);
+  RandomStreams streams(at::kCPU, config.seed, topology, dims.world_rank);
   SleepingLayers sleeping;
   const std::vector<GptStage> chunks = MakeChunks(config, dims, parameters, streams, &sleeping);
   Pipeline pipeline(config, dims, chunks, at::kCPU);

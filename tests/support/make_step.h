@@ -121,10 +121,9 @@ inline std::vector<std::byte> ValuesOf(const TensorEntry& tensor, uint64_t seed)
 // The pieces that `rank` writes, in the order of `tensors`.
 inline Result<std::vector<Piece>> PiecesOfRank(const StepRecipe& recipe,
                                                const std::vector<TensorEntry>& tensors, int rank) {
-  const Coordinates at = recipe.topology.At(rank);
-  CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(recipe.specs, recipe.topology, at.tp, at.pp));
+  CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(recipe.specs, recipe.topology, rank));
   std::vector<Piece> pieces;
-  for (const PlacedPiece& placed : PiecesOf(layout, at.dp))
+  for (const PlacedPiece& placed : PiecesOf(layout, recipe.topology, rank))
     for (uint32_t t = 0; t < tensors.size(); ++t)
       if (tensors[t].role != Role::kRng && tensors[t].spec.name == recipe.specs[placed.index].name)
         pieces.push_back({.tensor = t, .box = placed.box, .range = placed.range});

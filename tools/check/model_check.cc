@@ -99,9 +99,12 @@ class ModelChecker {
     if (!(stored.shape == model.shape))
       return fmt::format("it is stored as {}, the manifest's model says {}", ToString(stored.shape),
                          ToString(model.shape));
-    if (model.tp_dim == 0 && model.tp_unit > 1 && stored.tp_unit > 1 && stored.tp_unit != model.tp_unit)
-      return fmt::format("it is stored with heads of {} rows, the manifest's model says {}", stored.tp_unit,
-                         model.tp_unit);
+    const auto rows = [](const ParameterSpec& spec) {
+      return spec.cuts.empty() || spec.cuts[0].dim != 0 ? 1 : spec.cuts[0].unit;
+    };
+    if (rows(model) > 1 && rows(stored) > 1 && rows(model) != rows(stored))
+      return fmt::format("it is stored with heads of {} rows, the manifest's model says {}", rows(stored),
+                         rows(model));
     return "";
   }
 

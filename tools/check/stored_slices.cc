@@ -54,8 +54,9 @@ FileRank RankOfFile(const std::string& file, const Topology& topology) {
   const size_t slash = file.rfind('/');
   const std::string name = slash == std::string::npos ? file : file.substr(slash + 1);
   if (const auto model = NumberBehind(name, "mp_rank_")) {
-    found.tp = model->first % topology.tp;
-    found.pp = model->first / topology.tp;
+    const Topology models{.tp = topology.tp, .pp = topology.pp};
+    found.tp = models.Coordinate(model->first, Axis::kTp);
+    found.pp = models.Coordinate(model->first, Axis::kPp);
     if (const auto data = NumberBehind(name, "zero_pp_rank_")) found.dp = data->first;
   } else if (const auto in_directory = NumberBehind(file, "mp_rank_")) {
     found.tp = in_directory->first;

@@ -150,15 +150,13 @@ class Inspector {
     const Manifest& m = source_.manifest();
     ordered_json tensors = ordered_json::array();
     for (uint32_t tensor : chosen_) tensors.push_back(ToJson(tensor));
-    PrintJson(
-        {{"checkpoint", source_.name()},
-         {"run", m.run},
-         {"step", m.step},
-         {"topology",
-          {{"tp", m.topology.tp}, {"pp", m.topology.pp}, {"dp", m.topology.dp}, {"zero", m.topology.zero}}},
-         {"model", m.model},
-         {"state", m.state},
-         {"tensors", std::move(tensors)}});
+    PrintJson({{"checkpoint", source_.name()},
+               {"run", m.run},
+               {"step", m.step},
+               {"topology", TopologyJson(m.topology)},
+               {"model", m.model},
+               {"state", m.state},
+               {"tensors", std::move(tensors)}});
   }
 
   ordered_json ToJson(uint32_t index) const {

@@ -1,7 +1,7 @@
-// Each tensor is cut into boxes: across TP ranks if TP cuts it, then in rows over data parallel ranks. Each
-// box is a zip in the file of its rank; tensors that TP does not cut lie in the files of TP rank 0. Values
-// that are not tensors go into the first file. When all zips have their places, files without a zip are
-// dropped and .metadata is made.
+// Each tensor is cut into boxes: its slices (ckpt/model/slice.h), then rows of them over data parallel ranks.
+// Each box is a zip in the file of its rank; tensors that TP does not cut lie in the files of TP rank 0.
+// Values that are not tensors go into the first file. When all zips have their places, files without a zip
+// are dropped and .metadata is made.
 
 #include <algorithm>
 #include <set>
@@ -35,7 +35,7 @@ class DcpPlanner {
     for (const TrainingParameter& parameter : tensors_.parameters)
       CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
     if (tensors_.optimizer) AddParamGroups();
-    AddOthers();
+    CAIRN_RETURN_IF_ERROR(AddOthers());
     AddState();
     builder_.Place();
     builder_.DropEmptyFiles();
@@ -67,18 +67,19 @@ class DcpPlanner {
 
   Status AddParameter(const TrainingParameter& parameter) {
     const std::string& name = parameter.spec.name;
-    AddTensor(parameter.weight, Path(form_.Weight(name)));
+    CAIRN_RETURN_IF_ERROR(AddTensor(parameter.weight, Path(form_.Weight(name))));
     for (const auto& [second, first] : state_.shared_params.items())
-      if (first == name) AddAgain(parameter.weight, second);
+      if (first == name) CAIRN_RETURN_IF_ERROR(AddAgain(parameter.weight, second));
     if (!parameter.has_state()) return OkStatus();
     const auto add = [&](const std::optional<uint32_t>& tensor, std::string_view kind) {
-      if (tensor) AddTensor(*tensor, Path(form_.State(name, kind)));
+      return tensor ? AddTensor(*tensor, Path(form_.State(name, kind))) : OkStatus();
     };
-    add(parameter.exp_avg, "exp_avg");
-    add(parameter.exp_avg_sq, "exp_avg_sq");
-    for (const auto& [role, tensor] : parameter.others) add(tensor, Name(role));
-    add(parameter.master, "master_param");
-    parameter.step ? add(parameter.step, "step") : AddStep(parameter);
+    CAIRN_RETURN_IF_ERROR(add(parameter.exp_avg, "exp_avg"));
+    CAIRN_RETURN_IF_ERROR(add(parameter.exp_avg_sq, "exp_avg_sq"));
+    for (const auto& [role, tensor] : parameter.others) CAIRN_RETURN_IF_ERROR(add(tensor, Name(role)));
+    CAIRN_RETURN_IF_ERROR(add(parameter.master, "master_param"));
+    if (parameter.step) return add(parameter.step, "step");
+    AddStep(parameter);
     return OkStatus();
   }
 
@@ -87,18 +88,18 @@ class DcpPlanner {
     if (!state_.step_known && !parameter.exp_avg) return;
     DcpEntry& step = Add(Path(form_.State(parameter.spec.name, "step")));
     step.dtype = Dtype::kF32;
-    const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
+    const uint32_t zip = builder_.BeginZip(FirstRankOf(parameter.spec), "archive");
     builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
     step.chunks.emplace_back(Box{}, zip);
   }
 
   // A weight under a second name, which readers take for a separate tensor.
-  void AddAgain(uint32_t weight, const std::string& name) {
+  Status AddAgain(uint32_t weight, const std::string& name) {
     WrittenTensor again = tensors_.tensors[weight];
     again.entry.spec.name = name;
     tensors_.tensors.push_back(again);
     builder_.target.tensors.push_back(std::move(again));
-    AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), Path(form_.Weight(name)));
+    return AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), Path(form_.Weight(name)));
   }
 
   static std::vector<nlohmann::json> Path(const DcpForm::Keys& keys) {
@@ -114,36 +115,38 @@ class DcpPlanner {
     return entries_.emplace_back(std::move(entry));
   }
 
-  uint32_t RankOf(const ParameterSpec& spec, int tp, int dp) const {
-    return static_cast<uint32_t>(options_.topology.RankOf({tp, StageOfLayer(spec.layer), dp}));
+  // The first rank of its stage.
+  uint32_t FirstRankOf(const ParameterSpec& spec) const {
+    return static_cast<uint32_t>(options_.topology.Moved(0, Axis::kPp, StageOfLayer(spec.layer)));
   }
 
-  void AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
+  Status AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
     const TensorEntry& tensor = tensors_.tensors[index].entry;
     DcpEntry& entry = Add(std::move(path));
     entry.dtype = tensor.dtype;
     entry.shape = tensor.spec.shape;
-    const bool cut = tensor.spec.tp_dim != kReplicated;
-    const int slices = cut ? options_.topology.tp : 1;
-    for (int tp = 0; tp < slices; ++tp) {
-      const Box slice =
-          cut ? Part(Box::Whole(entry.shape), tensor.spec.tp_dim, tp, slices) : Box::Whole(entry.shape);
-      for (int dp = 0; dp < options_.topology.dp; ++dp) {
-        if (slice.rank() == 0 && dp > 0) continue;
-        const Box box = slice.rank() == 0 ? slice : Part(slice, 0, dp, options_.topology.dp);
-        if (box.Volume() == 0) continue;
-        AddChunk(index, tensor, box, RankOf(tensor.spec, tp, dp), entry);
+    // As DTensors are cut: evenly, wherever heads and the padding of a vocabulary end.
+    ParameterSpec spec = tensor.spec;
+    for (Cut& cut : spec.cuts) cut.unit = cut.pad = 1;
+    const auto first = static_cast<int>(FirstRankOf(spec));
+    const int slices = spec.cuts.empty() ? 1 : options_.topology.tp;
+    for (int holder = first; holder < first + slices; ++holder) {
+      CAIRN_ASSIGN_OR_RETURN(const Slice slice, SliceOf(spec, options_.topology, holder));
+      for (const int rank : options_.topology.GroupOf(holder, Axis::kDp)) {
+        Box box = slice.box;
+        if (box.rank() > 0) {
+          CAIRN_ASSIGN_OR_RETURN(
+              const Slice rows,
+              SliceOf({.name = spec.name, .shape = box.extent, .cuts = {{.axis = Axis::kDp, .pad = 1}}},
+                      options_.topology, rank));
+          box.offset[0] += rows.box.offset[0];
+          box.extent = rows.box.extent;
+        }
+        if (box.Volume() > 0) AddChunk(index, tensor, box, static_cast<uint32_t>(rank), entry);
+        if (box.rank() == 0) break;
       }
     }
-  }
-
-  // Number `part` of `parts` in one dimension, as torch.chunk cuts: all of one size, the last ones smaller.
-  static Box Part(Box box, int dim, int part, int parts) {
-    const uint64_t whole = box.extent[dim], most = (whole + parts - 1) / parts;
-    const uint64_t begin = std::min(whole, part * most), end = std::min(whole, begin + most);
-    box.offset[dim] += begin;
-    box.extent[dim] = end - begin;
-    return box;
+    return OkStatus();
   }
 
   void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, DcpEntry& entry) {
@@ -204,7 +207,7 @@ class DcpPlanner {
 
   // The training's own tensors and objects, under the names and paths that they had. One whose name is taken
   // stays behind.
-  void AddOthers() {
+  Status AddOthers() {
     const nlohmann::json paths = source_.manifest().state.value(kDcpOthers, nlohmann::json());
     std::set<std::string> taken = {"cairn"};
     for (const DcpEntry& entry : entries_) taken.insert(entry.name);
@@ -219,12 +222,13 @@ class DcpPlanner {
       builder_.target.tensors.push_back(tensors_.tensors.back());
       const auto index = static_cast<uint32_t>(tensors_.tensors.size() - 1);
       if (tensor.role == Role::kTraining)
-        AddTensor(index, path);
+        CAIRN_RETURN_IF_ERROR(AddTensor(index, path));
       else
         AddObject(index, path);
       entries_.back().name = name;
       others_[name] = path;
     }
+    return OkStatus();
   }
 
   static std::vector<nlohmann::json> PathIn(const nlohmann::json& paths, const std::string& name) {

@@ -286,7 +286,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
       p.BeginDict();
       p.Text("param");
       AddParts(tensors_, local, role, builder_.EmitArray(zip, Dtype::kF32, local.shape), builder_.target);
-      if (local.tp_dim != kReplicated) p.Entry("cat_dim", local.tp_dim);
+      if (!local.cuts.empty()) p.Entry("cat_dim", local.cuts[0].dim);
       if (local.vocabulary) p.Entry("vocab_tensor", true);
       if (local.gated) p.Entry("param_n_sub_params", 2);
       p.EndDict();

@@ -19,8 +19,10 @@ nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) 
     for (const LocalTensor& tensor : model.rank(stage, 0, topology.tp)) {
       const std::string pattern = Escaped(tensor.name);
       if (tensor.vocabulary) vocabulary.insert(pattern);
-      if (tensor.tp_dim == kReplicated) replicated.insert(pattern);
-      if (tensor.tp_dim == 1) rows.insert(pattern);
+      if (tensor.cuts.empty())
+        replicated.insert(pattern);
+      else if (tensor.cuts[0].dim == 1)
+        rows.insert(pattern);
       if (tensor.gated) halves.insert(pattern);
     }
   }

@@ -73,15 +73,15 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
   const std::string& name = slice.place.name;
   const StoredArray& stored = slice.tensor;
   const Dims shape = stored.tensor_shape();
-  const auto count = static_cast<uint64_t>(ranks.layers.tp), rank = static_cast<uint64_t>(slice.tp);
+  const Topology topology{.tp = ranks.layers.tp};
   SliceRule rule = SliceRule::kReplicated;
-  if (count > 1 && !patterns.any())
+  if (topology.tp > 1 && !patterns.any())
     return NotSupported(
         "nothing says how {} is cut over {} tensor parallel ranks: its names are not Megatron's, and its "
         "model "
         "states have no universal_checkpoint_info",
-        name, count);
-  if (count > 1 && shape.rank() > 0) {
+        name, topology.tp);
+  if (topology.tp > 1 && shape.rank() > 0) {
     CAIRN_ASSIGN_OR_RETURN(rule, patterns.RuleOf(name, buffer));
   }
   const int dim = rule == SliceRule::kColumns ? 1 : 0;
@@ -90,17 +90,23 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
     return Corrupt("{} of shape {} is cut along dimension {} by universal_checkpoint_info", name,
                    ToString(shape), dim);
   if (two && stored.transposed) return NotSupported("{} is stored transposed", name);
-  Dims whole = shape;
-  if (rule != SliceRule::kReplicated) whole[dim] *= count;
+  Box in_slice = Box::Whole(shape);
+  if (two) in_slice.extent[0] /= 2;
+  ParameterSpec spec{.name = name};
+  if (rule != SliceRule::kReplicated) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim)}};
+  spec = WithSlices(std::move(spec), in_slice.extent, topology);
+  CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(spec, topology, slice.tp));
+  Dims whole = spec.shape;
+  if (two) whole[0] *= 2;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
                          ranks.builder.Tensor({.name = name, .shape = whole}, slice.role, stored.dtype));
   const uint32_t array = ranks.builder.AddArray(stored);
   for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
-    Box in_slice = Box::Whole(shape);
-    if (two) in_slice.extent[0] = shape[0] / 2;
-    if (two) in_slice.offset[0] = half * in_slice.extent[0];
-    Box box = in_slice;
-    if (rule != SliceRule::kReplicated) box.offset[dim] = (half * count + rank) * in_slice.extent[dim];
+    Box box = held.box;
+    if (half > 0) {
+      in_slice.offset[0] = in_slice.extent[0];
+      box.offset[0] += spec.shape[0];
+    }
     const Box in_array = stored.transposed ? Box::Whole(stored.shape) : in_slice;
     ranks.builder.AddSlice({{box, in_array, stored.transposed}, tensor, array}, half == 0);
   }

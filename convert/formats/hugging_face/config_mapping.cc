@@ -296,9 +296,7 @@ class Mapper {
     ParameterSpec spec = *spec_of_.at(parameter);
     if (!as_stored) {
       spec.shape = stored.spec.shape;
-      spec.tp_dim = kReplicated;
-      spec.tp_unit = 1;
-      spec.pad_multiple = 0;
+      spec.cuts.clear();
     }
     mapped_.catalog.tensors.push_back({std::move(spec), role, stored.dtype});
   }

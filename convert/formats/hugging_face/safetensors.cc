@@ -33,8 +33,10 @@ Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text, const std::v
 
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   json rows = json::array();
-  for (const ParameterSpec& spec : parameters)
-    rows.push_back({spec.name, spec.tp_dim, spec.tp_unit, spec.pad_multiple, spec.layer, spec.tied_to_last});
+  for (const ParameterSpec& spec : parameters) {
+    const Cut cut = spec.cuts.empty() ? Cut{.dim = -1} : spec.cuts[0];
+    rows.push_back({spec.name, cut.dim, cut.unit, cut.pad, spec.layer, spec.tied_to_last});
+  }
   return rows.dump();
 }
 
@@ -53,14 +55,10 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
     if (found == shapes.end() || !seen.insert(found->first).second)
       return NotFound("tensor {} is missing", row[0].dump());
     const Dims& shape = found->second;
-    ParameterSpec spec{.name = row[0],
-                       .shape = shape,
-                       .tp_dim = row[1],
-                       .tp_unit = row[2],
-                       .pad_multiple = row[3],
-                       .layer = row[4],
-                       .tied_to_last = row[5]};
-    if (spec.tp_dim < kReplicated || spec.tp_dim >= shape.rank() || spec.tp_unit == 0)
+    ParameterSpec spec{.name = row[0], .shape = shape, .layer = row[4], .tied_to_last = row[5]};
+    const int64_t dim = row[1];
+    if (dim >= 0) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim), row[2], row[3]}};
+    if (dim < -1 || dim >= shape.rank() || row[2] == 0)
       return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
                      ToString(shape));
     parameters.push_back(std::move(spec));

@@ -2,8 +2,8 @@
 // them, or under names of an unknown model, which are kept (an adapter of peft).
 //
 // Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
-// (`cairn.parameters`: {name: [tp_dim, tp_unit, pad_multiple, layer, tied]}), so that it reads back as a
-// checkpoint whatever the architecture.
+// (`cairn.parameters`: [[name, dimension that TP cuts or -1, unit, padding, layer, tied]]), so that it reads
+// back as a checkpoint whatever the architecture.
 #pragma once
 
 #include <map>

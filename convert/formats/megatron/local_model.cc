@@ -105,7 +105,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
                          LayersPerChunk(static_cast<int>(model.shape.layers), topology));
   std::vector<std::vector<MegatronTensor>> of_tp;
   for (int tp = 0; tp < topology.tp; ++tp) {
-    CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(tensors, model.shape, topology.tp, tp));
+    CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(tensors, model.shape, topology, tp));
     of_tp.push_back(std::move(held));
   }
   for (int pp = 0; pp < topology.pp; ++pp)

@@ -20,20 +20,17 @@ namespace {
 
 class Builder {
  public:
-  Builder(const TrainingTensors& tensors, const MegatronShape& shape, int tp, int rank)
-      : tensors_(tensors),
-        shape_(shape),
-        cut_{shape, static_cast<uint64_t>(tp), shape.gate_last},
-        rank_(static_cast<uint64_t>(rank)) {
+  Builder(const TrainingTensors& tensors, const MegatronShape& shape, const Topology& topology, int rank)
+      : tensors_(tensors), shape_(shape), cut_{shape, topology, shape.gate_last}, rank_(rank) {
     for (size_t i = 0; i < tensors.parameters.size(); ++i) index_[tensors.parameters[i].spec.name] = i;
   }
 
   Result<std::vector<MegatronTensor>> Build() {
-    const auto groups = static_cast<uint64_t>(shape_.KvHeads()), ffn = static_cast<uint64_t>(shape_.Ffn());
-    if (groups % cut_.tp != 0 || ffn % cut_.tp != 0)
+    const int tp = cut_.topology.tp;
+    if (shape_.KvHeads() % tp != 0 || shape_.Ffn() % tp != 0)
       return InvalidArgument(
-          "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", cut_.tp,
-          groups, ffn);
+          "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp,
+          shape_.KvHeads(), shape_.Ffn());
     CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kBeforeLayers, kBeforeLayers));
     for (int layer = 0; layer < shape_.layers; ++layer)
       CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kInLayer, layer));
@@ -66,11 +63,12 @@ class Builder {
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
-                          .tp_dim = CutDim(module.cut_as(), bias),
                           .vocabulary = module.is_vocabulary(),
                           .gated = module.is_gate_up() && shape_.has.gate,
                           .parts = {}};
-    if (!Cut(module, found, tensor))
+    for (const Cut& cut : module.cut_as().cuts)
+      if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
+    if (!CutIt(module, found, tensor))
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
                      tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
@@ -78,20 +76,21 @@ class Builder {
   }
 
   // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes.
-  bool Cut(const MegatronModule& module, const std::map<size_t, size_t>& found,
-           MegatronTensor& tensor) const {
-    if (tensor.tp_dim != kReplicated) {
-      if (tensor.tp_dim >= tensor.shape.rank()) return false;
-      uint64_t& size = tensor.shape[tensor.tp_dim];
+  bool CutIt(const MegatronModule& module, const std::map<size_t, size_t>& found,
+             MegatronTensor& tensor) const {
+    for (const Cut& cut : tensor.cuts) {
+      uint64_t& size = tensor.shape[cut.dim];
       if (module.is_qkv())
         size = static_cast<uint64_t>(shape_.QueryWidth() + 2 * shape_.KeyValueWidth());
       else if (module.is_gate_up())
         size = static_cast<uint64_t>(shape_.Ffn()) * (tensor.gated ? 2 : 1);
       else if (tensor.vocabulary)
-        size = static_cast<uint64_t>(shape_.PaddedVocab(static_cast<int64_t>(cut_.tp)));
-      if (size % cut_.tp != 0) return false;
-      size /= cut_.tp;
+        size = static_cast<uint64_t>(shape_.PaddedVocab(cut_.topology.tp));
     }
+    const auto slice =
+        SliceOf({.name = {}, .shape = tensor.shape, .cuts = tensor.cuts}, cut_.topology, rank_);
+    if (!slice.ok()) return false;
+    tensor.shape = slice->shape;
     const auto parts = PartsOfSlice(module.name, {&module, tensor.bias}, tensor.shape, cut_, rank_);
     if (!parts.ok()) return false;
     std::set<size_t> filled;
@@ -107,7 +106,7 @@ class Builder {
   const TrainingTensors& tensors_;
   const MegatronShape& shape_;
   const MegatronCut cut_;
-  const uint64_t rank_;
+  const int rank_;
   std::map<std::string, size_t> index_;
   std::set<size_t> used_;
   std::vector<MegatronTensor> result_;
@@ -130,8 +129,8 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   std::set<std::string_view> names;
   for (const TrainingParameter& parameter : tensors.parameters) {
     names.insert(parameter.spec.name);
-    if (parameter.spec.name == "embedding.word.weight" && parameter.spec.pad_multiple > 0)
-      shape.vocab_multiple = static_cast<int64_t>(parameter.spec.pad_multiple);
+    if (const Cut* cut = parameter.spec.padded(); cut && parameter.spec.name == "embedding.word.weight")
+      shape.vocab_multiple = static_cast<int64_t>(cut->pad);
   }
   shape.tied = !names.contains("output.weight");
   shape.has = TensorsAmong(names);
@@ -139,8 +138,9 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
 }
 
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
-                                                    const MegatronShape& shape, int tp, int tp_rank) {
-  return Builder(tensors, shape, tp, tp_rank).Build();
+                                                    const MegatronShape& shape, const Topology& topology,
+                                                    int rank) {
+  return Builder(tensors, shape, topology, rank).Build();
 }
 
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,

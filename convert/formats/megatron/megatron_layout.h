@@ -26,10 +26,10 @@ struct MegatronTensor {
   std::string module;  // "self_attention.query_key_value", of megatron_layout's own naming
   bool bias = false;
   int layer = kBeforeLayers;
-  Dims shape;                // the rank's
-  int tp_dim = kReplicated;  // which TP cuts
-  bool vocabulary = false;   // rows are padded
-  bool gated = false;        // two halves, each cut by itself
+  Dims shape;                  // the rank's
+  std::vector<Cut> cuts = {};  // of its dimensions, over the ranks
+  bool vocabulary = false;     // rows are padded
+  bool gated = false;          // two halves, each cut by itself
   std::vector<MegatronPart> parts;
 
   std::string Kind() const { return bias ? "bias" : "weight"; }
@@ -44,11 +44,12 @@ struct MegatronShape : ModelShape {
 // Errors: NotSupported if the manifest's model lacks a size of a GPT.
 Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors);
 
-// The tensors of one rank, embeddings first, in the order in which Megatron-LM and Megatron-DeepSpeed
-// register them. Errors: NotSupported naming a tensor that has no place in Megatron's GPT; InvalidArgument
-// where TP does not divide heads or units.
+// The tensors of one rank, of all layers, embeddings first, in the order in which Megatron-LM and
+// Megatron-DeepSpeed register them. Errors: NotSupported naming a tensor that has no place in Megatron's GPT;
+// InvalidArgument where TP does not divide heads or units.
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
-                                                    const MegatronShape& shape, int tp, int tp_rank);
+                                                    const MegatronShape& shape, const Topology& topology,
+                                                    int rank);
 
 // Checks that a program with the written arguments computes the model's function and has these tensors and no
 // others. Errors: NotSupported naming the fields or the tensors in which it differs.

@@ -148,7 +148,7 @@ Status NumberHasNoPlace(const std::string& name, Role role) {
 }
 
 MegatronCut MegatronArgs::CutInto(int tp) const {
-  MegatronCut cut{shape, static_cast<uint64_t>(tp), gate_last, qkv_version};
+  MegatronCut cut{shape, {.tp = tp}, gate_last, qkv_version};
   cut.shape.vocab = static_cast<int64_t>(vocab);
   return cut;
 }
@@ -158,9 +158,8 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
   if (!parameter.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
   if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
   if (slice.tensor.transposed) return NotSupported("{} is stored transposed", slice.tensor.name);
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::vector<SlicePart> parts,
-      PartsOfSlice(slice.tensor.name, parameter, slice.shape, cut_, static_cast<uint64_t>(slice.tp)));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SlicePart> parts,
+                         PartsOfSlice(slice.tensor.name, parameter, slice.shape, cut_, slice.tp));
   const uint32_t array = builder_.AddArray(slice.tensor);
   for (const SlicePart& part : parts) {
     if (parameter.module->is_vocabulary() && part.box.extent[0] == 0)
@@ -175,18 +174,14 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
 Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParameter& parameter,
                                  const SlicePart& part, uint32_t array, bool first) {
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[part.canonical]);
-  ParameterSpec spec{.name = CanonicalName(module.name, parameter.bias, slice.layer),
-                     .shape = part.whole,
-                     .tp_dim = CutDim(module, parameter.bias),
-                     .layer = slice.layer};
-  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = SizeOf(Extent::kHead, args_.shape);
-  if (module.out == Extent::kVocab) spec.pad_multiple = static_cast<uint64_t>(args_.shape.vocab_multiple);
+  ParameterSpec spec = SpecOf(module, parameter.bias, slice.layer, args_.shape);
+  spec.shape = part.whole;
   spec.tied_to_last = module.name == "embedding.word" && args_.facts.at("tied_embeddings") == true;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(part.in_array, slice.box);
   if (!common) {
     // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
-    if (module.out == Extent::kVocab) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
+    if (module.is_vocabulary()) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
     return OkStatus();
   }
   const BoxMap chunk{slice.box, Box::Whole(slice.box.extent)};

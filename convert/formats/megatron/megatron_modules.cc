@@ -44,28 +44,45 @@ Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
   return box;
 }
 
-Result<std::vector<SlicePart>> QkvParts(std::string_view name, const Dims& slice, const MegatronCut& cut,
-                                        uint64_t rank) {
+// The whole parameter of which a rank has a slice of this shape, and the slice's box.
+struct Share {
+  Dims whole;
+  Box box;
+};
+Result<Share> ShareOf(const MegatronParameter& parameter, size_t canonical, const Dims& slice,
+                      const MegatronCut& cut, int rank) {
+  const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[canonical]);
+  const ParameterSpec whole =
+      WithSlices(SpecOf(module, parameter.bias, kBeforeLayers, cut.shape), slice, cut.topology);
+  CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, cut.topology, rank));
+  return Share{whole.shape, held.box};
+}
+
+Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronParameter& parameter,
+                                        const Dims& slice, const MegatronCut& cut, int rank) {
   const auto heads = static_cast<uint64_t>(cut.shape.heads), d = static_cast<uint64_t>(cut.shape.HeadDim());
   const auto groups = static_cast<uint64_t>(cut.shape.KvHeads());
-  const uint64_t share = heads / groups, local = groups / cut.tp;
-  if (groups < cut.tp)
+  const auto tp = static_cast<uint64_t>(cut.topology.tp);
+  const uint64_t share = heads / groups, local = groups / tp;
+  if (groups < tp)
     return NotSupported(
         "TP={} with {} key and value heads: each rank then has a copy of a head, which cannot be read; save "
         "it with a TP of at most {}",
-        cut.tp, groups, groups);
-  if (groups % cut.tp != 0 || slice[0] != local * (share + 2) * d)
+        tp, groups, groups);
+  if (groups % tp != 0 || slice[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", name, ToString(slice),
                    local, share, d);
   if (cut.qkv_version < 2 && share != 1) return NotSupported("grouped queries in checkpoint version 0 or 1");
+  std::vector<Share> held;
+  for (size_t which = 0; which < 3; ++which) {
+    const Dims own = Rows(slice, 0, local * (which == 0 ? share : 1) * d).extent;
+    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(parameter, which, own, cut, rank));
+  }
   std::vector<SlicePart> parts;
   // `which` of query, key and value: `count` rows from `begin` on of the rank's, at row `at` of the slice.
   const auto add = [&](size_t which, uint64_t begin, uint64_t count, uint64_t at) {
-    const uint64_t rows = (which == 0 ? share : 1) * d;  // of a group
-    Dims whole = slice;
-    whole[0] = rows * groups;
-    parts.push_back(
-        {{Rows(whole, rank * local * rows + begin, count), Rows(slice, at, count)}, which, whole});
+    const auto& [whole, box] = held[which];
+    parts.push_back({{Rows(whole, box.offset[0] + begin, count), Rows(slice, at, count)}, which, whole});
   };
   if (cut.qkv_version < 1) {
     for (size_t which = 0; which < 3; ++which) add(which, 0, local * d, which * local * d);
@@ -83,15 +100,13 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const Dims& slice
   return parts;
 }
 
-Result<std::vector<SlicePart>> GatedParts(std::string_view name, const Dims& slice, const MegatronCut& cut,
-                                          uint64_t rank) {
+Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronParameter& parameter,
+                                          const Dims& slice, const MegatronCut& cut, int rank) {
   if (slice[0] % 2 != 0) return Corrupt("{} has no two halves", name);
   const uint64_t half = slice[0] / 2;
-  Dims whole = slice;
-  whole[0] = half * cut.tp;
-  const Box box = Rows(whole, rank * half, half);
-  return std::vector<SlicePart>{{{box, Rows(slice, 0, half)}, size_t{cut.gate_last}, whole},
-                                {{box, Rows(slice, half, half)}, size_t{!cut.gate_last}, whole}};
+  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, 0, Rows(slice, 0, half).extent, cut, rank));
+  return std::vector<SlicePart>{{{held.box, Rows(slice, 0, half)}, size_t{cut.gate_last}, held.whole},
+                                {{held.box, Rows(slice, half, half)}, size_t{!cut.gate_last}, held.whole}};
 }
 
 }  // namespace
@@ -129,26 +144,18 @@ MegatronParameter FindMegatronParameter(std::string_view stored) {
 }
 
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,
-                                            const Dims& slice, const MegatronCut& cut, uint64_t rank) {
+                                            const Dims& slice, const MegatronCut& cut, int rank) {
   const MegatronModule& module = *parameter.module;
-  const int dim = CutDim(module.cut_as(), parameter.bias);
-  if (dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
-  if (module.is_qkv()) return QkvParts(name, slice, cut, rank);
-  if (module.is_gate_up() && cut.shape.has.gate) return GatedParts(name, slice, cut, rank);
-  SlicePart part{{Box::Whole(slice), Box::Whole(slice)}, module.canonical.size() - 1, slice};
-  if (dim != kReplicated) {
-    part.box.offset[dim] = rank * slice[dim];
-    part.whole[dim] *= cut.tp;
-  }
-  if (module.is_vocabulary()) {
-    const auto vocab = static_cast<uint64_t>(cut.shape.vocab);
-    if (part.whole[0] < vocab)
-      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], cut.tp, vocab);
-    part.whole[0] = vocab;
-    part.box.offset[0] = std::min(part.box.offset[0], vocab);
-    part.box.extent[0] = part.in_array.extent[0] = std::min(slice[0], vocab - part.box.offset[0]);
-  }
-  return std::vector<SlicePart>{std::move(part)};
+  for (const Cut& c : SpecOf(module.cut_as(), parameter.bias, kBeforeLayers, cut.shape).cuts)
+    if (c.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
+  if (module.is_qkv()) return QkvParts(name, parameter, slice, cut, rank);
+  if (module.is_gate_up() && cut.shape.has.gate) return GatedParts(name, parameter, slice, cut, rank);
+  const auto vocab = static_cast<uint64_t>(cut.shape.vocab), tp = static_cast<uint64_t>(cut.topology.tp);
+  if (module.is_vocabulary() && slice[0] * tp < vocab)
+    return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], tp, vocab);
+  const size_t only = module.canonical.size() - 1;
+  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, only, slice, cut, rank));
+  return std::vector<SlicePart>{{{held.box, Box::Whole(held.box.extent)}, only, held.whole}};
 }
 
 }  // namespace cairn

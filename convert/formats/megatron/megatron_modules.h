@@ -12,6 +12,7 @@
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/slice.h"
 
 namespace cairn {
 
@@ -27,7 +28,7 @@ struct MegatronModule {
   const CanonicalModule& cut_as() const { return *FindCanonicalModule(canonical[0]); }
   bool is_qkv() const { return canonical.size() == 3; }
   bool is_gate_up() const { return canonical.size() == 2; }
-  bool is_vocabulary() const { return cut_as().out == Extent::kVocab; }
+  bool is_vocabulary() const { return cut_as().is_vocabulary(); }
 };
 
 // In the order in which the programs register them.
@@ -51,7 +52,7 @@ MegatronParameter FindMegatronParameter(std::string_view stored);
 // How a rank's slices are made.
 struct MegatronCut {
   ModelShape shape;
-  uint64_t tp = 1;
+  Topology topology = {};  // its ranks
   bool gate_last = false;  // BigScience's GLU: up * act(gate)
   double qkv_version = 3;  // checkpoint_version
 };
@@ -62,10 +63,10 @@ struct SlicePart : BoxMap {
   Dims whole;            // the parameter's shape
 };
 
-// The parts of the slice, of shape `slice`, that tensor parallel rank `rank` has; one is empty if the rank
+// The parts of the slice, of shape `slice`, that rank `rank` has; one is empty if the rank
 // has rows of padding alone. Errors, with `name` of the slice: Corrupt if the shape contradicts the sizes;
 // NotSupported for a cut that cannot be read.
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,
-                                            const Dims& slice, const MegatronCut& cut, uint64_t rank);
+                                            const Dims& slice, const MegatronCut& cut, int rank);
 
 }  // namespace cairn

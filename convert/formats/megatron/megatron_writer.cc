@@ -33,7 +33,7 @@ class MegatronPlanner {
     CAIRN_RETURN_IF_ERROR(RequireFp32States(plan_.tensors));
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held,
-                             MegatronTensors(plan_.tensors, plan_.shape, plan_.topology.tp, tp));
+                             MegatronTensors(plan_.tensors, plan_.shape, plan_.topology, tp));
       for (int pp = 0; pp < plan_.topology.pp; ++pp) AddRank(held, tp, pp);
     }
     plan_.builder.Place();

@@ -35,22 +35,23 @@ Dims Prepended(uint64_t first, const Dims& rest) {
   return dims;
 }
 
+// Over all ranks, where a rank has a slice of this shape.
+ParameterSpec WholeOf(const MegatronTensor& tensor, const Dims& slice, const Topology& topology) {
+  return WithSlices({.name = {}, .shape = slice, .cuts = tensor.cuts}, slice, topology);
+}
+
 // The halves of a gated MLP are apart: all gates, then all ups.
-std::vector<ShardSlice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
-  const auto rank = static_cast<uint64_t>(tp_rank), ranks = static_cast<uint64_t>(tp);
-  if (!tensor.gated) {
-    ShardSlice slice{Box::Whole(tensor.shape), tensor.parts};
-    if (tensor.tp_dim != kReplicated) slice.box.offset[tensor.tp_dim] = rank * tensor.shape[tensor.tp_dim];
-    return {std::move(slice)};
-  }
+Result<std::vector<ShardSlice>> SlicesOf(const MegatronTensor& tensor, const Topology& topology, int rank) {
+  Dims shape = tensor.shape;
+  if (tensor.gated) shape[0] /= 2;
+  const ParameterSpec whole = WholeOf(tensor, shape, topology);
+  CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
+  if (!tensor.gated) return std::vector<ShardSlice>{{held.box, tensor.parts}};
   std::vector<ShardSlice> halves;
-  const uint64_t rows = tensor.shape[0] / 2;
   for (uint64_t half = 0; half < 2; ++half) {
-    ShardSlice slice{Box::Whole(tensor.shape), {tensor.parts[half]}};
-    slice.box.extent[0] = rows;
-    slice.box.offset[0] = (half * ranks + rank) * rows;
+    ShardSlice& slice = halves.emplace_back(held.box, std::vector<MegatronPart>{tensor.parts[half]});
+    slice.box.offset[0] += half * whole.shape[0];
     slice.parts[0].in_array.offset[0] = 0;
-    halves.push_back(std::move(slice));
   }
   return halves;
 }
@@ -92,7 +93,7 @@ class TorchDistPlanner {
   Status AddTensors() {
     std::vector<std::vector<MegatronTensor>> ranks;  // of each TP rank, in one order
     for (int tp = 0; tp < plan_.topology.tp; ++tp) {
-      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(plan_.tensors, plan_.shape, plan_.topology.tp, tp));
+      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(plan_.tensors, plan_.shape, plan_.topology, tp));
       ranks.push_back(std::move(held));
     }
     for (size_t i = 0; i < ranks[0].size(); ++i) {
@@ -121,15 +122,15 @@ class TorchDistPlanner {
     const MegatronTensor& tensor = *of_ranks[0];
     const Dtype dtype = plan_.tensors.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
     DcpEntry& entry = EntryOf(name, tensor, dtype);
-    const int slices = tensor.tp_dim == kReplicated ? 1 : plan_.topology.tp;
+    const int slices = tensor.cuts.empty() ? 1 : plan_.topology.tp;
     for (int tp = 0; tp < slices; ++tp) {
       for (const MegatronPart& part : of_ranks[tp]->parts)
         if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
             written.dtype != *entry.dtype)
           return NotSupported("{} is {}, others in {} are {}; torch_dist has one type for all of them",
                               DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
-      for (const ShardSlice& slice : SlicesOf(*of_ranks[tp], tp, plan_.topology.tp))
-        AddChunk(slice, tensor, role, tp, entry);
+      CAIRN_ASSIGN_OR_RETURN(const auto held, SlicesOf(*of_ranks[tp], plan_.topology, tp));
+      for (const ShardSlice& slice : held) AddChunk(slice, tensor, role, tp, entry);
     }
     return OkStatus();
   }
@@ -141,8 +142,7 @@ class TorchDistPlanner {
   DcpEntry& EntryOf(const std::string& name, const MegatronTensor& tensor, Dtype dtype) {
     const auto [at, added] = index_.try_emplace(name, entries_.size());
     if (!added) return entries_[at->second];
-    Dims shape = tensor.shape;
-    if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(plan_.topology.tp);
+    Dims shape = WholeOf(tensor, tensor.shape, plan_.topology).shape;
     if (IsInLayers(tensor.layer)) shape = Prepended(static_cast<uint64_t>(plan_.shape.layers), shape);
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
@@ -164,9 +164,8 @@ class TorchDistPlanner {
   // The rank's number is that of its file.
   uint32_t LeastLoaded(int layer, int tp, uint64_t volume) {
     const int pp = StageOf(layer, plan_.layers) % plan_.topology.pp;
-    int best = plan_.topology.RankOf({tp, pp, 0});
-    for (int dp = 1; dp < plan_.topology.dp; ++dp)
-      if (const int rank = plan_.topology.RankOf({tp, pp, dp}); load_[rank] < load_[best]) best = rank;
+    const std::vector<int> ranks = plan_.topology.GroupOf(plan_.topology.Moved(tp, Axis::kPp, pp), Axis::kDp);
+    const int best = *std::ranges::min_element(ranks, {}, [&](int rank) { return load_[rank]; });
     load_[best] += volume;
     return static_cast<uint32_t>(best);
   }

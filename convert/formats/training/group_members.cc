@@ -63,7 +63,7 @@ void PutMembersByMegatronsRule(const TensorTable& catalog, nlohmann::json& param
   if (facts.empty() || (facts.size() == 2 && std::ranges::none_of(param_groups, says))) return;
   const bool decoupled = std::ranges::any_of(facts, &MegatronGroup::decoupled);
   for (const ParameterSpec& spec : catalog.Parameters()) {
-    const MegatronGroup wanted{spec.shape.rank() > 1, decoupled && IsWordEmbeddingOrHead(spec.name)};
+    const MegatronGroup wanted{spec.is_matrix(), decoupled && IsWordEmbeddingOrHead(spec.name)};
     if (std::ranges::count(facts, wanted) == 1)
       members.Add(static_cast<size_t>(std::ranges::find(facts, wanted) - facts.begin()), spec.name);
     else

@@ -83,7 +83,7 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
                   TrainingState& state);
 
 // Megatron's rule, and that of cairn train: matrices, which have weight decay, and the others.
-inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.shape.rank() > 1 ? 0 : 1; }
+inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.is_matrix() ? 0 : 1; }
 
 // The hyper-parameters of a group of AdamW if a source says some or none of them: torch's
 // defaults, and in words for a note.

@@ -27,15 +27,19 @@ at::Tensor SeededState(at::Generator& generator, uint64_t seed) {
 
 }  // namespace
 
-RandomStreams::RandomStreams(at::Device device, int64_t seed, Coordinates at)
-    : generator_(at::globalContext().defaultGenerator(device)), seed_(seed), at_(at) {
+RandomStreams::RandomStreams(at::Device device, int64_t seed, const Topology& topology, int rank)
+    : generator_(at::globalContext().defaultGenerator(device)),
+      seed_(seed),
+      tp_(static_cast<uint64_t>(topology.Coordinate(rank, Axis::kTp))),
+      dp_(static_cast<uint64_t>(topology.Coordinate(rank, Axis::kDp))),
+      pp_(static_cast<uint64_t>(topology.Coordinate(rank, Axis::kPp))) {
   Reseed(0);
 }
 
 void RandomStreams::Reseed(int64_t iteration) {
-  const uint64_t place = HashNumbers({static_cast<uint64_t>(seed_), static_cast<uint64_t>(iteration),
-                                      static_cast<uint64_t>(at_.dp), static_cast<uint64_t>(at_.pp)});
-  own_state_ = SeededState(generator_, HashNumbers({place, 1 + static_cast<uint64_t>(at_.tp)}));
+  const uint64_t place =
+      HashNumbers({static_cast<uint64_t>(seed_), static_cast<uint64_t>(iteration), dp_, pp_});
+  own_state_ = SeededState(generator_, HashNumbers({place, 1 + tp_}));
   SeededState(generator_, place);
 }
 

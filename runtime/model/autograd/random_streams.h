@@ -18,7 +18,7 @@ namespace cairn {
 
 class RandomStreams {
  public:
-  RandomStreams(at::Device device, int64_t seed, Coordinates at);
+  RandomStreams(at::Device device, int64_t seed, const Topology& topology, int rank);
 
   // Starts both streams again, from `seed`, the place in the mesh and `iteration`: for a resume on another
   // topology.
@@ -46,8 +46,8 @@ class RandomStreams {
 
   at::Generator generator_;  // the default one; holds the shared stream
   int64_t seed_;
-  Coordinates at_;
-  at::Tensor own_state_;  // of the stream that is swapped out
+  uint64_t tp_, dp_, pp_;  // the rank's place in the mesh
+  at::Tensor own_state_;   // of the stream that is swapped out
 };
 
 }  // namespace cairn

@@ -32,7 +32,7 @@ at::ScalarType ToScalarType(Dtype dtype) {
 FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, int dp, Dtype dtype,
                                at::Device device)
     : FlatParameters(std::move(specs), layout, dtype, device,
-                     {{0, dp * layout.partition_size}, {0, dp * layout.partition_size}}) {}
+                     {{0, dp * layout.dense.partition_size}, {0, dp * layout.dense.partition_size}}) {}
 
 FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype,
                                at::Device device, const Kept& kept)
@@ -49,13 +49,13 @@ const LocalParameter& FlatParameters::Local(const std::string& name) const {
 
 FlatParameters::Fused FlatParameters::Fuse(const std::vector<std::string>& names) const {
   const LocalParameter& first = Local(names[0]);
-  std::vector<int64_t> shape = ToSizes(first.local_shape);
-  uint64_t end = first.flat_begin + first.local_shape.Volume();
+  std::vector<int64_t> shape = ToSizes(first.shape);
+  uint64_t end = first.flat_range().end;
   for (size_t i = 1; i < names.size(); ++i) {
     const LocalParameter& next = Local(names[i]);
     TORCH_CHECK(next.flat_begin == end, names[i], " does not follow ", names[i - 1], " in the flat buffer");
-    shape[0] += static_cast<int64_t>(next.local_shape[0]);
-    end += next.local_shape.Volume();
+    shape[0] += static_cast<int64_t>(next.shape[0]);
+    end += next.shape.Volume();
   }
   return {{first.flat_begin, end}, std::move(shape)};
 }
@@ -98,7 +98,7 @@ Tensor FlatParameters::Weights(FlatRange range) const {
 Tensor FlatParameters::Grads(FlatRange range) const { return SliceOf(grads_, range, kept_.grads.begin); }
 
 void FlatParameters::SetWeights(const LocalParameter& local, const Tensor& values) {
-  const FlatRange there{local.flat_begin, local.flat_begin + local.local_shape.Volume()};
+  const FlatRange there = local.flat_range();
   const FlatRange mine = Overlap(there, kept_.weights);
   const Touches both = Touches::Both();
   if (mine.size() > 0) Weights(mine).copy_(SliceOf(values, mine, there.begin));

@@ -44,7 +44,7 @@ class FlatParameters {
     bool is_tile() const { return range.size() < whole.size(); }
   };
 
-  // Zeros. Both buffers have dp * layout.partition_size elements, and all are kept.
+  // Zeros. Both buffers have dp * layout.dense.partition_size elements, and all are kept.
   FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, int dp, Dtype dtype, at::Device device);
   // Computes on `device`, whatever is kept elsewhere.
   FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype, at::Device device,

@@ -26,7 +26,7 @@ void FillNormal(const ParameterSpec& spec, const LocalParameter& local, uint64_t
 }
 
 at::Tensor ValuesOf(const TrainConfig& config, const ParameterSpec& spec, const LocalParameter& local) {
-  at::Tensor values = at::zeros({static_cast<int64_t>(local.local_shape.Volume())}, at::kFloat);
+  at::Tensor values = at::zeros({static_cast<int64_t>(local.shape.Volume())}, at::kFloat);
   if (EndsWith(spec.name, "norm.weight")) return values.fill_(1);
   if (EndsWith(spec.name, ".bias")) return values;
   const bool to_residual =

@@ -14,7 +14,7 @@ Catalog Example() {
   TensorEntry up;
   up.spec.name = "layers.0.mlp.up.weight";
   up.spec.shape = {4, 6};
-  up.spec.tp_dim = 0;
+  up.spec.cuts = {{.dim = 0}};
   up.spec.layer = 0;
   up.dtype = Dtype::kBF16;
   catalog.tensors = {up, up};
@@ -77,6 +77,16 @@ Catalog NamedExample() {
   return catalog;
 }
 
+// Both tensors a stack of experts.
+Catalog ExpertsExample() {
+  Catalog catalog = NamedExample();
+  for (TensorEntry& tensor : catalog.tensors) {
+    tensor.spec.of_experts = true;
+    tensor.spec.cuts = {{.axis = Axis::kEp, .dim = 0}, {.axis = Axis::kEtp, .dim = 1, .unit = 3, .pad = 5}};
+  }
+  return catalog;
+}
+
 // What a decoder says of a changed catalog.
 StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) {
   change(catalog);
@@ -92,7 +102,8 @@ StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> 
 }
 
 TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
+  for (const Catalog& catalog :
+       {Example(), PackedExample(), DerivedExample(), NamedExample(), ExpertsExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     EXPECT_EQ(bytes.size(), EncodedCatalogBytes(catalog));
     const auto decoded = DecodeCatalog(bytes);
@@ -184,8 +195,39 @@ TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
   EXPECT_NE(DecodeCatalog(EncodeCatalog(twice)).status().message().find("listed twice"), std::string::npos);
 }
 
+// Only a mixture needs version 4; older programs read all other catalogs.
+TEST(CatalogTest, ExpertsAndSeveralCutsAreOfVersion4) {
+  EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
+  const std::string bytes = EncodeCatalog(ExpertsExample());
+  EXPECT_EQ(bytes[8], 4);
+  EXPECT_EQ(EncodedCatalogBytes(ExpertsExample()), bytes.size());
+  const auto decoded = DecodeCatalog(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded->tensors, ExpertsExample().tensors);
+}
+
+TEST(CatalogTest, CutsThatNoTopologyMakesAreCorrupt) {
+  const auto with = [](bool of_experts, std::vector<Cut> cuts) {
+    return KindOf(ExpertsExample(), [&](Catalog& catalog) {
+      catalog.tensors[0].spec.of_experts = of_experts;
+      catalog.tensors[0].spec.cuts = cuts;
+    });
+  };
+  EXPECT_EQ(with(true, {}), StatusKind::kOk);
+  EXPECT_EQ(with(false, {{.dim = 1}}), StatusKind::kOk);
+  EXPECT_EQ(with(true, {{.dim = 1}}), StatusKind::kCorrupt);                      // dense ranks
+  EXPECT_EQ(with(false, {{.axis = Axis::kEp, .dim = 0}}), StatusKind::kCorrupt);  // no expert
+  EXPECT_EQ(with(true, {{.axis = Axis::kEdp, .dim = 0}}), StatusKind::kCorrupt);  // replicas
+  EXPECT_EQ(with(true, {{.axis = Axis::kEp, .dim = 2}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(true, {{.axis = Axis::kEp, .dim = -1}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(true, {{.axis = Axis::kEp, .unit = 0}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(true, {{.axis = Axis::kEp}, {.axis = Axis::kEtp}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(true, {{.axis = Axis::kEp}, {.axis = Axis::kEp, .dim = 1}}), StatusKind::kCorrupt);
+}
+
 TEST(CatalogTest, EveryTruncationIsCorrupt) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
+  for (const Catalog& catalog :
+       {Example(), PackedExample(), DerivedExample(), NamedExample(), ExpertsExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t size = 0; size < bytes.size(); ++size)
       EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
@@ -194,7 +236,8 @@ TEST(CatalogTest, EveryTruncationIsCorrupt) {
 }
 
 TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
+  for (const Catalog& catalog :
+       {Example(), PackedExample(), DerivedExample(), NamedExample(), ExpertsExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       std::string flipped = bytes;

@@ -23,9 +23,9 @@ namespace {
 StepRecipe StepLoaderRecipe() {
   StepRecipe recipe;
   recipe.specs = {
-      {.name = "rows.weight", .shape = {1500, 1500}, .tp_dim = 0},
-      {.name = "rows.bias", .shape = {1500}, .tp_dim = 0},
-      {.name = "columns.weight", .shape = {1200, 2000}, .tp_dim = 1, .layer = 0},
+      {.name = "rows.weight", .shape = {1500, 1500}, .cuts = {{.dim = 0}}},
+      {.name = "rows.bias", .shape = {1500}, .cuts = {{.dim = 0}}},
+      {.name = "columns.weight", .shape = {1200, 2000}, .cuts = {{.dim = 1}}, .layer = 0},
       {.name = "cube.weight", .shape = {7, 50, 30}, .layer = 0},
       {.name = "scale", .shape = {}, .layer = 0},
   };

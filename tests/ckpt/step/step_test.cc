@@ -67,7 +67,7 @@ TEST_F(StepTest, EveryTensorReadsBackWholeAndInParts) {
 // kept.
 TEST_F(StepTest, TheCacheIsAsLargeAsItMayBe) {
   StepRecipe recipe;
-  recipe.specs = {{.name = "w", .shape = {1024, 2500}, .tp_dim = 1}};
+  recipe.specs = {{.name = "w", .shape = {1024, 2500}, .cuts = {{.dim = 1}}}};
   recipe.topology = {2, 1, 1, 0};
   recipe.weights = Dtype::kF32;
   recipe.optimizer = false;

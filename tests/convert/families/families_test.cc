@@ -156,7 +156,7 @@ TEST_P(ArchitectureTest, CutsFallBetweenHeads) {
     for (int tp = 1; tp <= 3; ++tp) {
       const bool fits = shape.kv_heads % tp == 0 && shape.heads % tp == 0;
       for (int rank = 0; rank < tp; ++rank) {
-        const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(shape.layers)}, rank, 0);
+        const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(shape.layers)}, rank);
         ASSERT_EQ(layout.ok(), fits) << layout.status().message();
         for (size_t i = 0; fits && i < layout->parameters.size(); ++i) {
           const Box& box = layout->parameters[i].box;

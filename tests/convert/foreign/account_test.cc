@@ -72,7 +72,7 @@ TEST(Account, ATensorThatIsDroppedIsCaught) {
 TEST(Account, PaddingOfAVocabularyAndReplicasHaveTheirOwnLines) {
   SampleTensors sample;
   sample.catalog.parts[0].in_array.extent[0] = 1;
-  sample.catalog.tensors[0].spec.pad_multiple = 2;
+  sample.catalog.tensors[0].spec.cuts = {{.pad = 2}};
   sample.catalog.parts.pop_back();
   sample.account.Replica(1);
   const auto account = sample.account.Close(sample.catalog);

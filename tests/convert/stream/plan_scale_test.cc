@@ -14,24 +14,25 @@ namespace {
 std::vector<TensorEntry> Tensors(int layers, uint64_t h, int experts) {
   std::vector<TensorEntry> tensors;
   int layer = kBeforeLayers;
-  const auto add = [&](const std::string& name, Dims shape, int tp_dim) {
+  const auto add = [&](const std::string& name, Dims shape, std::vector<Cut> cuts) {
     const ParameterSpec spec{.name = layer < 0 ? name : fmt::format("layers.{}.{}", layer, name),
                              .shape = shape,
-                             .tp_dim = tp_dim,
+                             .cuts = std::move(cuts),
                              .layer = layer};
     tensors.push_back({spec, Role::kWeight, Dtype::kBF16});
     for (Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
       tensors.push_back({spec, role, Dtype::kF32});
   };
-  add("embedding.word.weight", {250880, h}, 0);
+  add("embedding.word.weight", {250880, h}, {{.dim = 0}});
   for (layer = 0; layer < layers; ++layer) {
-    for (const char* part : {"query", "key", "value"}) add(fmt::format("{}.weight", part), {h, h}, 0);
-    add("attention.output.weight", {h, h}, 1);
+    for (const char* part : {"query", "key", "value"})
+      add(fmt::format("{}.weight", part), {h, h}, {{.dim = 0}});
+    add("attention.output.weight", {h, h}, {{.dim = 1}});
     for (int e = 0; e < std::max(1, experts); ++e) {
-      add(fmt::format("expert.{}.up.weight", e), {4 * h, h}, 0);
-      add(fmt::format("expert.{}.down.weight", e), {h, 4 * h}, 1);
+      add(fmt::format("expert.{}.up.weight", e), {4 * h, h}, {{.dim = 0}});
+      add(fmt::format("expert.{}.down.weight", e), {h, 4 * h}, {{.dim = 1}});
     }
-    for (const char* norm : {"input_norm.weight", "input_norm.bias"}) add(norm, {h}, kReplicated);
+    for (const char* norm : {"input_norm.weight", "input_norm.bias"}) add(norm, {h}, {});
   }
   return tensors;
 }

@@ -21,8 +21,8 @@ constexpr uint64_t kUnitBytes = 1 << 12;
 const StepInfo kInfo{.identity = {"0123456789abcdef0123456789abcdef", 7}, .topology = {.tp = 2, .dp = 2}};
 
 std::vector<TensorEntry> SomeTensors() {
-  return {{{.name = "a", .shape = {32, 24}, .tp_dim = 0}, Role::kWeight, Dtype::kF32},
-          {{.name = "b", .shape = {40, 16}, .tp_dim = 1}, Role::kWeight, Dtype::kF32},
+  return {{{.name = "a", .shape = {32, 24}, .cuts = {{.dim = 0}}}, Role::kWeight, Dtype::kF32},
+          {{.name = "b", .shape = {40, 16}, .cuts = {{.dim = 1}}}, Role::kWeight, Dtype::kF32},
           {{.name = "c", .shape = {}}, Role::kWeight, Dtype::kF32},
           {{.name = "d", .shape = {0, 4}}, Role::kWeight, Dtype::kF32}};
 }

@@ -61,7 +61,8 @@ struct RandomModel {
 
 void SetVocabMultiple(std::vector<ParameterSpec>& specs, uint64_t multiple) {
   for (ParameterSpec& spec : specs)
-    if (spec.pad_multiple > 0) spec.pad_multiple = multiple;
+    for (Cut& cut : spec.cuts)
+      if (cut.pad > 0) cut.pad = multiple;
 }
 
 // Awkward sizes, and every switch of the family's table somewhere.

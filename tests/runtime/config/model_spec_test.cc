@@ -56,13 +56,13 @@ TEST(ModelSpecTest, AStepSaysTheModelThatItIsOf) {
 
 TEST(ModelSpecTest, QueryKeyAndValueAreAdjacentInEveryLayout) {
   const auto specs = GptSpecs(SmallModel());
-  auto layout = LayoutOf(specs, {.tp = 2, .pp = 2, .dp = 1}, 1, 1);
+  auto layout = LayoutOf(specs, {.tp = 2, .pp = 2, .dp = 1}, 3);
   ASSERT_TRUE(layout.ok());
   for (size_t i = 0; i + 2 < layout->parameters.size(); ++i) {
     const LocalParameter& query = layout->parameters[i];
     if (specs[query.index].name.find("query") == std::string::npos) continue;
-    EXPECT_EQ(layout->parameters[i + 1].flat_begin, query.flat_begin + query.local_shape.Volume());
-    EXPECT_EQ(layout->parameters[i + 2].flat_begin, query.flat_begin + 2 * query.local_shape.Volume());
+    EXPECT_EQ(layout->parameters[i + 1].flat_begin, query.flat_begin + query.shape.Volume());
+    EXPECT_EQ(layout->parameters[i + 2].flat_begin, query.flat_begin + 2 * query.shape.Volume());
   }
 }
 

@@ -44,8 +44,8 @@ TrainConfig Small() {
 // A whole model on one rank.
 struct Model {
   explicit Model(const TrainConfig& config, at::Device device = at::kCPU)
-      : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(), device),
-        streams(device, config.seed, {}),
+      : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0), 1, config.dtype(), device),
+        streams(device, config.seed, {}, 0),
         stage(config, dims, parameters, streams) {
     InitialValues(config, parameters, [&](const LocalParameter& local, const Tensor& values) {
       parameters.weights().narrow(0, local.flat_begin, values.numel()).copy_(values);
@@ -329,7 +329,7 @@ TEST(OptimizerTest, TheNormOfALongGradientIsExact) {
   TrainConfig config = Small();
   config.vocab_size = 65536;  // times 32: 2^21 elements
   const ParallelDims dims;
-  const FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, Dtype::kF32,
+  const FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0), 1, Dtype::kF32,
                                   at::kCPU);
   at::manual_seed(4);
   Tensor(parameters.grads()).normal_();
@@ -344,7 +344,7 @@ TEST(GptTest, PaddingRowsGetNoGradient) {
   model.Run(batch.tokens, batch.labels);
   const LocalParameter& word = model.parameters.Local("embedding.word.weight");
   const Tensor padding = model.parameters.grads().view({-1}).narrow(
-      0, word.flat_begin + word.box.Volume(), word.local_shape.Volume() - word.box.Volume());
+      0, word.flat_begin + word.box.Volume(), word.shape.Volume() - word.box.Volume());
   EXPECT_GT(padding.numel(), 0);
   EXPECT_EQ(padding.abs().max().item<float>(), 0);
 }
@@ -409,8 +409,7 @@ TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
     TrainConfig config = Small();
     config.bf16 = bf16;
     const auto parameters_on = [&](at::Device device) {
-      return FlatParameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(),
-                            device);
+      return FlatParameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0), 1, config.dtype(), device);
     };
     const FlatParameters here = parameters_on(at::kCPU), there = parameters_on(gpu);
     Optimizer on_cpu(config, here, dims), on_gpu(config, there, dims);
@@ -431,7 +430,7 @@ TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
 }
 
 TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
-  RandomStreams streams(at::kCPU, 1, {});
+  RandomStreams streams(at::kCPU, 1, {}, 0);
   const std::string state = streams.SaveState();
   const Tensor shared = at::rand({4});
   Tensor own;
@@ -447,7 +446,7 @@ TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
 }
 
 TEST(RandomStreamsTest, OtherBytesAreCorrupt) {
-  RandomStreams streams(at::kCPU, 1, {});
+  RandomStreams streams(at::kCPU, 1, {}, 0);
   EXPECT_EQ(streams.LoadState("x").kind(), StatusKind::kCorrupt);
 }
 
@@ -468,7 +467,7 @@ TEST(InitializeTest, ValuesDoNotDependOnTheTopology) {
   Model whole(config);
   const Topology topology{.tp = 2};
   for (int tp = 0; tp < 2; ++tp) {
-    FlatParameters part(specs, *LayoutOf(specs, topology, tp, 0), 1, Dtype::kF32, at::kCPU);
+    FlatParameters part(specs, *LayoutOf(specs, topology, tp), 1, Dtype::kF32, at::kCPU);
     InitialValues(config, part, [&](const LocalParameter& local, const Tensor& values) {
       Tensor expected = whole.parameters.View(part.SpecOf(local).name).value();
       for (int d = 0; d < local.box.rank(); ++d)

@@ -155,9 +155,9 @@ struct Counted {
 // Forward and backward of one micro-batch.
 Counted CountMicroBatch(const TrainConfig& config) {
   const ParallelDims dims;
-  FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(),
+  FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0), 1, config.dtype(),
                             at::kCPU);
-  RandomStreams streams(at::kCPU, config.seed, {});
+  RandomStreams streams(at::kCPU, config.seed, {}, 0);
   const GptStage stage(config, dims, parameters, streams);
   const Tensor ids = at::randint(config.vocab_size, {2, config.seq_length + 1}, at::kLong);
   const Tensor tokens = ids.narrow(1, 0, config.seq_length).contiguous();

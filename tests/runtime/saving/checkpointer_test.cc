@@ -44,17 +44,17 @@ class RankState {
  public:
   RankState(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank, Dtype dtype)
       : specs_(specs), topology_(topology), rank_(rank), dtype_(dtype) {
-    const Coordinates at = topology.At(rank);
-    auto layout = LayoutOf(specs, topology, at.tp, at.pp);
+    auto layout = LayoutOf(specs, topology, rank);
     EXPECT_TRUE(layout.ok());
     layout_ = *std::move(layout);
-    const uint64_t all = layout_.partition_size * topology.dp;
+    const uint64_t all = layout_.dense.partition_size * topology.dp;
     weights_.resize(all * 2);
-    states_.assign(3, std::vector<std::byte>(layout_.partition_size * 4));
+    states_.assign(3, std::vector<std::byte>(layout_.dense.partition_size * 4));
     buffers_.emplace(specs_, layout_);
     buffers_->parts.push_back({Role::kWeight, dtype_, weights_.data(), {0, all}});
     for (size_t i = 0; i < states_.size(); ++i)
-      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(), layout_.Partition(at.dp)});
+      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(),
+                                 layout_.dense.Partition(topology.Coordinate(rank, Axis::kDp))});
     buffers_->rng_state = std::string(40, static_cast<char>('a' + rank));
   }
 

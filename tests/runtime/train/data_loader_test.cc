@@ -49,7 +49,7 @@ TEST(DataLoaderTest, PositionsAndAttentionBeginAgainBehindAnEndOfDocument) {
   config.eod = 7;
   ParallelDims middle;  // of a pipeline
   middle.topology.pp = 3;
-  middle.at.pp = 1;
+  middle.world_rank = 1;
   const auto batch_of = [&](const ParallelDims& dims) {
     const auto source = [](uint64_t sample, std::span<int64_t> out) {
       const int64_t tokens[3][6] = {{1, 7, 2, 3, 7, 4}, {7, 7, 4, 7, 5, 7}, {1, 2, 3, 4, 5, 7}};

@@ -74,7 +74,7 @@ TEST(OptimizerTest, MomentsOf16BitsFollowThoseOf32) {
   for (const char* dtype : {"fp32", "bf16"}) {
     TrainConfig config = Hyperparameters();
     config.exp_avg_dtype = config.exp_avg_sq_dtype = dtype;
-    FlatParameters parameters(specs, *LayoutOf(specs, {}, 0, 0), 1, Dtype::kF32, at::kCPU);
+    FlatParameters parameters(specs, *LayoutOf(specs, {}, 0), 1, Dtype::kF32, at::kCPU);
     Optimizer optimizer(config, parameters, dims);
     at::manual_seed(3);
     for (int64_t step = 1; step <= 5; ++step) {

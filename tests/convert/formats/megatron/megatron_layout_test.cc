@@ -37,7 +37,7 @@ std::vector<std::string> PartsOf(const MegatronTensor& tensor, const TrainingTen
 
 // The only tensor of a rank.
 MegatronTensor OneTensor(const TrainingTensors& tensors, const MegatronShape& shape, int tp, int rank) {
-  const auto held = MegatronTensors(tensors, shape, tp, rank);
+  const auto held = MegatronTensors(tensors, shape, {.tp = tp}, rank);
   if (!held.ok() || held->size() != 1) {
     ADD_FAILURE() << (held.ok() ? "not one tensor" : held.status().message());
     return {};
@@ -55,7 +55,7 @@ TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
   EXPECT_EQ(fused.module, "self_attention.query_key_value");
   EXPECT_EQ(fused.layer, 0);
   EXPECT_EQ(fused.shape, (Dims{12, 8}));
-  EXPECT_EQ(fused.tp_dim, 0);
+  EXPECT_EQ(fused.cuts, (std::vector<Cut>{{.dim = 0}}));
   EXPECT_THAT(
       PartsOf(fused, tensors),
       ElementsAre("layers.0.attention.query.weight 4:6 -> 0:2", "layers.0.attention.key.weight 4:6 -> 2:4",
@@ -97,12 +97,12 @@ TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
 TEST(MegatronLayoutTest, RowParallelWeightsAreCutAlongTheirColumns) {
   const TrainingTensors down = Parameters({{"layers.0.mlp.down.weight", {8, 6}}});
   const MegatronTensor weight = OneTensor(down, kSmall, 2, 1);
-  EXPECT_EQ(weight.tp_dim, 1);
+  EXPECT_EQ(weight.cuts, (std::vector<Cut>{{.dim = 1}}));
   EXPECT_EQ(weight.shape, (Dims{8, 3}));
   EXPECT_THAT(PartsOf(weight, down, 1), ElementsAre("layers.0.mlp.down.weight 3:6 -> 0:3"));
 
   const TrainingTensors bias = Parameters({{"layers.0.mlp.down.bias", {8}}});
-  EXPECT_EQ(OneTensor(bias, kSmall, 2, 1).tp_dim, kReplicated);
+  EXPECT_TRUE(OneTensor(bias, kSmall, 2, 1).cuts.empty());
   EXPECT_THAT(PartsOf(OneTensor(bias, kSmall, 2, 1), bias), ElementsAre("layers.0.mlp.down.bias 0:8 -> 0:8"));
 }
 
@@ -134,7 +134,7 @@ TEST(MegatronLayoutTest, TensorsComeInTheOrderOfRegistration) {
   }
   const auto shape = MegatronShapeOf(ModelJson(model), tensors);
   ASSERT_TRUE(shape.ok()) << shape.status().message();
-  const auto held = MegatronTensors(tensors, *shape, 1, 0);
+  const auto held = MegatronTensors(tensors, *shape, {}, 0);
   ASSERT_TRUE(held.ok()) << held.status().message();
   std::vector<std::string> names;
   for (const MegatronTensor& tensor : *held)
@@ -182,14 +182,14 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
 
 TEST(MegatronLayoutTest, WhatDoesNotFitIsRefusedByName) {
   const TrainingTensors router = Parameters({{"layers.0.mlp.router.weight", {4, 8}}});
-  EXPECT_THAT(MegatronTensors(router, kSmall, 1, 0).status().message(),
+  EXPECT_THAT(MegatronTensors(router, kSmall, {}, 0).status().message(),
               HasSubstr("layers.0.mlp.router.weight"));
   const TrainingTensors wide = Parameters({{"layers.0.mlp.up.weight", {7, 8}}});
-  EXPECT_THAT(MegatronTensors(wide, kSmall, 1, 0).status().message(), HasSubstr("layers.0.mlp.up.weight"));
+  EXPECT_THAT(MegatronTensors(wide, kSmall, {}, 0).status().message(), HasSubstr("layers.0.mlp.up.weight"));
   const TrainingTensors query = Parameters({{"layers.0.attention.query.weight", {8, 8}}});
-  EXPECT_FALSE(MegatronTensors(query, kSmall, 1, 0).ok());
+  EXPECT_FALSE(MegatronTensors(query, kSmall, {}, 0).ok());
   for (const int tp : {3, 4, 8})  // 4 heads, but 6 FFN units; neither
-    EXPECT_EQ(MegatronTensors(Parameters({}), kSmall, tp, 0).status().kind(), StatusKind::kInvalidArgument)
+    EXPECT_EQ(MegatronTensors(Parameters({}), kSmall, {.tp = tp}, 0).status().kind(), StatusKind::kInvalidArgument)
         << tp;
 }
 

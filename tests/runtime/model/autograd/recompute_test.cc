@@ -60,9 +60,9 @@ Passes RunPasses(const TrainConfig& config) {
   at::set_num_threads(1);  // of so little work
   const LiveBytes live;    // from here on: what was allocated before and is freed within is not counted right
   const std::vector<ParameterSpec> specs = GptSpecs(config);
-  FlatParameters parameters(specs, *LayoutOf(specs, {}, 0, 0), 1, config.dtype(), at::kCPU);
+  FlatParameters parameters(specs, *LayoutOf(specs, {}, 0), 1, config.dtype(), at::kCPU);
   const ParallelDims dims;
-  RandomStreams streams(at::kCPU, config.seed, {});
+  RandomStreams streams(at::kCPU, config.seed, {}, 0);
   CountingHooks hooks;
   const GptStage stage(config, dims, parameters, streams, &hooks);
   InitialValues(config, parameters, [&](const LocalParameter& local, const Tensor& values) {

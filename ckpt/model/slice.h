@@ -1,0 +1,21 @@
+// The part of a parameter that a rank holds: the only place that turns cuts (tensor.h) into boxes.
+#pragma once
+
+#include "ckpt/model/tensor.h"
+
+namespace cairn {
+
+struct Slice {
+  Box box;     // global coordinates, clipped to the true shape; an extent is 0 if the rank has padding only
+  Dims shape;  // in memory, with padding; the box's rows come first
+};
+
+// Errors: InvalidArgument naming the dimension that does not divide. A padding of 1 divides any: the last
+// ranks have fewer rows, or none.
+Result<Slice> SliceOf(const ParameterSpec& parameter, const Topology& topology, int rank);
+
+// The parameter whose ranks have slices of shape `slice` in memory. A padded dimension keeps its size, and is
+// padded to these slices.
+ParameterSpec WithSlices(ParameterSpec parameter, const Dims& slice, const Topology& topology);
+
+}  // namespace cairn
