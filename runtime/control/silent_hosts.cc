@@ -29,20 +29,20 @@ SilentHosts FindSilentHosts(const std::vector<std::optional<double>>& ages, int 
   return found;
 }
 
+std::string ListFew(const std::vector<int>& ranks, std::string_view separator, std::string_view noun,
+                    const std::function<std::string(int rank)>& text) {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) parts.push_back(text(ranks[i]));
+  if (ranks.size() > kMost) parts.push_back(fmt::format("and {} more {}", ranks.size() - kMost, noun));
+  return fmt::format("{}", fmt::join(parts, separator));
+}
+
 namespace {
 
-constexpr size_t kNamedHosts = 4;  // more would bury the message
-
 std::string NamesOf(const StatusBoard& board, const std::vector<int>& first_ranks) {
-  std::vector<std::string> names;
-  for (int rank : first_ranks) {
-    if (names.size() == kNamedHosts) {
-      names.push_back(fmt::format("{} more hosts", first_ranks.size() - kNamedHosts));
-      break;
-    }
-    names.push_back(fmt::format("host {} (first rank {})", board.host(rank), rank));
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return ListFew(first_ranks, ", ", "hosts",
+                 [&](int rank) { return fmt::format("host {} (first rank {})", board.host(rank), rank); });
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ constexpr std::chrono::seconds kLauncherGrace{
 constexpr std::chrono::milliseconds kPeerGrace{1000};  // for a rank that sees another one stop
 constexpr double kCheckSeconds = 0.5;                  // between looks at the other ranks
 constexpr int kHaltedChecks = 10;  // a rank that is found halted so many times in a row is worth a line
-constexpr size_t kNamedRanks = 4;  // more would bury the message
 
 struct Adopted {
   Watchdog::Scope scope;
@@ -82,15 +81,7 @@ void WriteLine(const std::string& line) {
 }
 
 std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& ranks) {
-  std::vector<std::string> parts;
-  for (int rank : ranks) {
-    if (parts.size() == kNamedRanks) {
-      parts.push_back(fmt::format("and {} more ranks", ranks.size() - kNamedRanks));
-      break;
-    }
-    parts.push_back(board.Describe(rank));
-  }
-  return fmt::format("{}", fmt::join(parts, "; "));
+  return ListFew(ranks, "; ", "ranks", [&](int rank) { return board.Describe(rank); });
 }
 
 // The ranks that the operation waits for, as far as this host's board says, or the host that they all wait
