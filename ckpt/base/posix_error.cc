@@ -28,7 +28,8 @@ Status PosixError(std::string_view what, const std::string& path, int error) {
 }
 
 bool IsRefusal(const Status& status) {
-  return status.kind() == StatusKind::kIoError || status.kind() == StatusKind::kAborted;
+  return status.kind() == StatusKind::kIoError || status.kind() == StatusKind::kNoSpace ||
+         status.kind() == StatusKind::kAborted;
 }
 
 // WHAT and a context may have colons in them; the text of errno follows the last path.

@@ -1,20 +1,19 @@
 #include "ckpt/base/threads.h"
 
-#include <fmt/format.h>
-
 #include <new>
 #include <system_error>
 
 namespace cairn {
 
-std::string TextOf(const std::exception& error) {
+Status StatusOf(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
-    return "out of memory; raise the limit of memory (ulimit -v, the job's), or use less at once";
+    return NoSpace("out of memory; raise the limit of memory (ulimit -v, the job's), or use less at once");
   const auto* system = dynamic_cast<const std::system_error*>(&error);
-  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
-    return fmt::format("cannot start a thread: {}; raise the limit of processes (ulimit -u) or of memory",
-                       system->code().message());
-  return error.what();
+  if (system == nullptr) return InvalidArgument("{}", error.what());
+  if (system->code() == std::errc::resource_unavailable_try_again)
+    return NoSpace("cannot start a thread: {}; raise the limit of processes (ulimit -u) or of memory",
+                   system->code().message());
+  return IoError("{}", error.what());
 }
 
 }  // namespace cairn

@@ -44,9 +44,10 @@ void RunOnThreads(int threads, const Work& work) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-// The message of an exception of the standard library for a user: about memory or threads, else its own
-// words.
-std::string TextOf(const std::exception& error);
+// An exception of the standard library as an error: NoSpace without memory or threads, IoError of a system
+// call, InvalidArgument in its own words for any other.
+Status StatusOf(const std::exception& error);
+inline std::string TextOf(const std::exception& error) { return StatusOf(error).message(); }
 
 // The result of `work`, or the exception that it threw as a Status: no exception may leave a thread.
 template <typename Work>
@@ -54,7 +55,7 @@ Status Caught(const Work& work) {
   try {
     return work();
   } catch (const std::exception& error) {
-    return Aborted("{}", TextOf(error));
+    return StatusOf(error);
   }
 }
 

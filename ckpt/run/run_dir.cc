@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/replace_by_renames.h"
 #include "ckpt/run/step_hold.h"
@@ -29,9 +30,7 @@ constexpr uint64_t kMaxLatestBytes = 64;
 
 // A refusal is reported and is not a failure; an error of the disk is one.
 Status LeaveRefused(const Status& removed, const Complain& left) {
-  if (removed.ok() || removed.kind() == StatusKind::kIoError || removed.kind() == StatusKind::kNoSpace ||
-      removed.kind() == StatusKind::kAborted)
-    return removed;
+  if (removed.ok() || IsRefusal(removed)) return removed;
   left(removed);
   return OkStatus();
 }

@@ -169,7 +169,7 @@ Status PartialDir::Mark(const std::string& path, const MarkedContents& contents)
                                 : lock.status().kind() == StatusKind::kNotFound;
     if (gone && attempt < kAttempts) continue;  // a process that cleans up was faster
     if (gone)
-      return Aborted("{}: other processes remove it again and again; run again later", MarkPath(path));
+      return IoError("{}: other processes remove it again and again; run again later", MarkPath(path));
     if (lock.ok()) lock_ = std::move(*lock);
     return OkStatus();
   }

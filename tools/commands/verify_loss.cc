@@ -232,7 +232,8 @@ class LossRun {
     Progress progress("evaluating", static_cast<uint64_t>(batches_.count), !options_.json, "batches");
     CAIRN_ASSIGN_OR_RETURN(const ChildOutcome child,
                            RunChild(command, "", [&] { progress.Update(LinesOf(log)); }));
-    if (child.exit != 0) return Aborted("cairn-train (status {}): {}", child.exit, ReasonOf(child.err));
+    if (child.exit != 0)
+      return InvalidArgument("cairn-train (status {}): {}", child.exit, ReasonOf(child.err));
     CAIRN_ASSIGN_OR_RETURN(std::vector<double> losses, ReadLosses(log));
     if (losses.size() != static_cast<size_t>(batches_.count))
       return Corrupt("cairn-train evaluated {} of {} batches", losses.size(), batches_.count);

@@ -78,7 +78,7 @@ Result<std::string> Ask(std::vector<std::string> words) {
   words.insert(words.begin(), {"timeout", "10"});
   CAIRN_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild(words));
   if (outcome.exit == kNotThere) return NotFound("there is no {} here", name);
-  if (outcome.exit == kTooLate) return Aborted("{} does not answer within 10 s", name);
+  if (outcome.exit == kTooLate) return IoError("{} does not answer within 10 s", name);
   if (outcome.exit != 0)
     return IoError("{}", Said(name, LastLine(outcome.err.empty() ? outcome.out : outcome.err)));
   return outcome.out + outcome.err;

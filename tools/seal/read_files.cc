@@ -36,7 +36,7 @@ class FilesReader {
       CAIRN_ASSIGN_OR_RETURN(const auto scan,
                              FileScan::Open(fs_, path, file.bytes, Direct::kAuto, /*may_map=*/false));
       while (scan->offset() < file.bytes) {
-        if (options_.stop && *options_.stop) return Aborted("{}: stopped while it was read", path);
+        if (options_.stop && *options_.stop) return IoError("{}: stopped while it was read", path);
         const uint64_t offset = scan->offset();
         CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan->Next(file.bytes - offset));
         hasher.Update(bytes);

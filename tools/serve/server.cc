@@ -9,10 +9,10 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <new>
 
 #include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
+#include "ckpt/base/threads.h"
 #include "ckpt/base/worker_pool.h"
 #include "tools/serve/filling.h"
 #include "tools/serve/message_socket.h"
@@ -111,13 +111,7 @@ class Server {
   // No exception leaves a thread.
   template <typename Work>
   static Status Caught(const Work& work) {
-    try {
-      return Guarded(work);
-    } catch (const std::bad_alloc&) {
-      return NoSpace("out of memory");
-    } catch (const std::exception& error) {
-      return IoError("{}", error.what());
-    }
+    return cairn::Caught([&] { return Guarded(work); });
   }
   template <typename Work>
   static void Push(WorkerPool& pool, Work work) {

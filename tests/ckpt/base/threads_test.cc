@@ -58,7 +58,9 @@ TEST(Threads, ExceptionsOfWorkReachWhoWaitsForIt) {
   EXPECT_EQ(runs, 3);
   WorkerPool pool(2);
   ASSERT_TRUE(pool.Push([](size_t) -> Status { throw std::bad_alloc(); }).ok());
-  EXPECT_NE(pool.Finish().message().find("out of memory"), std::string::npos);
+  const Status failed = pool.Finish();
+  EXPECT_NE(failed.message().find("out of memory"), std::string::npos);
+  EXPECT_EQ(failed.kind(), StatusKind::kNoSpace);  // no peer was lost, no file is damaged
 }
 
 TEST(Threads, AnExceptionSaysWhichLimitToRaise) {

@@ -225,7 +225,7 @@ TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
   std::atomic<bool> stop = true;
   SealOptions stopped = Now();
   stopped.stop = &stop;
-  EXPECT_EQ(SealForeignStep(Disk(), Make("dcp", "other"), stopped).status().kind(), StatusKind::kAborted);
+  EXPECT_EQ(SealForeignStep(Disk(), Make("dcp", "other"), stopped).status().kind(), StatusKind::kIoError);
   EXPECT_FALSE(HasSeal(Disk(), dir_ / "other"));
 }
 
