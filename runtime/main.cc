@@ -79,12 +79,8 @@ Status Guard(Function&& function) {
     const std::string text = error.what_without_backtrace();
     return InvalidArgument("{}", OutOfMemoryLine(text).value_or(text));
   } catch (const std::exception& error) {
-    return InvalidArgument("{}", TextOf(error));
+    return StatusOf(error);
   }
-}
-
-int ExitOf(const Status& failure) {
-  return failure.kind() == StatusKind::kAborted ? kExitLostPeer : kExitTrouble;
 }
 
 void Complain(const Status& status) {

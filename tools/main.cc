@@ -117,7 +117,7 @@ int Run(int argc, char** argv, bool json) {
   const Result<int> result = verb();
   if (result.ok()) return *result;
   PrintFailure(result.status().message(), json);
-  return kExitTrouble;
+  return ExitOf(result.status());
 }
 
 }  // namespace

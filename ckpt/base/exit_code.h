@@ -1,6 +1,8 @@
 // Exit statuses of cairn and cairn-train, the same for every verb.
 #pragma once
 
+#include "ckpt/base/status.h"
+
 namespace cairn {
 
 enum ExitCode : int {
@@ -8,9 +10,14 @@ enum ExitCode : int {
   kExitCheckFailed = 1,  // the check failed, the two differ, or the training diverged
   kExitTrouble = 2,      // misuse, or something stood in the way
 
-  // A rank or a node of a training was lost, or a deadline passed: the same command continues the training.
+  // A rank or a node was lost, or a deadline passed: the same command continues, or does it again.
   // EX_TEMPFAIL of sysexits.h; shells, srun and mpirun have no use of their own for it.
   kExitLostPeer = 75,
 };
+
+// Of a command that ends with this failure.
+inline int ExitOf(const Status& failure) {
+  return failure.kind() == StatusKind::kAborted ? kExitLostPeer : kExitTrouble;
+}
 
 }  // namespace cairn

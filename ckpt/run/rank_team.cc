@@ -7,9 +7,9 @@
 // "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name is used twice:
 // caches of names may be old.
 //
-// "team-ended-N" says that rank N has finished. "team-failed" holds the words of the first failure, and
-// "team-left-N" says that rank N has failed or knows it. If the directory itself is gone, rank 0 has
-// published, or has failed and removed it.
+// "team-ended-N" says that rank N has finished. "team-failed" holds the kind and the words of the first
+// failure, and "team-left-N-KIND" says that rank N has failed or knows it. If the directory itself is gone,
+// rank 0 has published, or has failed and removed it.
 
 #include "ckpt/run/rank_team.h"
 
@@ -188,6 +188,13 @@ Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, cons
 
 Clock::duration NamesStayOld(const RankTeam& team) { return std::min(kNamesStayOld, team.patience()); }
 
+StatusKind KindIn(std::string_view number) {
+  int kind = 0;
+  std::from_chars(number.data(), number.data() + number.size(), kind);
+  const bool known = kind > 0 && kind < static_cast<int>(StatusKind::kAborted);
+  return known ? static_cast<StatusKind>(kind) : StatusKind::kAborted;
+}
+
 // What the file of the first failure says, if the names show one. On a full disk only empty files are left.
 Status FailureIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
   const auto left =
@@ -195,9 +202,11 @@ Status FailureIn(FileSystem& fs, const std::string& directory, const std::vector
   const std::string failed = JoinPath(directory, kFailedName);
   if (left == names.end() && !std::ranges::binary_search(names, kFailedName)) return OkStatus();
   if (IsListed(fs, failed))
-    if (const auto text = ReadSmallFile(fs, failed, kMaxTextBytes); text.ok()) return Aborted("{}", *text);
+    if (const auto text = ReadSmallFile(fs, failed, kMaxTextBytes); text.ok())
+      return {KindIn(*text), text->substr(text->find(' ') + 1)};
   if (left == names.end()) return OkStatus();  // the next look will tell
-  return Aborted("rank {} failed; see its message", Number(left->c_str() + kLeftPrefix.size()));
+  return {KindIn(left->substr(left->rfind('-') + 1)),
+          fmt::format("rank {} failed; see its message", Number(left->c_str() + kLeftPrefix.size()))};
 }
 
 // The names in the team's directory; none if it is gone and `published`. Errors: see CheckTeam().
@@ -303,15 +312,16 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
     if (!team.leads()) (void)Post(fs, directory, team, EndedName(team.rank), fmt::format("{}\n", bytes_read));
     return;
   }
+  const int kind = static_cast<int>(outcome.kind());
   // The first failure stays: this one may be only its consequence.
   if (!IsListed(fs, JoinPath(directory, kFailedName))) {
     const Status heard = team.news().failed;
-    (void)Post(fs, directory, team, kFailedName,
-               heard.ok()
-                   ? fmt::format("rank {} (host {}) failed: {}", team.rank, HostName(), outcome.message())
-                   : std::string(heard.message()));
+    const std::string words =
+        heard.ok() ? fmt::format("rank {} (host {}) failed: {}", team.rank, HostName(), outcome.message())
+                   : heard.message();
+    (void)Post(fs, directory, team, kFailedName, fmt::format("{} {}", kind, words));
   }
-  (void)Post(fs, directory, team, LeftName(team.rank), "");
+  (void)Post(fs, directory, team, fmt::format("{}-{}", LeftName(team.rank), kind), "");
 }
 
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {

@@ -53,19 +53,19 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
 // its directory. Errors: Aborted at the deadline, or if this host does not see what rank 0 has opened.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
-// OK unless some rank has failed, or the directory is gone. Errors: Aborted with that rank's message.
+// OK unless a rank has failed or the directory is gone. Errors: that rank's failure; Aborted of a lost one.
 Status CheckTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // This rank has finished and reports the bytes that it read of the source, or it has failed and leaves.
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
 // Rank 0 waits until every other rank has finished, and gets the bytes that they read in all.
-// Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
+// Errors: those of CheckTeam(); Aborted without progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // After a failure rank 0 waits for a while until all have left: nobody writes into the directory any more,
 // and nobody looks there for the reason.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The other ranks wait until rank 0 has published the step, as `published` finds, or the news say. Errors:
-// Aborted if a rank has failed, if the directory is gone instead, or after `patience`.
+// those of CheckTeam(); Aborted after `patience`.
 Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
                       const Patience& patience, const std::function<bool()>& published);
 

@@ -180,6 +180,11 @@ class RanksTest(DoctorCase):
         (other,) = json.loads(json_of_0)["other_hosts"]
         self.assertEqual((other["ranks"], [row["name"] for row in other["findings"]]), ([1], ["clock"]))
 
+    def test_a_rank_that_is_lost_has_a_status_of_its_own(self):
+        said, complained = self.ranks([CAIRN, "doctor", self.place], ["true"], codes=[75, 0])[0]
+        self.assertIn("fsync", said)
+        self.assertIn("rank 1 did not begin within 60 s", complained)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -11,13 +11,14 @@
 namespace cairn {
 
 // The end of --help. `check_failed` says when the verb exits with 1; empty for a verb that never does.
-// `further`: statuses of this verb alone, "75 why"; empty if there are none.
+// `again`: what the same command does after kExitLostPeer; empty for a verb that has no peers.
 inline std::string HelpFooter(std::string_view example, std::string_view check_failed = "",
-                              std::string_view further = "") {
+                              std::string_view again = "") {
   std::string footer = fmt::format("Example:\n  {}\n\nExit status: 0 done", example);
   if (!check_failed.empty()) footer += fmt::format(", 1 {}", check_failed);
   footer += ", 2 misuse or trouble";
-  if (!further.empty()) footer += fmt::format(", {}", further);
+  if (!again.empty())
+    footer += fmt::format(", {} a rank or a node was lost: the same command {}", int{kExitLostPeer}, again);
   return footer + ".";
 }
 

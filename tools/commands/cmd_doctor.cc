@@ -125,7 +125,8 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
       HelpFooter(
           "srun --mpi=pmix -N4 cairn doctor /scratch/me",
           "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "
-          "written, renames do not replace, locks do not exclude, or the clock is an hour off"));
+          "written, renames do not replace, locks do not exclude, or the clock is an hour off",
+          "looks again"));
   doctor->callback([options, &verb] { verb = [options] { return RunDoctor(*options); }; });
 }
 

@@ -44,7 +44,8 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       "fingerprint compared with the source's, before it becomes a step. Under mpirun or srun the ranks "
       "share\n"
       "the work; all must see DST.\n\n" +
-      HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2"));
+      HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2", "",
+                 "begins again, or continues with --resume"));
   reshape->callback([flags, &verb] { verb = [flags] { return Reshape(*flags); }; });
 }
 

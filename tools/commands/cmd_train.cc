@@ -135,9 +135,7 @@ manual::Command DescribeTrain() {
       ->type_name("N");
   DeclareTrainFlags(train, config, config_file);
   train.footer(HelpFooter("cairn train --config train.toml --nproc-per-node 4 --tensor-model-parallel-size 2",
-                          "the loss was bad too often (--max-bad-iterations)",
-                          fmt::format("{} a rank or a node was lost: the same command continues the training",
-                                      static_cast<int>(kExitLostPeer))));
+                          "the loss was bad too often (--max-bad-iterations)", "continues the training"));
   return manual::DescribeCommand(train);
 }
 

@@ -324,7 +324,7 @@ void StepSave::Hear(const nlohmann::json& news) {
 
 void StepSave::Abandon(const Status& why) {
   if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, committer_.partial(), team_).ok()) return;
-  LeaveTeam(fs_, committer_.partial(), team_, why, 0);
+  LeaveTeam(fs_, committer_.partial(), team_, Aborted("{}", why.message()), 0);  // the others: SaveFailed
   if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
   DismissTeam(fs_, committer_.partial(), team_);
   if (team_.alone()) return committer_.Abandon();

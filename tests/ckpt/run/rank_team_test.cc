@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "ckpt/base/exit_code.h"
 #include "ckpt/base/this_process.h"
 #include "ckpt/io/fresh_names.h"
 #include "tests/support/stale_names.h"
@@ -147,7 +148,17 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
   EXPECT_GT(looks, 3);
   // A rank that fails because of it would say nothing new.
   LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path(), lead), 0);
-  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), lead).status().message(), expected);
+  const Status waited = AwaitTeam(Disk(), dir.path(), lead).status();
+  EXPECT_EQ(waited.message(), expected);
+  EXPECT_EQ(waited.kind(), StatusKind::kNoSpace);  // nobody was lost
+}
+
+// Those that hear of it have lost the same rank.
+TEST(RankTeamTest, ARankThatLostAPeerSaysSo) {
+  const TempDir dir(TempDir::Place::kMemory);
+  LeaveTeam(Disk(), dir.path(), RankOf(1, 3), Aborted("rank 0 did not commit"), 0);
+  EXPECT_EQ(CheckTeam(Disk(), dir.path(), RankOf(2, 3)).kind(), StatusKind::kAborted);
+  EXPECT_EQ(ExitOf(CheckTeam(Disk(), dir.path(), RankOf(2, 3))), kExitLostPeer);
 }
 
 // Has room for names, and none for bytes.
@@ -162,7 +173,9 @@ TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
   const TempDir dir(TempDir::Place::kMemory);
   FullDisk full;
   LeaveTeam(full, dir.path(), RankOf(1, 2), NoSpace("full"), 0);
-  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), RankOf(0, 2)).status().message(), "rank 1 failed; see its message");
+  const Status failed = AwaitTeam(Disk(), dir.path(), RankOf(0, 2)).status();
+  EXPECT_EQ(failed.message(), "rank 1 failed; see its message");
+  EXPECT_EQ(failed.kind(), StatusKind::kNoSpace);
 }
 
 TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
