@@ -4,9 +4,9 @@
 // them, which holds the run, seals and publishes it.
 //
 // Order of durability: shards (synced by their writers), files beside them, index, manifest, the
-// partial directory's entries, the rename that makes it a step, the run directory's entries. Before the
-// rename nothing of it is ever read; after it everything is durable. `latest` follows as a hint. FORMAT.md,
-// "Commit".
+// partial directory's entries, the rename that makes it a step, the run directory's entries. Whoever reads
+// the step back does so before the rename: one that is found damaged never becomes the newest. After it
+// everything is durable. `latest` follows as a hint. FORMAT.md, "Commit".
 #pragma once
 
 #include <functional>

@@ -24,6 +24,7 @@ struct CheckpointerOptions {
   // More facts about the optimizer for the saved state, for conversion to other systems; may be empty.
   std::function<nlohmann::json(const TrainState&)> optimizer_facts;
   Direct direct = Direct::kAuto;
+  FileSystem& fs = FileSystem::Posix();  // that --save is written and read back through
   // Device memory to host and back; used for parts with on_gpu only.
   std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
   // For copies off a GPU; empty: by device_copy.

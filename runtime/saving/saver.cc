@@ -1,7 +1,6 @@
-// One thread takes the saves one by one: shard, receipts to rank 0, commit, outcome to all, reading back,
-// retention. Rank 0 alone commits and deletes. A rank that failed sends its error in place of a receipt and
-// takes part in everything that follows, because the others wait for it. Older steps go only once every rank
-// has read its shard of the new step back.
+// One thread takes the saves one by one: shard, receipts to rank 0, reading back if older steps are to go,
+// commit, outcome to all, retention. Rank 0 alone commits and deletes. A rank that failed sends its error in
+// place of a receipt and takes part in everything that follows, because the others wait for it.
 
 #include "runtime/saving/saver.h"
 
@@ -48,6 +47,7 @@ Saver::Saver(const CheckpointerOptions& options, const RunLock* lock, std::vecto
       lock_(lock),
       beside_(std::move(beside)),
       control_(std::move(control)),
+      fs_(options.fs),
       retention_{.keep_last = config_.keep_last,
                  .keep_every = config_.keep_every,
                  .keep_tokens = config_.keep_tokens,
@@ -65,17 +65,17 @@ Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
   const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts");
+  Status read;
+  if (retention_.enabled())
+    read = Agree(*control_, receipt.ok() ? ReadBack(save, *receipt) : receipt.status(), "reading it back");
   const auto commit = [&]() -> Result<std::string> {
-    CAIRN_RETURN_IF_ERROR(CommitAtRoot(save, blobs));
+    CAIRN_RETURN_IF_ERROR(CommitAtRoot(save, blobs, read));
     return std::string();
   };
-  const Status outcome = FromRoot(*control_, "commit", commit).status();
-  if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
-  if (!retention_.enabled()) return outcome;
-  const Status read =
-      Agree(*control_, outcome.ok() ? ReadBack(save, *receipt) : outcome, "reading the step back");
-  if (read.ok() && control_->rank() == 0) Retire(save);
-  return outcome.ok() ? read : outcome;  // a step that was found damaged is not reported as saved
+  CAIRN_RETURN_IF_ERROR(FromRoot(*control_, "commit", commit).status());
+  save.durable_seconds = SecondsSince(save.started);
+  if (retention_.enabled() && control_->rank() == 0) Retire(save);
+  return OkStatus();
 }
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
@@ -153,16 +153,20 @@ StepInfo InfoOf(const Save& save, const WrittenShards& written) {
   return info;
 }
 
-Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
+// `read`: what reading the shards back has shown.
+Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs,
+                           const Status& read) {
   Committer committer = CommitterOf(save);
   const Status status = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
+    CAIRN_RETURN_IF_ERROR(read);
     CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
     CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, committer.partial(), beside_, seal));
     CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
+    if (retention_.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
     return committer.Publish();
   }();
   if (!status.ok()) committer.Abandon();
@@ -180,7 +184,6 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
                   save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
-// Every rank has read its shard of the new step back by then.
 void Saver::Retire(const Save& save) {
   RetentionPolicy policy = retention_;
   policy.run = save.info.identity.run;
@@ -190,7 +193,7 @@ void Saver::Retire(const Save& save) {
 }
 
 Status Saver::ReadBack(const Save& save, const ShardReceipt& receipt) const {
-  const Status status = ReadBackShard(fs_, CommitterOf(save).step_dir(), receipt, save.info.identity);
+  const Status status = ReadBackShard(fs_, CommitterOf(save).partial(), receipt, save.info.identity);
   if (status.ok()) return status;
   return {status.kind(), fmt::format("reading it back: {}; older steps are kept", status.message())};
 }

@@ -1,8 +1,9 @@
 // Makes snapshots durable, one after the other, in parallel with the training.
 //
 // Every rank's thread writes its shard (or copies it from a local step) and sends its receipt to rank 0,
-// which seals and publishes the step and reports to all. Older steps are retired only after every rank has
-// read its part of the new one back. All ranks hand over the same saves in the same order.
+// which seals and publishes the step and reports to all. If older steps are to be retired after that, every
+// rank first reads its shard back: a step that is found damaged never gets its name. All ranks hand over the
+// same saves in the same order.
 #pragma once
 
 #include <atomic>
@@ -87,7 +88,7 @@ class Saver {
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);
-  Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs);
+  Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs, const Status& read);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
   void Retire(const Save& save);
   Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
@@ -97,7 +98,7 @@ class Saver {
   const RunLock* const lock_;
   const std::vector<BesideFile> beside_;
   const std::unique_ptr<ControlPlane> control_;
-  FileSystem& fs_ = FileSystem::Posix();
+  FileSystem& fs_;
   const RetentionPolicy retention_;
   SaveCodec codec_;
   SaidOnce leftovers_{"old step not removed: "};

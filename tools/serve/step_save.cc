@@ -278,6 +278,7 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(committer.RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(committer.Seal(*seal));
+  if (options.retention.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(*seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
   run->newest = BranchedStep{request_.step, identity_.run, info.descent};
   origins_.Saved(*run->newest, plan.names, options.when);

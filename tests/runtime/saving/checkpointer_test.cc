@@ -10,9 +10,11 @@
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
 #include "runtime/control/rank_message.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
@@ -259,6 +261,37 @@ TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
   const auto steps = ListSteps(FileSystem::Posix(), run_);
   ASSERT_TRUE(steps.ok());
   EXPECT_EQ(*steps, (std::vector<int64_t>{8, 10}));
+}
+
+// One shard of step 4 reads other bytes than were written.
+class LyingDisk final : public UnsyncedFileSystem {
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    CAIRN_RETURN_IF_ERROR(UnsyncedFileSystem::Do(call, run));
+    const bool written = call.kind == FsCall::Kind::kClose && call.path.find(".partial-") != call.path.npos;
+    if (written && call.path.find(StepDirName(4)) != call.path.npos && call.path.ends_with(ShardName(1)) &&
+        !std::exchange(lied_, true))
+      FlipByte(call.path, std::filesystem::file_size(call.path) / 2);
+    return OkStatus();
+  }
+
+ private:
+  bool lied_ = false;
+};
+
+TEST_F(CheckpointerTest, AStepThatIsFoundDamagedNeverBecomesTheNewest) {
+  LyingDisk disk;
+  failed_ = 1;
+  int looks = 0;
+  meanwhile_ = [&](int64_t iteration) {
+    if (iteration != 4) return;
+    ++looks;
+    EXPECT_EQ(*ListSteps(FileSystem::Posix(), run_), std::vector<int64_t>{2});
+    EXPECT_EQ(LatestOf(FileSystem::Posix(), run_), 2);
+  };
+  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 6, {.config = {.keep_last = 2}, .fs = disk});
+  EXPECT_EQ(looks, 1);
+  ExpectStep(6);
 }
 
 // The newest step was out of reach for one start, which went back to the step before it.
