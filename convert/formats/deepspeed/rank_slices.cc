@@ -23,7 +23,7 @@ MegatronShapes ShapesOfFirstRank(const RankSlices& ranks) {
   return shapes;
 }
 
-void TrimVocabulary(RankSlices& ranks, MegatronArgs& model) {
+void TrimVocabulary(RankSlices& ranks, MegatronShape& shape) {
   uint64_t padded = 0;
   for (const RankSlice& slice : ranks.slices)
     if (slice.place.name == "word_embeddings.weight" && slice.is_weight())
@@ -31,11 +31,11 @@ void TrimVocabulary(RankSlices& ranks, MegatronArgs& model) {
   const uint64_t vocab =
       ranks.options.vocab_size > 0 ? ranks.options.vocab_size : OriginalVocabulary(ranks.root());
   if (vocab > 0 && vocab <= padded)
-    model.vocab = vocab;
-  else if (model.vocab == padded)
+    shape.vocab = static_cast<int64_t>(vocab);
+  else if (std::cmp_equal(shape.vocab, padded))
     ranks.manifest.history.push_back(
         fmt::format("the vocabulary of {} rows may have padding; no file says so", padded));
-  model.facts["vocab_size"] = model.vocab;
+  ranks.manifest.model["vocab_size"] = shape.vocab;
 }
 
 Status JoinMegatron(RankSlices& ranks) {
@@ -46,17 +46,15 @@ Status JoinMegatron(RankSlices& ranks) {
   const double version = AsNumber(Find(ranks.root(), "checkpoint_version")).value_or(3);
   const auto shown = SizesShown(*args, ShapesOfFirstRank(ranks), ranks.layers.tp);
   if (!shown.ok()) return ranks.Fail(ranks.models[0].name(), shown.status());
-  const bool tied = std::ranges::none_of(ranks.slices, [](const RankSlice& slice) {
-    return slice.place.name == "lm_head.weight" || slice.place.name == "output_layer.weight";
-  });
-  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, *shown);
+  const bool tied =
+      std::ranges::none_of(ranks.slices, [](const RankSlice& slice) { return IsHead(slice.place.name); });
+  auto read = ReadMegatronArgs(*args, version, tied, ranks.options, ranks.manifest.model, *shown);
   if (!read.ok()) return ranks.Fail(ranks.models[0].name(), read.status());
-  MegatronArgs model = *std::move(read);
-  TrimVocabulary(ranks, model);
-  ranks.manifest.model = model.facts;
+  MegatronShape shape = *std::move(read);
+  TrimVocabulary(ranks, shape);
   ranks.manifest.topology.tp = ranks.layers.tp;
   ranks.manifest.topology.pp = static_cast<int>(ranks.models.size()) / ranks.layers.tp;
-  MegatronAssembler assembler(model, ranks.layers.tp, ranks.builder);
+  MegatronAssembler assembler(shape, ranks.layers.tp, ranks.builder);
   for (const RankSlice& slice : ranks.slices) {
     const Dims shape = slice.tensor.shape;
     CAIRN_RETURN_IF_ERROR(assembler

@@ -48,16 +48,14 @@ class UniversalOpener {
     const std::map<std::string, MegatronName> places = MegatronNames(names_);
     const bool megatron = places.size() == names_.size() && args_;
     if (megatron) {
-      const bool tied = std::ranges::none_of(places, [](const auto& p) {
-        return p.second.name == "lm_head.weight" || p.second.name == "output_layer.weight";
-      });
-      auto read = ReadMegatronArgs(*args_, 3, tied, options_);
+      const bool tied = std::ranges::none_of(places, [](const auto& p) { return IsHead(p.second.name); });
+      auto read = ReadMegatronArgs(*args_, 3, tied, options_, manifest_.model);
       if (!read.ok()) return read.status().WithContext(directory_);
-      model_ = *std::move(read);
+      shape_ = *std::move(read);
       const uint64_t vocab =
           options_.vocab_size > 0 ? options_.vocab_size : OriginalVocabulary(states_[0].root());
-      if (vocab > 0 && vocab <= model_.vocab) model_.facts["vocab_size"] = model_.vocab = vocab;
-      manifest_.model = model_.facts;
+      if (vocab > 0 && std::cmp_less_equal(vocab, shape_.vocab))
+        manifest_.model["vocab_size"] = shape_.vocab = static_cast<int64_t>(vocab);
     }
     if (steps_differ_ && megatron) {
       CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
@@ -67,7 +65,7 @@ class UniversalOpener {
       steps_differ_ = false;
       left_out_ = true;
     }
-    MegatronAssembler assembler(model_, 1, builder_);
+    MegatronAssembler assembler(shape_, 1, builder_);
     for (const std::string& name : names_)
       CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
     for (size_t i = 0; i < states_.size(); ++i) CAIRN_RETURN_IF_ERROR(ReadModule(i, megatron));
@@ -261,7 +259,7 @@ class UniversalOpener {
   std::vector<std::vector<std::string>> groups_;  // names in each of the optimizer's
   bool steps_differ_ = false;                     // between parameters
   bool left_out_ = false;                         // the optimizer's state
-  MegatronArgs model_;
+  MegatronShape shape_;
   StoredBuilder builder_;
   Manifest manifest_;
 };

@@ -26,8 +26,8 @@ std::string PipelineName(const LocalTensor& tensor, bool tied_embedding) {
 }
 
 std::string LanguageName(const MegatronTensor& tensor) {
-  const std::string rest = tensor.module + "." + tensor.Kind();
-  if (tensor.module == "output_layer") return "language_model." + rest;
+  const std::string rest = fmt::format("{}.{}", tensor.module->name, tensor.Kind());
+  if (tensor.module->canonical[0] == "output") return "language_model." + rest;
   if (tensor.layer == kBeforeLayers) return "language_model.embedding." + rest;
   if (tensor.layer == kAfterLayers) return "language_model.encoder." + rest;
   return fmt::format("language_model.encoder.layers.{}.{}", tensor.layer, rest);
@@ -35,12 +35,12 @@ std::string LanguageName(const MegatronTensor& tensor) {
 
 void PlaceInPipeline(const MegatronShape& shape, LocalTensor& local) {
   const PipelineIndices at = IndicesOf(shape.gate_last || shape.bigscience, static_cast<int>(shape.layers));
-  local.file_name = local.module + "." + local.Kind();
+  local.file_name = fmt::format("{}.{}", local.module->name, local.Kind());
   if (local.layer == kBeforeLayers) {
     local.pipeline_layer = 1;
   } else if (local.layer != kAfterLayers) {
     local.pipeline_layer = at.first_layer + local.layer;
-  } else if (local.module == "output_layer") {
+  } else if (local.module->canonical[0] == "output") {
     local.pipeline_layer = at.final_norm + 1;
     local.file_name = "lm_head.weight";
   } else {
@@ -73,7 +73,7 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const ParameterSpec& spec = tensors.parameters[i].spec;
     const Box whole = Box::Whole(spec.shape);
-    held.push_back({{.module = {}, .shape = spec.shape, .parts = {{{whole, whole}, i}}}, spec.name});
+    held.push_back({{.shape = spec.shape, .parts = {{{whole, whole}, i}}}, spec.name});
   }
   return model;
 }

@@ -62,11 +62,11 @@ Result<StoredArray> FlatArray(const DcpTensor& tensor, DcpItems& items, StoredBu
   return JoinChunks(tensor, std::move(chunks), tensor.shape, items, builder);
 }
 
-Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronArgs& model, int pp) {
+Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronShape& shape, int pp) {
   const auto number = [&](const char* name) {
     return std::clamp<int64_t>(AsInt(Find(args, name)).value_or(0), 0, INT32_MAX / 4);
   };
-  const int layers = static_cast<int>(std::min<int64_t>(model.shape.layers, INT32_MAX / 4));
+  const int layers = static_cast<int>(std::min<int64_t>(shape.layers, INT32_MAX / 4));
   Topology topology{.pp = pp};
   const int64_t in_chunk = number("num_layers_per_virtual_pipeline_stage");
   int64_t chunks = number("virtual_pipeline_model_parallel_size");
@@ -92,16 +92,16 @@ Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronArgs& model
 
 }  // namespace
 
-Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const MegatronArgs& model,
+Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const MegatronShape& shape,
                                               const Topology& topology, const DcpIndex& index) {
   MegatronBuckets buckets;
   buckets.tp_ = topology.tp;
   buckets.pp_ = topology.pp;
-  buckets.gated_ = model.shape.has.gate;
-  buckets.tied_ = model.facts.value("tied_embeddings", true);
+  buckets.gated_ = shape.has.gate;
+  buckets.tied_ = shape.tied;
   buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
-  buckets.layer_count_ = static_cast<uint64_t>(model.shape.layers);
-  CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, model, buckets.pp_));
+  buckets.layer_count_ = static_cast<uint64_t>(shape.layers);
+  CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, shape, buckets.pp_));
   CAIRN_ASSIGN_OR_RETURN(buckets.buffers_, BuffersOf(index));
   // What follows is as large as the file, whatever its arguments say.
   if (buckets.buffers_.size() != static_cast<size_t>(buckets.tp_) * buckets.layers_.size())
@@ -113,9 +113,8 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
 
 std::optional<MegatronBuckets::Ordinal> MegatronBuckets::OrdinalOf(const MegatronName& name) const {
   const MegatronParameter parameter = FindMegatronParameter(name.name);
-  const auto place = CoreOrderOf(parameter.module->name, local_spec_);
-  if (!place) return std::nullopt;
-  return Ordinal{name.layer, 2 * *place + (parameter.bias ? 1 : 0)};
+  if (parameter.module->core.empty()) return std::nullopt;
+  return Ordinal{name.layer, 2 * parameter.module->CoreOrder(local_spec_) + (parameter.bias ? 1 : 0)};
 }
 
 Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, const Box& box,

@@ -23,7 +23,7 @@ class MegatronBuckets {
 
   // `args` are the arguments of a training of `topology`; `index` must outlive it. Errors: NotSupported if
   // they cut its pipeline in an unknown way, or the buckets are not those of such a training.
-  static Result<MegatronBuckets> Make(const PyValue& args, const MegatronArgs& model,
+  static Result<MegatronBuckets> Make(const PyValue& args, const MegatronShape& shape,
                                       const Topology& topology, const DcpIndex& index);
 
   // A chunk of a weight: `box` of a tensor of `shape`, without the dimension of the layers.

@@ -1,7 +1,5 @@
-// Two tables name the modules, inside the layers and beside them; the order of the first is the order in
-// which the layers register them. Then come the other contents of both forms of Megatron's checkpoints:
-// arguments, schedule, groups of the optimizer, the loss scale, and notes on what a user must start
-// the training with.
+// The contents other than tensors of both forms of Megatron's checkpoints: arguments, schedule, groups of the
+// optimizer, the loss scale, and notes on what a user must start the training with.
 
 #include "convert/formats/megatron/megatron_core.h"
 
@@ -14,25 +12,8 @@
 namespace cairn {
 namespace {
 
-constexpr CoreModule kInLayer[] = {
-    {"self_attention.dense", "self_attention.linear_proj.", "self_attention.linear_proj.", true},
-    {"input_layernorm", "input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
-    {"self_attention.query_key_value", "self_attention.linear_qkv.", "self_attention.linear_qkv.", true},
-    {"self_attention.q_layernorm", "self_attention.q_layernorm.", "self_attention.q_layernorm."},
-    {"self_attention.k_layernorm", "self_attention.k_layernorm.", "self_attention.k_layernorm."},
-    {"post_attention_layernorm", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"},
-    {"mlp.dense_h_to_4h", "mlp.linear_fc1.", "mlp.linear_fc1.", true},
-    {"mlp.dense_4h_to_h", "mlp.linear_fc2.", "mlp.linear_fc2.", true},
-};
 constexpr double kInitialLossScale = 4294967296.0;  // --initial-loss-scale
 constexpr int64_t kHysteresis = 2;                  // --hysteresis
-
-constexpr CoreModule kBeside[] = {
-    {"word_embeddings", "embedding.word_embeddings.", "embedding.word_embeddings."},
-    {"position_embeddings", "embedding.position_embeddings.", "embedding.position_embeddings."},
-    {"final_layernorm", "decoder.final_layernorm.", "decoder.final_layernorm."},
-    {"output_layer", "output_layer.", "output_layer.", true},
-};
 
 bool AllEqual(std::span<const int> layers) {
   return std::ranges::adjacent_find(layers, std::ranges::not_equal_to()) == layers.end();
@@ -74,22 +55,6 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
 }
 
 }  // namespace
-
-std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
-
-const CoreModule& CoreModuleOf(const MegatronTensor& tensor) {
-  const std::span<const CoreModule> table =
-      IsInLayers(tensor.layer) ? std::span<const CoreModule>(kInLayer) : kBeside;
-  return *std::ranges::find(table, tensor.module, &CoreModule::module);
-}
-
-std::optional<int> CoreOrderOf(std::string_view module, bool local_spec) {
-  if (local_spec && module == "input_layernorm") return -1;
-  for (const auto table : {std::span<const CoreModule>(kInLayer), std::span<const CoreModule>(kBeside)})
-    if (const auto row = std::ranges::find(table, module, &CoreModule::module); row != table.end())
-      return static_cast<int>(row - table.begin());
-  return std::nullopt;
-}
 
 Status CorePlan::Choose(bool may_be_fp32) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));

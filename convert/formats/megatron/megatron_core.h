@@ -1,10 +1,8 @@
-// The names of Megatron-Core's modules, and the contents other than tensors of both forms of its checkpoints.
+// The contents other than tensors of both forms of Megatron-Core's checkpoints.
 //
-// Source: megatron-core 0.16.1, models/gpt, optimizer/__init__.py, optimizer_param_scheduler.py; Megatron-LM,
+// Source: megatron-core 0.16.1, optimizer/__init__.py, optimizer_param_scheduler.py; Megatron-LM,
 // training/checkpointing.py.
 #pragma once
-
-#include <span>
 
 #include "convert/foreign/target_builder.h"
 #include "convert/foreign/write_options.h"
@@ -12,23 +10,6 @@
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {
-
-struct CoreModule {
-  std::string_view module;  // of megatron_layout.h
-  std::string_view local;   // with Megatron-Core's own layers
-  std::string_view fused;   // with Transformer Engine's, whose linear layers have the norms before them
-  bool linear = false;      // has an _extra_state beside its parameters
-};
-
-// Those of a layer, in the order in which Transformer Engine's layers register them.
-std::span<const CoreModule> CoreLayerModules();
-// Requires a tensor of a model that CheckMegatronModel accepts for MegatronProgram::kCore.
-const CoreModule& CoreModuleOf(const MegatronTensor& tensor);
-
-// The place in which a module of megatron_modules.h is registered, inside a layer or beside the layers;
-// nothing for one that Megatron-Core does not have. `local_spec`: with Megatron-Core's own layers, where the
-// norm before attention is a module of its own and the first of its layer.
-std::optional<int> CoreOrderOf(std::string_view module, bool local_spec);
 
 // The optimizer of Megatron that the state is for.
 enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };

@@ -89,7 +89,7 @@ class MegatronDistOpener {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
     bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
-    MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
+    MegatronAssembler assembler(shape_, /*tp_size=*/1, builder_);
     const Status cut = CutStates(index);
     if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
@@ -200,9 +200,9 @@ class MegatronDistOpener {
   }
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {
-    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
+    CAIRN_ASSIGN_OR_RETURN(shape_, ReadMegatronTraining(root, /*checkpoint_version=*/3, options_, manifest_));
     const PyValue& args = *Find(root, "args");
-    if (bucketed_) buckets_ = MegatronBuckets::Make(args, args_, manifest_.topology, index);
+    if (bucketed_) buckets_ = MegatronBuckets::Make(args, shape_, manifest_.topology, index);
     manifest_.topology.zero = AsInt(Find(args, "use_distributed_optimizer")).value_or(0) != 0 ? 1 : 0;
     return OkStatus();
   }
@@ -226,11 +226,11 @@ class MegatronDistOpener {
   Status Add(const DistName& name, const Dims& shape, const Box& box, StoredArray array,
              MegatronAssembler& assembler) {
     MegatronSlice slice{
-        name.place.name, args_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
+        name.place.name, shape_.LayerOf(name.place.layer), 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
-    if (shape.rank() < 2 || std::cmp_not_equal(shape[0], args_.shape.layers))
+    if (shape.rank() < 2 || std::cmp_not_equal(shape[0], shape_.layers))
       return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.name, ToString(shape),
-                     args_.shape.layers);
+                     shape_.layers);
     const StoredArray all = std::move(slice.tensor);
     slice.shape = WithoutFirst(shape);
     slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
@@ -256,7 +256,7 @@ class MegatronDistOpener {
   ReaderOptions& options_;
   StoredBuilder builder_;
   DcpItems items_;
-  MegatronArgs args_;
+  MegatronShape shape_;
   // A tensor of the optimizer that is not laid out like its weight.
   struct CutState {
     Dims weight;  // shape

@@ -13,7 +13,6 @@
 #include "convert/families/foreign_model.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
-#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 namespace {
@@ -21,12 +20,12 @@ namespace {
 class Builder {
  public:
   Builder(const TrainingTensors& tensors, const MegatronShape& shape, const Topology& topology, int rank)
-      : tensors_(tensors), shape_(shape), cut_{shape, topology, shape.gate_last}, rank_(rank) {
+      : tensors_(tensors), shape_(shape), topology_(topology), rank_(rank) {
     for (size_t i = 0; i < tensors.parameters.size(); ++i) index_[tensors.parameters[i].spec.name] = i;
   }
 
   Result<std::vector<MegatronTensor>> Build() {
-    const int tp = cut_.topology.tp;
+    const int tp = topology_.tp;
     if (shape_.KvHeads() % tp != 0 || shape_.Ffn() % tp != 0)
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp,
@@ -54,12 +53,14 @@ class Builder {
   Status Add(const MegatronModule& module, bool bias, int layer) {
     std::map<size_t, size_t> found;  // the parameter of each canonical module that has one
     for (size_t i = 0; i < module.canonical.size(); ++i)
-      if (const auto at = index_.find(CanonicalName(module.canonical[i], bias, layer)); at != index_.end())
+      if (const auto at =
+              index_.find(SpecOf(*FindCanonicalModule(module.canonical[i]), bias, layer, shape_).name);
+          at != index_.end())
         found.emplace(i, at->second);
     if (found.empty()) return OkStatus();
     for (const auto& [canonical, parameter] : found) used_.insert(parameter);
     const size_t first = found.begin()->second;
-    MegatronTensor tensor{.module = std::string(module.name),
+    MegatronTensor tensor{.module = &module,
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
@@ -68,7 +69,7 @@ class Builder {
                           .parts = {}};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
-    if (!CutIt(module, found, tensor))
+    if (!CutIt(found, tensor))
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
                      tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
@@ -76,8 +77,8 @@ class Builder {
   }
 
   // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes.
-  bool CutIt(const MegatronModule& module, const std::map<size_t, size_t>& found,
-             MegatronTensor& tensor) const {
+  bool CutIt(const std::map<size_t, size_t>& found, MegatronTensor& tensor) const {
+    const MegatronModule& module = *tensor.module;
     for (const Cut& cut : tensor.cuts) {
       uint64_t& size = tensor.shape[cut.dim];
       if (module.is_qkv())
@@ -85,13 +86,13 @@ class Builder {
       else if (module.is_gate_up())
         size = static_cast<uint64_t>(shape_.Ffn()) * (tensor.gated ? 2 : 1);
       else if (tensor.vocabulary)
-        size = static_cast<uint64_t>(shape_.PaddedVocab(cut_.topology.tp));
+        size = static_cast<uint64_t>(shape_.PaddedVocab(topology_.tp));
     }
-    const auto slice =
-        SliceOf({.name = {}, .shape = tensor.shape, .cuts = tensor.cuts}, cut_.topology, rank_);
+    const auto slice = SliceOf({.name = {}, .shape = tensor.shape, .cuts = tensor.cuts}, topology_, rank_);
     if (!slice.ok()) return false;
     tensor.shape = slice->shape;
-    const auto parts = PartsOfSlice(module.name, {&module, tensor.bias}, tensor.shape, cut_, rank_);
+    const auto parts =
+        PartsOfSlice(module.name, {&module, tensor.bias}, tensor.shape, shape_, topology_, rank_);
     if (!parts.ok()) return false;
     std::set<size_t> filled;
     for (const SlicePart& part : *parts) {
@@ -105,7 +106,7 @@ class Builder {
 
   const TrainingTensors& tensors_;
   const MegatronShape& shape_;
-  const MegatronCut cut_;
+  const Topology& topology_;
   const int rank_;
   std::map<std::string, size_t> index_;
   std::set<size_t> used_;

@@ -12,7 +12,7 @@
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/tensor.h"
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron/megatron_modules.h"
 #include "convert/formats/training/training_tensors.h"
 
 namespace cairn {
@@ -23,7 +23,7 @@ struct MegatronPart : BoxMap {
 };
 
 struct MegatronTensor {
-  std::string module;  // "self_attention.query_key_value", of megatron_layout's own naming
+  const MegatronModule* module = nullptr;  // null in a model of unknown family
   bool bias = false;
   int layer = kBeforeLayers;
   Dims shape;                  // the rank's
@@ -33,12 +33,6 @@ struct MegatronTensor {
   std::vector<MegatronPart> parts;
 
   std::string Kind() const { return bias ? "bias" : "weight"; }
-};
-
-struct MegatronShape : ModelShape {
-  bool bigscience = false;  // their fork of Megatron-DeepSpeed, which trained BLOOM
-  bool gate_last = false;   // its order of the halves
-  MegatronProgram program = MegatronProgram::kCore;
 };
 
 // Errors: NotSupported if the manifest's model lacks a size of a GPT.

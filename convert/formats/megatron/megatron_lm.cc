@@ -87,7 +87,7 @@ class MegatronOpener {
     const double version = AsNumber(Find(file.root(), "checkpoint_version")).value_or(0);
     auto args = ReadMegatronTraining(file.root(), version, options_, manifest_);
     if (!args.ok()) return args.status().WithContext(file.path());
-    args_ = *std::move(args);
+    shape_ = *std::move(args);
     tp_ = manifest_.topology.tp;
     pp_ = manifest_.topology.pp;
     for (int pp = 0; pp < pp_; ++pp)
@@ -185,7 +185,7 @@ class MegatronOpener {
           }
           auto name = ParseMegatronName(key);
           if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
-          if (args_.facts["tied_embeddings"] == true && name->name == "output_layer.weight")
+          if (shape_.tied && name->name == "output_layer.weight")
             name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
           if (IsInLayers(name->layer)) chunk.layers = std::max(chunk.layers, name->layer + 1);
           CAIRN_ASSIGN_OR_RETURN(StoredArray array, builder_.ArrayIn(file, tensor, key));
@@ -205,12 +205,12 @@ class MegatronOpener {
   Status Assemble() {
     std::ranges::stable_sort(chunks_, {},
                              [](const ModelChunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
-    MegatronAssembler assembler(args_, tp_, builder_);
+    MegatronAssembler assembler(shape_, tp_, builder_);
     int first_layer = 0;
     for (const ModelChunk& chunk : chunks_) {
       for (const auto& [name, stored] : chunk.tensors) {
         MegatronSlice slice{name.name,
-                            args_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
+                            shape_.LayerOf(IsInLayers(name.layer) ? name.layer + first_layer : name.layer),
                             chunk.rank.tp,
                             Role::kWeight,
                             stored.weight,
@@ -229,8 +229,8 @@ class MegatronOpener {
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
-    if (const int layers = args_.LayerOf(first_layer); layers != args_.shape.layers)
-      return Corrupt("{}: there are {} layers, its args say {}", directory_, layers, args_.shape.layers);
+    if (const int layers = shape_.LayerOf(first_layer); layers != shape_.layers)
+      return Corrupt("{}: there are {} layers, its args say {}", directory_, layers, shape_.layers);
     PutMembers();
     return OkStatus();
   }
@@ -251,7 +251,7 @@ class MegatronOpener {
   bool left_out_ = false;       // the optimizer's state
   std::optional<double> step_;  // updates of each parameter
   GroupMembers members_;
-  MegatronArgs args_;
+  MegatronShape shape_;
   std::vector<Rank> ranks_;
   std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;

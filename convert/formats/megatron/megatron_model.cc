@@ -74,14 +74,15 @@ Result<bool> TakeHalfLayers(json& args) {
 
 }  // namespace
 
-Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      ReaderOptions& options, const std::map<std::string, uint64_t>& shown) {
+Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                       ReaderOptions& options, json& facts,
+                                       const std::map<std::string, uint64_t>& shown) {
   ArgumentReader from(args, shown);
-  MegatronArgs m;
-  ModelShape& shape = m.shape;
+  MegatronShape shape;
+  shape.tied = tied;
   json arguments = MegatronArgumentsOf(args);
-  CAIRN_ASSIGN_OR_RETURN(m.half_layers, TakeHalfLayers(arguments));
-  shape.layers = from.Size("num_layers") / (m.half_layers ? 2 : 1);
+  CAIRN_ASSIGN_OR_RETURN(shape.half_layers, TakeHalfLayers(arguments));
+  shape.layers = from.Size("num_layers") / (shape.half_layers ? 2 : 1);
   shape.hidden = from.Size("hidden_size");
   shape.heads = from.Size("num_attention_heads");
   shape.head_dim = from.Size("kv_channels", shape.hidden / shape.heads);
@@ -89,9 +90,9 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
                                                       : from.Size("num_key_value_heads", shape.heads);
   const int64_t padded = from.Size("padded_vocab_size");
   shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
-  m.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  shape.has.gate = m.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
-  m.qkv_version = checkpoint_version;
+  shape.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
+  shape.has.gate = shape.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
+  shape.qkv_version = checkpoint_version;
   CAIRN_RETURN_IF_ERROR(from.status());
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
@@ -100,27 +101,25 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
     return NotSupported("multi-latent attention and mixtures of experts of Megatron cannot be read yet");
   shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
-  m.vocab = static_cast<uint64_t>(shape.vocab);
   const int64_t ffn = from.Size("ffn_hidden_size", 4 * shape.hidden);
-  m.facts = {{"num_layers", shape.layers},         {"hidden_size", shape.hidden},
-             {"num_attention_heads", shape.heads}, {"ffn_hidden_size", ffn},
-             {"vocab_size", shape.vocab},          {"tied_embeddings", tied}};
+  facts = {{"num_layers", shape.layers}, {"hidden_size", shape.hidden}, {"num_attention_heads", shape.heads},
+           {"ffn_hidden_size", ffn},     {"vocab_size", shape.vocab},   {"tied_embeddings", tied}};
   if (const int64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
       positions > 0)
-    m.facts["max_position_embeddings"] = positions;
-  if (shape.kv_heads != shape.heads) m.facts["num_key_value_heads"] = shape.kv_heads;
-  if (shape.head_dim * shape.heads != shape.hidden) m.facts["head_dim"] = shape.head_dim;
+    facts["max_position_embeddings"] = positions;
+  if (shape.kv_heads != shape.heads) facts["num_key_value_heads"] = shape.kv_heads;
+  if (shape.head_dim * shape.heads != shape.hidden) facts["head_dim"] = shape.head_dim;
   const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
-  ReadMegatronFunction(arguments, allowed, m.facts);
-  if (m.facts.value("position_embedding", json()) == "rope") {
-    m.facts["num_key_value_heads"] = shape.kv_heads;
-    m.facts["head_dim"] = shape.head_dim;
+  ReadMegatronFunction(arguments, allowed, facts);
+  if (facts.value("position_embedding", json()) == "rope") {
+    facts["num_key_value_heads"] = shape.kv_heads;
+    facts["head_dim"] = shape.head_dim;
   }
-  return m;
+  return shape;
 }
 
-Result<MegatronArgs> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
-                                          ReaderOptions& options, Manifest& manifest) {
+Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
+                                           ReaderOptions& options, Manifest& manifest) {
   const PyValue* args = Find(root, "args");
   if (!args) return NotSupported("it has no args, which describe the model");
   const auto size = [&](const char* name, const char* old = "") {
@@ -132,12 +131,13 @@ Result<MegatronArgs> ReadMegatronTraining(const PyValue& root, double checkpoint
   if (size("expert_model_parallel_size") > 1)
     return NotSupported("a mixture of experts, which cannot be read yet");
   const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
-  CAIRN_ASSIGN_OR_RETURN(MegatronArgs model, ReadMegatronArgs(*args, checkpoint_version, tied, options));
-  if (options.vocab_size > 0) model.facts["vocab_size"] = model.vocab = options.vocab_size;
-  manifest.model = model.facts;
+  CAIRN_ASSIGN_OR_RETURN(MegatronShape shape,
+                         ReadMegatronArgs(*args, checkpoint_version, tied, options, manifest.model));
+  if (options.vocab_size > 0)
+    manifest.model["vocab_size"] = shape.vocab = static_cast<int64_t>(options.vocab_size);
   manifest.state = MegatronState(root);
   manifest.step = IntField(manifest.state, "iteration");
-  return model;
+  return shape;
 }
 
 Status NumberHasNoPlace(const std::string& name, Role role) {
@@ -147,19 +147,14 @@ Status NumberHasNoPlace(const std::string& name, Role role) {
       name, Name(role));
 }
 
-MegatronCut MegatronArgs::CutInto(int tp) const {
-  MegatronCut cut{shape, {.tp = tp}, gate_last, qkv_version};
-  cut.shape.vocab = static_cast<int64_t>(vocab);
-  return cut;
-}
-
 Status MegatronAssembler::Add(const MegatronSlice& slice) {
   const MegatronParameter parameter = FindMegatronParameter(slice.name);
   if (!parameter.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
   if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
   if (slice.tensor.transposed) return NotSupported("{} is stored transposed", slice.tensor.name);
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<SlicePart> parts,
-                         PartsOfSlice(slice.tensor.name, parameter, slice.shape, cut_, slice.tp));
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::vector<SlicePart> parts,
+      PartsOfSlice(slice.tensor.name, parameter, slice.shape, shape_, topology_, slice.tp));
   const uint32_t array = builder_.AddArray(slice.tensor);
   for (const SlicePart& part : parts) {
     if (parameter.module->is_vocabulary() && part.box.extent[0] == 0)
@@ -174,9 +169,9 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
 Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParameter& parameter,
                                  const SlicePart& part, uint32_t array, bool first) {
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[part.canonical]);
-  ParameterSpec spec = SpecOf(module, parameter.bias, slice.layer, args_.shape);
+  ParameterSpec spec = SpecOf(module, parameter.bias, slice.layer, shape_);
   spec.shape = part.whole;
-  spec.tied_to_last = module.name == "embedding.word" && args_.facts.at("tied_embeddings") == true;
+  spec.tied_to_last = module.name == "embedding.word" && shape_.tied;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(part.in_array, slice.box);
   if (!common) {

@@ -15,32 +15,19 @@
 
 namespace cairn {
 
-// A model as its arguments describe it.
-struct MegatronArgs {
-  ModelShape shape;
-  uint64_t vocab = 0;        // the true size if it is known, else the padded one
-  bool gate_last = false;    // BigScience's GLU: up * act(gate)
-  double qkv_version = 3;    // checkpoint_version
-  bool half_layers = false;  // a HybridModel's: attention and MLP are layers of their own, by turns
-  nlohmann::json facts;      // the manifest's model
-
-  MegatronCut CutInto(int tp) const;
-  // The layer of the GPT that a stored layer belongs to.
-  int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
-};
-
+// Fills `facts`, the manifest's model; the vocabulary is padded if no argument has its true size.
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
 // show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
 // InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
 // may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
-Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      ReaderOptions& options,
-                                      const std::map<std::string, uint64_t>& shown = {});
+Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                       ReaderOptions& options, nlohmann::json& facts,
+                                       const std::map<std::string, uint64_t>& shown = {});
 
 // Puts the model, state, step and topology that a checkpoint's top level describes into `manifest`, without
 // ZeRO. Errors: those of ReadMegatronArgs; NotSupported for a checkpoint without args, or with experts.
-Result<MegatronArgs> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
-                                          ReaderOptions& options, Manifest& manifest);
+Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoint_version,
+                                           ReaderOptions& options, Manifest& manifest);
 
 // One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {
@@ -59,8 +46,8 @@ Status NumberHasNoPlace(const std::string& name, Role role);
 // Puts the slices of all ranks together.
 class MegatronAssembler {
  public:
-  MegatronAssembler(const MegatronArgs& args, int tp_size, StoredBuilder& builder)
-      : args_(args), cut_(args.CutInto(tp_size)), builder_(builder) {}
+  MegatronAssembler(const MegatronShape& shape, int tp_size, StoredBuilder& builder)
+      : shape_(shape), topology_{.tp = tp_size}, builder_(builder) {}
 
   // Errors: NotSupported naming a tensor that Megatron's GPT does not have; Corrupt if its shape contradicts
   // the arguments.
@@ -70,8 +57,8 @@ class MegatronAssembler {
   Status AddBox(const MegatronSlice& slice, const MegatronParameter& parameter, const SlicePart& part,
                 uint32_t array, bool first);
 
-  const MegatronArgs& args_;
-  const MegatronCut cut_;
+  const MegatronShape& shape_;
+  const Topology topology_;
   StoredBuilder& builder_;
 };
 

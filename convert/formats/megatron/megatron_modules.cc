@@ -6,34 +6,16 @@
 #include "convert/formats/megatron/megatron_modules.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace cairn {
 namespace {
 
-// Names of other programs and versions: Megatron-LM v1 to v2 and the legacy models after, and Megatron-Core
-// with Transformer Engine's fused norms or without.
-constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
-    {"input_norm", "input_layernorm"},
-    {"self_attention.linear_qkv.layer_norm", "input_layernorm"},
-    {"attention.query_key_value", "self_attention.query_key_value"},
-    {"self_attention.linear_qkv", "self_attention.query_key_value"},
-    {"attention.dense", "self_attention.dense"},
-    {"self_attention.linear_proj", "self_attention.dense"},
-    {"post_attention_norm", "post_attention_layernorm"},
-    {"pre_mlp_layernorm", "post_attention_layernorm"},
-    {"mlp.linear_fc1.layer_norm", "post_attention_layernorm"},
-    {"mlp.linear_fc1", "mlp.dense_h_to_4h"},
-    {"mlp.linear_fc2", "mlp.dense_4h_to_h"},
-    {"final_norm", "final_layernorm"},
-    {"lm_head", "output_layer"},
-};
-
 const MegatronModule* FindModule(std::string_view stored) {
-  const auto other = std::ranges::find(kOtherNames, stored, [](const auto& names) { return names.first; });
-  if (other != std::end(kOtherNames)) stored = other->second;
   const auto modules = MegatronModules();
-  const auto found = std::ranges::find(modules, stored, &MegatronModule::name);
+  const auto found = std::ranges::find_if(modules, [&](const MegatronModule& module) {
+    return stored == module.name ||
+           (!stored.empty() && (stored == module.core || stored == module.fused || stored == module.older));
+  });
   return found == modules.end() ? nullptr : &*found;
 }
 
@@ -50,19 +32,20 @@ struct Share {
   Box box;
 };
 Result<Share> ShareOf(const MegatronParameter& parameter, size_t canonical, const Dims& slice,
-                      const MegatronCut& cut, int rank) {
+                      const MegatronShape& shape, const Topology& topology, int rank) {
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[canonical]);
   const ParameterSpec whole =
-      WithSlices(SpecOf(module, parameter.bias, kBeforeLayers, cut.shape), slice, cut.topology);
-  CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, cut.topology, rank));
+      WithSlices(SpecOf(module, parameter.bias, kBeforeLayers, shape), slice, topology);
+  CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
   return Share{whole.shape, held.box};
 }
 
 Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronParameter& parameter,
-                                        const Dims& slice, const MegatronCut& cut, int rank) {
-  const auto heads = static_cast<uint64_t>(cut.shape.heads), d = static_cast<uint64_t>(cut.shape.HeadDim());
-  const auto groups = static_cast<uint64_t>(cut.shape.KvHeads());
-  const auto tp = static_cast<uint64_t>(cut.topology.tp);
+                                        const Dims& slice, const MegatronShape& shape,
+                                        const Topology& topology, int rank) {
+  const auto heads = static_cast<uint64_t>(shape.heads), d = static_cast<uint64_t>(shape.HeadDim());
+  const auto groups = static_cast<uint64_t>(shape.KvHeads());
+  const auto tp = static_cast<uint64_t>(topology.tp);
   const uint64_t share = heads / groups, local = groups / tp;
   if (groups < tp)
     return NotSupported(
@@ -72,11 +55,12 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
   if (groups % tp != 0 || slice[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", name, ToString(slice),
                    local, share, d);
-  if (cut.qkv_version < 2 && share != 1) return NotSupported("grouped queries in checkpoint version 0 or 1");
+  if (shape.qkv_version < 2 && share != 1)
+    return NotSupported("grouped queries in checkpoint version 0 or 1");
   std::vector<Share> held;
   for (size_t which = 0; which < 3; ++which) {
     const Dims own = Rows(slice, 0, local * (which == 0 ? share : 1) * d).extent;
-    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(parameter, which, own, cut, rank));
+    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(parameter, which, own, shape, topology, rank));
   }
   std::vector<SlicePart> parts;
   // `which` of query, key and value: `count` rows from `begin` on of the rank's, at row `at` of the slice.
@@ -84,9 +68,9 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
     const auto& [whole, box] = held[which];
     parts.push_back({{Rows(whole, box.offset[0] + begin, count), Rows(slice, at, count)}, which, whole});
   };
-  if (cut.qkv_version < 1) {
+  if (shape.qkv_version < 1) {
     for (size_t which = 0; which < 3; ++which) add(which, 0, local * d, which * local * d);
-  } else if (cut.qkv_version < 2) {
+  } else if (shape.qkv_version < 2) {
     for (size_t which = 0; which < 3; ++which)
       for (uint64_t row = 0; row < local * d; ++row) add(which, row, 1, row * 3 + which);
   } else {
@@ -101,39 +85,72 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
 }
 
 Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronParameter& parameter,
-                                          const Dims& slice, const MegatronCut& cut, int rank) {
+                                          const Dims& slice, const MegatronShape& shape,
+                                          const Topology& topology, int rank) {
   if (slice[0] % 2 != 0) return Corrupt("{} has no two halves", name);
   const uint64_t half = slice[0] / 2;
-  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, 0, Rows(slice, 0, half).extent, cut, rank));
-  return std::vector<SlicePart>{{{held.box, Rows(slice, 0, half)}, size_t{cut.gate_last}, held.whole},
-                                {{held.box, Rows(slice, half, half)}, size_t{!cut.gate_last}, held.whole}};
+  CAIRN_ASSIGN_OR_RETURN(const Share held,
+                         ShareOf(parameter, 0, Rows(slice, 0, half).extent, shape, topology, rank));
+  return std::vector<SlicePart>{{{held.box, Rows(slice, 0, half)}, size_t{shape.gate_last}, held.whole},
+                                {{held.box, Rows(slice, half, half)}, size_t{!shape.gate_last}, held.whole}};
 }
 
 }  // namespace
 
 std::span<const MegatronModule> MegatronModules() {
   using enum MegatronPlace;
+  const std::string_view none;
   static const std::vector<MegatronModule> kModules = {
-      {"word_embeddings", kBeforeLayers, {"embedding.word"}},
-      {"position_embeddings", kBeforeLayers, {"embedding.position"}},
+      {"word_embeddings", kBeforeLayers, {"embedding.word"}, 0, "embedding.word_embeddings"},
+      {"position_embeddings", kBeforeLayers, {"embedding.position"}, 1, "embedding.position_embeddings"},
       {"word_embeddings.norm", kBeforeLayers, {"embedding.norm"}},
-      {"input_layernorm", kInLayer, {"input_norm"}},
-      {"self_attention.query_key_value", kInLayer, {"attention.query", "attention.key", "attention.value"}},
-      {"self_attention.q_layernorm", kInLayer, {"attention.query_norm"}},
-      {"self_attention.k_layernorm", kInLayer, {"attention.key_norm"}},
-      {"self_attention.dense", kInLayer, {"attention.output"}},
-      {"post_attention_layernorm", kInLayer, {"post_attention_norm"}},
-      {"mlp.dense_h_to_4h", kInLayer, {"mlp.gate", "mlp.up"}},
-      {"mlp.dense_4h_to_h", kInLayer, {"mlp.down"}},
-      {"final_layernorm", kAfterLayers, {"final_norm"}},
-      {"output_layer", kAfterLayers, {"output"}},
+      {"input_layernorm",
+       kInLayer,
+       {"input_norm"},
+       1,
+       "input_layernorm",
+       "self_attention.linear_qkv.layer_norm",
+       false,
+       "input_norm"},
+      {"self_attention.query_key_value",
+       kInLayer,
+       {"attention.query", "attention.key", "attention.value"},
+       2,
+       "self_attention.linear_qkv",
+       none,
+       true,
+       "attention.query_key_value"},
+      {"self_attention.q_layernorm", kInLayer, {"attention.query_norm"}, 3, "self_attention.q_layernorm"},
+      {"self_attention.k_layernorm", kInLayer, {"attention.key_norm"}, 4, "self_attention.k_layernorm"},
+      {"self_attention.dense",
+       kInLayer,
+       {"attention.output"},
+       0,
+       "self_attention.linear_proj",
+       none,
+       true,
+       "attention.dense"},
+      {"post_attention_layernorm",
+       kInLayer,
+       {"post_attention_norm"},
+       5,
+       "pre_mlp_layernorm",
+       "mlp.linear_fc1.layer_norm",
+       false,
+       "post_attention_norm"},
+      {"mlp.dense_h_to_4h", kInLayer, {"mlp.gate", "mlp.up"}, 6, "mlp.linear_fc1", none, true},
+      {"mlp.dense_4h_to_h", kInLayer, {"mlp.down"}, 7, "mlp.linear_fc2", none, true},
+      {"final_layernorm",
+       kAfterLayers,
+       {"final_norm"},
+       2,
+       "decoder.final_layernorm",
+       none,
+       false,
+       "final_norm"},
+      {"output_layer", kAfterLayers, {"output"}, 3, "output_layer", none, true, "lm_head"},
   };
   return kModules;
-}
-
-std::string CanonicalName(std::string_view canonical, bool bias, int layer) {
-  return fmt::format("{}{}.{}", IsInLayers(layer) ? fmt::format("layers.{}.", layer) : "", canonical,
-                     bias ? "bias" : "weight");
 }
 
 MegatronParameter FindMegatronParameter(std::string_view stored) {
@@ -144,17 +161,18 @@ MegatronParameter FindMegatronParameter(std::string_view stored) {
 }
 
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,
-                                            const Dims& slice, const MegatronCut& cut, int rank) {
+                                            const Dims& slice, const MegatronShape& shape,
+                                            const Topology& topology, int rank) {
   const MegatronModule& module = *parameter.module;
-  for (const Cut& c : SpecOf(module.cut_as(), parameter.bias, kBeforeLayers, cut.shape).cuts)
+  for (const Cut& c : SpecOf(module.cut_as(), parameter.bias, kBeforeLayers, shape).cuts)
     if (c.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
-  if (module.is_qkv()) return QkvParts(name, parameter, slice, cut, rank);
-  if (module.is_gate_up() && cut.shape.has.gate) return GatedParts(name, parameter, slice, cut, rank);
-  const auto vocab = static_cast<uint64_t>(cut.shape.vocab), tp = static_cast<uint64_t>(cut.topology.tp);
+  if (module.is_qkv()) return QkvParts(name, parameter, slice, shape, topology, rank);
+  if (module.is_gate_up() && shape.has.gate) return GatedParts(name, parameter, slice, shape, topology, rank);
+  const auto vocab = static_cast<uint64_t>(shape.vocab), tp = static_cast<uint64_t>(topology.tp);
   if (module.is_vocabulary() && slice[0] * tp < vocab)
     return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], tp, vocab);
   const size_t only = module.canonical.size() - 1;
-  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, only, slice, cut, rank));
+  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, only, slice, shape, topology, rank));
   return std::vector<SlicePart>{{{held.box, Box::Whole(held.box.extent)}, only, held.whole}};
 }
 

@@ -1,8 +1,10 @@
-// The modules of a GPT as Megatron's programs hold them: their names, the canonical modules that they are
-// made of, and which box of which parameter a rank's slice of one holds. Readers and writers share it.
+// The modules of a GPT as Megatron's programs hold them: what each program calls them, the canonical modules
+// that they are made of, and which box of which parameter a rank's slice of one holds. Readers and writers of
+// Megatron-LM, torch_dist and DeepSpeed share it.
 //
 // How tensor parallelism cuts a module, and whether its rows are a vocabulary, is what is said of its
 // canonical modules (ckpt/model/canonical_modules.h), and nowhere else.
+// Source: megatron-core 0.16.1, models/gpt; Megatron-DeepSpeed, megatron/model/gpt_model.py.
 #pragma once
 
 #include <span>
@@ -13,6 +15,7 @@
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/slice.h"
+#include "convert/formats/megatron/megatron_function.h"
 
 namespace cairn {
 
@@ -23,6 +26,22 @@ struct MegatronModule {
   MegatronPlace place;
   std::vector<std::string_view>
       canonical;  // one; query, key and value; or gate and up, of which up may be alone
+  // The place in which Transformer Engine's layers register it; -1: Megatron-Core does not have it.
+  int core_order = -1;
+  std::string_view core = {};   // its name with Megatron-Core's own layers
+  std::string_view fused = {};  // of a norm in the linear module behind it: with Transformer Engine's layers
+  bool linear = false;          // has an _extra_state beside its parameters
+  std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
+
+  // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
+  // "pre_mlp_layernorm.weight".
+  std::string CoreName(std::string_view kind, bool local_spec) const {
+    return local_spec || fused.empty() ? fmt::format("{}.{}", core, kind) : fmt::format("{}_{}", fused, kind);
+  }
+  // With Megatron-Core's own layers the norm before attention is the first module of its layer.
+  int CoreOrder(bool local_spec) const {
+    return local_spec && canonical[0] == "input_norm" ? -1 : core_order;
+  }
 
   // All modules of a fused matrix are cut alike.
   const CanonicalModule& cut_as() const { return *FindCanonicalModule(canonical[0]); }
@@ -31,14 +50,11 @@ struct MegatronModule {
   bool is_vocabulary() const { return cut_as().is_vocabulary(); }
 };
 
-// In the order in which the programs register them.
+// In the order in which Megatron-LM and Megatron-DeepSpeed register them.
 std::span<const MegatronModule> MegatronModules();
 
 // True for a layer's number, false for kBeforeLayers and kAfterLayers.
 inline bool IsInLayers(int layer) { return layer != kBeforeLayers && layer != kAfterLayers; }
-
-// "layers.3.mlp.up.weight"
-std::string CanonicalName(std::string_view canonical, bool bias, int layer);
 
 struct MegatronParameter {
   const MegatronModule* module = nullptr;
@@ -48,13 +64,22 @@ struct MegatronParameter {
 // The module of a stored weight or bias, whichever program and version it is of:
 // "self_attention.linear_qkv.weight". Its module is null if the name has none.
 MegatronParameter FindMegatronParameter(std::string_view stored);
+// True for the weight of the output layer: "lm_head.weight".
+inline bool IsHead(std::string_view stored) {
+  const MegatronModule* module = FindMegatronParameter(stored).module;
+  return module && module->canonical[0] == "output";
+}
 
-// How a rank's slices are made.
-struct MegatronCut {
-  ModelShape shape;
-  Topology topology = {};  // its ranks
-  bool gate_last = false;  // BigScience's GLU: up * act(gate)
-  double qkv_version = 3;  // checkpoint_version
+// A GPT as Megatron's arguments, or a manifest, describe it.
+struct MegatronShape : ModelShape {
+  MegatronProgram program = MegatronProgram::kCore;
+  bool bigscience = false;   // their fork of Megatron-DeepSpeed, which trained BLOOM
+  bool gate_last = false;    // its GLU: up * act(gate)
+  double qkv_version = 3;    // checkpoint_version
+  bool half_layers = false;  // a HybridModel's: attention and MLP are layers of their own, by turns
+
+  // The layer of the GPT that a stored layer belongs to.
+  int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
 };
 
 // A box of a parameter inside a slice.
@@ -67,6 +92,7 @@ struct SlicePart : BoxMap {
 // has rows of padding alone. Errors, with `name` of the slice: Corrupt if the shape contradicts the sizes;
 // NotSupported for a cut that cannot be read.
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,
-                                            const Dims& slice, const MegatronCut& cut, int rank);
+                                            const Dims& slice, const MegatronShape& shape,
+                                            const Topology& topology, int rank);
 
 }  // namespace cairn

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "ckpt/model/tensor.h"
+#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 namespace {
 
-const Dims* FirstShape(const MegatronShapes& shapes, std::initializer_list<const char*> names) {
-  for (const auto& [key, shape] : shapes)
-    if (std::ranges::find(names, key.second) != names.end()) return &shape;
+// The first weight of a module, as a matrix.
+const Dims* FirstShape(const MegatronShapes& shapes, std::string_view module) {
+  for (const auto& [key, shape] : shapes) {
+    const MegatronParameter parameter = FindMegatronParameter(key.second);
+    if (parameter.module && !parameter.bias && parameter.module->name == module)
+      return shape.rank() == 2 ? &shape : nullptr;
+  }
   return nullptr;
 }
 
@@ -42,27 +46,24 @@ Result<std::map<std::string, uint64_t>> SizesShown(const PyValue& args, const Me
     if (key.first >= 0 && key.first != kAfterLayers)
       layers = std::max(layers, static_cast<uint64_t>(key.first) + 1);
   shown["num_layers"] = layers;
-  const Dims* words = FirstShape(shapes, {"word_embeddings.weight"});
-  if (words && words->rank() == 2) {
+  const Dims* words = FirstShape(shapes, "word_embeddings");
+  if (words) {
     shown["padded_vocab_size"] = (*words)[0] * tp;
     shown["hidden_size"] = (*words)[1];
   }
-  const Dims* positions = FirstShape(shapes, {"position_embeddings.weight"});
-  if (positions && positions->rank() == 2) shown["max_position_embeddings"] = (*positions)[0];
+  const Dims* positions = FirstShape(shapes, "position_embeddings");
+  if (positions) shown["max_position_embeddings"] = (*positions)[0];
   if (!positions && !SaysAny(args, {"position_embedding_type", "use_rotary_position_embeddings", "alibi",
                                     "add_position_embedding"}))
     return NotFound("the checkpoint's args have no position_embedding_type, and no tensor shows it");
-  const Dims* up = FirstShape(shapes, {"mlp.dense_h_to_4h.weight", "mlp.linear_fc1.weight"});
-  const Dims* down = FirstShape(shapes, {"mlp.dense_4h_to_h.weight", "mlp.linear_fc2.weight"});
-  if (up && down && up->rank() == 2 && down->rank() == 2) {
+  const Dims* up = FirstShape(shapes, "mlp.dense_h_to_4h");
+  const Dims* down = FirstShape(shapes, "mlp.dense_4h_to_h");
+  if (up && down) {
     shown["ffn_hidden_size"] = (*down)[1] * tp;
     if ((*up)[0] == 2 * (*down)[1] && !SaysAny(args, {"swiglu", "glu_activation", "gated_linear_unit"}))
       return NotFound("its MLP is gated, and the checkpoint's args have no swiglu or glu_activation");
   }
-  const Dims* qkv =
-      FirstShape(shapes, {"self_attention.query_key_value.weight", "attention.query_key_value.weight",
-                          "self_attention.linear_qkv.weight"});
-  if (qkv && qkv->rank() == 2)
+  if (const Dims* qkv = FirstShape(shapes, "self_attention.query_key_value"))
     if (const uint64_t groups = GroupsShown(args, (*qkv)[0] * tp, (*qkv)[1]); groups > 0)
       shown["num_key_value_heads"] = groups;
   return shown;

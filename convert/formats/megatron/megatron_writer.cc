@@ -46,11 +46,9 @@ class MegatronPlanner {
   // ---- The tensors of a stage.
 
   std::string NameOf(const MegatronTensor& tensor, int first_layer) const {
-    const CoreModule& module = CoreModuleOf(tensor);
     const std::string prefix =
         IsInLayers(tensor.layer) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
-    return fmt::format("{}{}{}", prefix, plan_.options.local_spec ? module.local : module.fused,
-                       tensor.Kind());
+    return prefix + tensor.module->CoreName(tensor.Kind(), plan_.options.local_spec);
   }
 
   Chunk ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
@@ -58,18 +56,18 @@ class MegatronPlanner {
     int first_layer = 0;
     for (int c = 0; c < index; ++c) first_layer += plan_.layers[c];
     std::ranges::stable_sort(tensors, {}, [this](const MegatronTensor& t) {
-      return std::pair(t.layer, CoreOrderOf(t.module, plan_.options.local_spec));
+      return std::pair(t.layer, t.module->CoreOrder(plan_.options.local_spec));
     });
     Chunk chunk;
     for (const MegatronTensor& tensor : tensors) {
       const bool here = StageOf(tensor.layer, plan_.layers) == index;
       // The last of several stages holds the tied embedding again, as its head.
       const bool head =
-          plan_.shape.tied && tensor.module == "word_embeddings" && chunks > 1 && index + 1 == chunks;
+          plan_.shape.tied && tensor.module->name == "word_embeddings" && chunks > 1 && index + 1 == chunks;
       if (!here && !head) continue;
       const std::string name = head ? kHead : NameOf(tensor, first_layer);
       Held held{{tensor, name}, ""};
-      if (head || CoreModuleOf(tensor).linear)
+      if (head || tensor.module->linear)
         held.extra_state = fmt::format("{}.{}", name.substr(0, name.rfind('.')), kExtraState);
       chunk.push_back(std::move(held));
     }
@@ -208,7 +206,7 @@ class MegatronPlanner {
     for (const Chunk& chunk : chunks) {
       BufferChunk& buffer = buffers.emplace_back();
       for (const Held& held : chunk) {
-        const bool shared = held.tensor.module == "word_embeddings" && plan_.shape.tied;
+        const bool shared = held.tensor.module->name == "word_embeddings" && plan_.shape.tied;
         buffer.push_back({&held.tensor, shared && plan_.topology.pp > 1});
       }
     }

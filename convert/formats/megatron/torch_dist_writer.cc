@@ -106,8 +106,8 @@ class TorchDistPlanner {
 
   Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
     const MegatronTensor& tensor = *of_ranks[0];
-    const std::string key = fmt::format("{}{}{}", IsInLayers(tensor.layer) ? kLayers : "",
-                                        CoreModuleOf(tensor).fused, tensor.Kind());
+    const std::string key = fmt::format("{}{}", IsInLayers(tensor.layer) ? kLayers : "",
+                                        tensor.module->CoreName(tensor.Kind(), /*local_spec=*/false));
     if (IsInLayers(tensor.layer)) stacked_.insert(key);
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
     if (plan_.optimizer == CoreOptimizer::kNone) return OkStatus();
@@ -173,12 +173,14 @@ class TorchDistPlanner {
   // ---- Opaque states of modules: None, from which each module makes its own.
 
   void AddExtraStates() {
+    std::map<int, const MegatronModule*> in_order;
+    for (const MegatronModule& module : MegatronModules())
+      if (module.place == MegatronPlace::kInLayer) in_order[module.core_order] = &module;
     std::vector<std::string> modules;
-    for (const CoreModule& module : CoreLayerModules()) {
-      const std::string name(module.fused.substr(0, module.fused.rfind('.')));
-      const bool norm = !module.linear && !plan_.options.local_spec && module.fused.ends_with('.') &&
-                        stacked_.contains(fmt::format("{}{}.weight", kLayers, name));
-      if (module.linear || norm) modules.push_back(name);
+    for (const auto& [order, module] : in_order) {
+      const bool norm = !plan_.options.local_spec && module->fused.empty() &&
+                        stacked_.contains(fmt::format("{}{}.weight", kLayers, module->core));
+      if (module->linear || norm) modules.emplace_back(module->core);
     }
     if (!plan_.options.local_spec) modules.push_back("self_attention.core_attention");
     for (const std::string& module : modules)

@@ -75,18 +75,5 @@ TEST(MegatronCoreTest, TheScheduleHasAllKeysOfMegatrons) {
   EXPECT_EQ(CoreSchedule(state), state.schedule);
 }
 
-TEST(MegatronCoreTest, TransformerEnginesLayersHaveTheNormsInTheirLinearModules) {
-  const auto module_of = [](const char* name, int layer) {
-    return CoreModuleOf({.module = name, .layer = layer, .shape = {}, .parts = {}});
-  };
-  EXPECT_EQ(module_of("input_layernorm", 3).fused, "self_attention.linear_qkv.layer_norm_");
-  EXPECT_EQ(module_of("input_layernorm", 3).local, "input_layernorm.");
-  EXPECT_EQ(module_of("post_attention_layernorm", 3).fused, "mlp.linear_fc1.layer_norm_");
-  EXPECT_EQ(module_of("post_attention_layernorm", 3).local, "pre_mlp_layernorm.");
-  EXPECT_EQ(module_of("mlp.dense_4h_to_h", 0).local, "mlp.linear_fc2.");
-  EXPECT_EQ(module_of("word_embeddings", kBeforeLayers).fused, "embedding.word_embeddings.");
-  EXPECT_EQ(module_of("final_layernorm", kAfterLayers).fused, "decoder.final_layernorm.");
-}
-
 }  // namespace
 }  // namespace cairn

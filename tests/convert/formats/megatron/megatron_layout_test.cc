@@ -45,14 +45,14 @@ MegatronTensor OneTensor(const TrainingTensors& tensors, const MegatronShape& sh
   return held->at(0);
 }
 
-const MegatronShape kSmall = {{.layers = 1, .hidden = 8, .heads = 4, .ffn = 6, .vocab = 101}};
+const MegatronShape kSmall{{.layers = 1, .hidden = 8, .heads = 4, .ffn = 6, .vocab = 101}};
 
 TEST(MegatronLayoutTest, AHeadsQueryKeyAndValueFollowEachOther) {
   const TrainingTensors tensors = Parameters({{"layers.0.attention.query.weight", {8, 8}},
                                               {"layers.0.attention.key.weight", {8, 8}},
                                               {"layers.0.attention.value.weight", {8, 8}}});
   const MegatronTensor fused = OneTensor(tensors, kSmall, 2, 1);
-  EXPECT_EQ(fused.module, "self_attention.query_key_value");
+  EXPECT_EQ(fused.module->name, "self_attention.query_key_value");
   EXPECT_EQ(fused.layer, 0);
   EXPECT_EQ(fused.shape, (Dims{12, 8}));
   EXPECT_EQ(fused.cuts, (std::vector<Cut>{{.dim = 0}}));
@@ -84,7 +84,7 @@ TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
   const TrainingTensors tensors =
       Parameters({{"layers.0.mlp.up.weight", {6, 8}}, {"layers.0.mlp.gate.weight", {6, 8}}});
   const MegatronTensor fused = OneTensor(tensors, shape, 2, 1);
-  EXPECT_EQ(fused.module, "mlp.dense_h_to_4h");
+  EXPECT_EQ(fused.module->name, "mlp.dense_h_to_4h");
   EXPECT_EQ(fused.shape, (Dims{6, 8}));
   EXPECT_TRUE(fused.gated);
   EXPECT_THAT(PartsOf(fused, tensors),
@@ -138,7 +138,7 @@ TEST(MegatronLayoutTest, TensorsComeInTheOrderOfRegistration) {
   ASSERT_TRUE(held.ok()) << held.status().message();
   std::vector<std::string> names;
   for (const MegatronTensor& tensor : *held)
-    if (!tensor.bias) names.push_back(tensor.module);
+    if (!tensor.bias) names.emplace_back(tensor.module->name);
   EXPECT_THAT(
       names, ElementsAre("word_embeddings", "position_embeddings", "input_layernorm",
                          "self_attention.query_key_value", "self_attention.dense", "post_attention_layernorm",
@@ -189,7 +189,8 @@ TEST(MegatronLayoutTest, WhatDoesNotFitIsRefusedByName) {
   const TrainingTensors query = Parameters({{"layers.0.attention.query.weight", {8, 8}}});
   EXPECT_FALSE(MegatronTensors(query, kSmall, {}, 0).ok());
   for (const int tp : {3, 4, 8})  // 4 heads, but 6 FFN units; neither
-    EXPECT_EQ(MegatronTensors(Parameters({}), kSmall, {.tp = tp}, 0).status().kind(), StatusKind::kInvalidArgument)
+    EXPECT_EQ(MegatronTensors(Parameters({}), kSmall, {.tp = tp}, 0).status().kind(),
+              StatusKind::kInvalidArgument)
         << tp;
 }
 

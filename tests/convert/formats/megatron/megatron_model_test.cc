@@ -22,29 +22,34 @@ json ArgumentsOf(const char* program, const char* kind) {
   return args;
 }
 
-Result<MegatronArgs> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
+struct Model : MegatronShape {
+  json facts;
+};
+Result<Model> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
   ReaderOptions options;
-  return ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, shown);
+  Model model;
+  CAIRN_ASSIGN_OR_RETURN(static_cast<MegatronShape&>(model),
+                         ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, options, model.facts, shown));
+  return model;
 }
 
 TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
     const auto gpt = Read(ArgumentsOf(program, "gpt"));
     ASSERT_TRUE(gpt.ok()) << gpt.status().message();
-    EXPECT_EQ(gpt->shape.layers, 2);
-    EXPECT_EQ(gpt->shape.hidden, 64);
-    EXPECT_EQ(gpt->shape.heads, 4);
-    EXPECT_EQ(gpt->shape.kv_heads, 4)
-        << program;  // num_query_groups is 1 there, but group_query_attention false
-    EXPECT_EQ(gpt->shape.head_dim, 16);
-    EXPECT_EQ(gpt->shape.vocab_multiple, 128);
-    EXPECT_FALSE(gpt->shape.has.gate);
+    EXPECT_EQ(gpt->layers, 2);
+    EXPECT_EQ(gpt->hidden, 64);
+    EXPECT_EQ(gpt->heads, 4);
+    EXPECT_EQ(gpt->kv_heads, 4) << program;  // num_query_groups is 1 there, but group_query_attention false
+    EXPECT_EQ(gpt->head_dim, 16);
+    EXPECT_EQ(gpt->vocab_multiple, 128);
+    EXPECT_FALSE(gpt->has.gate);
     EXPECT_EQ(gpt->facts["ffn_hidden_size"], 256);
     EXPECT_EQ(gpt->facts["max_position_embeddings"], 32);
     const auto llama = Read(ArgumentsOf(program, "llama"));
     ASSERT_TRUE(llama.ok()) << llama.status().message();
-    EXPECT_EQ(llama->shape.kv_heads, 2) << program;
-    EXPECT_TRUE(llama->shape.has.gate);
+    EXPECT_EQ(llama->kv_heads, 2) << program;
+    EXPECT_TRUE(llama->has.gate);
     EXPECT_FALSE(llama->gate_last);
     EXPECT_EQ(llama->facts["ffn_hidden_size"], 96);
     EXPECT_EQ(llama->facts["num_key_value_heads"], 2);
@@ -52,13 +57,13 @@ TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
 }
 
 TEST(MegatronModelTest, TheVocabularyIsTheTrueOneWhereItIsKnown) {
-  EXPECT_EQ(Read(ArgumentsOf("megatron_lm", "gpt"))->vocab, 61u);
-  EXPECT_EQ(Read(ArgumentsOf("megatron_deepspeed", "gpt"))->vocab, 128u);  // vocab_size is None
+  EXPECT_EQ(Read(ArgumentsOf("megatron_lm", "gpt"))->vocab, 61);
+  EXPECT_EQ(Read(ArgumentsOf("megatron_deepspeed", "gpt"))->vocab, 128);  // vocab_size is None
   json args = ArgumentsOf("megatron_deepspeed", "gpt");
   args["original_vocab_size"] = 100;  // universal_checkpoint_info's
-  EXPECT_EQ(Read(args)->vocab, 100u);
+  EXPECT_EQ(Read(args)->vocab, 100);
   args["original_vocab_size"] = 1000;  // more than there are rows
-  EXPECT_EQ(Read(args)->vocab, 128u);
+  EXPECT_EQ(Read(args)->vocab, 128);
 }
 
 TEST(MegatronModelTest, WhatArgumentsLackComesFromTheTensorsOrIsAnError) {
@@ -78,7 +83,7 @@ TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
   args["glu_activation"] = "geglu";
   const auto read = Read(args);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_TRUE(read->shape.has.gate && read->gate_last);
+  EXPECT_TRUE(read->has.gate && read->gate_last);
 }
 
 TEST(MegatronModelTest, LayersOfAHybridThatIsAGptAreHalvesOfIts) {
@@ -92,7 +97,7 @@ TEST(MegatronModelTest, LayersOfAHybridThatIsAGptAreHalvesOfIts) {
   for (const char* pattern : {"*-*-*-", "*-*|-*-"}) {
     const auto hybrid = read(pattern);
     ASSERT_TRUE(hybrid.ok()) << hybrid.status().message();
-    EXPECT_EQ(hybrid->shape.layers, 3);
+    EXPECT_EQ(hybrid->layers, 3);
     EXPECT_EQ(hybrid->facts["num_layers"], 3);
     EXPECT_EQ(hybrid->LayerOf(5), 2);
     EXPECT_EQ(hybrid->LayerOf(kAfterLayers), kAfterLayers);

@@ -32,6 +32,21 @@ TEST(MegatronModulesTest, NamesOfOtherProgramsAreFound) {
   EXPECT_EQ(FindMegatronParameter("").module, nullptr);
 }
 
+TEST(MegatronModulesTest, TransformerEnginesLayersHaveTheNormsInTheirLinearModules) {
+  const auto names_of = [](const char* name) {
+    const MegatronModule& module = *FindMegatronParameter(name).module;
+    return std::pair(module.CoreName("weight", /*local_spec=*/false), module.CoreName("weight", true));
+  };
+  using Names = std::pair<std::string, std::string>;
+  EXPECT_EQ(names_of("input_layernorm.weight"),
+            Names("self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"));
+  EXPECT_EQ(names_of("post_attention_layernorm.weight"),
+            Names("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"));
+  EXPECT_EQ(names_of("mlp.dense_4h_to_h.weight"), Names("mlp.linear_fc2.weight", "mlp.linear_fc2.weight"));
+  EXPECT_EQ(names_of("word_embeddings.weight").first, "embedding.word_embeddings.weight");
+  EXPECT_EQ(names_of("final_layernorm.weight").first, "decoder.final_layernorm.weight");
+}
+
 TEST(MegatronModulesTest, NamesOfAllVersionsAreKnown) {
   for (const char* name : {"word_embeddings.weight", "attention.dense.bias",
                            "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
