@@ -13,6 +13,8 @@ from cluster import LOGS, MOUNTED, SHARED, Cluster, Started, environment
 from slurm import Slurm
 
 CAIRN = os.environ["CAIRN"]
+VENV = os.environ.get("CAIRN_VENV")
+needs_torch = unittest.skipUnless(VENV, "there is no Python environment with torch here")
 long = unittest.skipUnless(os.environ.get("CAIRN_LONG"), "it belongs to the long form (CAIRN_LONG=1)")
 MODEL = ["--num-layers", "4", "--hidden-size", "32", "--num-attention-heads", "4", "--seq-length", "16", "--vocab-size", "61",
          "--make-vocab-size-divisible-by", "8", "--mock-data", "--micro-batch-size", "1", "--global-batch-size", "12", "--lr", "1e-3",
@@ -103,6 +105,14 @@ class ClusterCase(unittest.TestCase):
     def one_node(self, ranks, *command, node="n1"):
         """`cairn train` starts the ranks of one node itself."""
         return self.cluster[node].command(*command, "--nproc-per-node", ranks)
+
+    def torchrun(self, *arguments, log="torchrun"):
+        """Starts torch_job.py with them: a rank, and its launcher, on each node."""
+        words = ["env", f"PYTHONPATH={world.ROOT}/python", f"CAIRN={CAIRN}", "GLOO_SOCKET_IFNAME=eth0", f"{VENV}/bin/torchrun"]
+        words += ["--nnodes", self.nodes, "--nproc-per-node", 1, "--master-addr", "n1", "--master-port", 29500]
+        job = [pathlib.Path(__file__).with_name("torch_job.py"), self.run_dir, *arguments]
+        return [self.start(node.command(*words, "--node-rank", node.number - 1, *job), f"{log}.{node.name}")
+                for node in self.cluster.nodes]
 
     def train(self, *flags, iterations=20, save=None):
         """The command of a training into self.run_dir."""

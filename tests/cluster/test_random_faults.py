@@ -11,18 +11,21 @@ import sys
 import time
 
 import world
-from cluster_case import MountedCase
+from cluster_case import MountedCase, needs_torch
 
 
-class RandomFaultsTest(MountedCase):
+class RandomFaults:
+    """A kind of training has `launch`, `process` and `launcher` (what pkill matches on a node), and says what it prints."""
+
     slurm = False
+    saved_line = resumed_line = ""  # with the step
 
     def setUp(self):
         super().setUp()
         self.random = random.Random(self.seed())
-        self.reported = 0  # the newest step that is said to be saved
+        self.newest = 0  # the newest step that is said to be saved
         self.starts = 0
-        self.training = None
+        self.launchers = []
 
     @staticmethod
     def seed():
@@ -34,46 +37,47 @@ class RandomFaultsTest(MountedCase):
 
     def begin(self):
         """Starts it; it resumes and saves a step."""
-        flags = ["--save-interval", 4, "--keep-last", 20, "--on-save-error", "warn", "--wait-for-lock", round(20 * self.patience)]
         self.starts += 1
-        self.training = self.start(self.mpirun(4, *self.train(*flags, iterations=10**6)), f"training-{self.starts}")
-        before = self.reported
-        self.wait(lambda: self.saved() > before or not self.training.running(), "a step after the start", log=self.training)
-        self.assertTrue(self.training.running(), self.training.output())
+        self.launchers = self.launch(f"training-{self.starts}")
+        before = self.newest
+        self.wait(lambda: self.reported() > before or not self.running(), "a step after the start", log=self)
+        self.assertTrue(self.running(), self.output())
         if before:
-            resumed = re.search(r"resumed from .*\(iteration (\d+)\)", self.training.output())
-            self.assertTrue(resumed and int(resumed[1]) >= before, f"step {before} was reported\n{self.training.output()}")
+            resumed = list(map(int, re.findall(self.resumed_line, self.output())))
+            self.assertTrue(resumed and min(resumed) >= before, f"step {before} was reported\n{self.output()}")
 
-    def saved(self):
-        steps = re.findall(r"successfully saved checkpoint from iteration +(\d+)", self.training.output())
-        self.reported = max([self.reported, *map(int, steps)])
-        return self.reported
+    def running(self):
+        return any(launcher.running() for launcher in self.launchers)
+
+    def output(self):
+        return "\n".join(launcher.output() for launcher in self.launchers)
+
+    def reported(self):
+        self.newest = max([self.newest, *map(int, re.findall(self.saved_line, self.output()))])
+        return self.newest
 
     def survives(self):
-        """Waits until it saves a step, or ends. Returns whether it continues."""
-        before = self.saved()
-        self.wait(lambda: self.saved() > before or not self.training.running(), "a step or the end", log=self.training)
-        return self.training.running()
+        """Waits until it saves a step, or ends on all nodes. Returns whether it continues."""
+        before = self.reported()
+        self.wait(lambda: self.reported() > before or not self.running(), "a step or the end", log=self)
+        return self.running()
 
     # The faults. Each lasts until the function that it returns was called.
 
-    def signal(self, signal):
-        """Of a rank of this node."""
+    def signal(self, signal, *pattern):
+        """Sends it to what matches on one of the nodes. Returns a function that lets that continue."""
         node = self.random.choice(self.cluster.nodes)
-        node.run("pkill", f"-{signal}", "-n", "-x", "cairn-train")
-        return node
+        node.run("pkill", f"-{signal}", *pattern)
+        return lambda: node.run("pkill", "-CONT", *pattern)
 
     def kill_a_rank(self):
-        self.signal("KILL")
-        return lambda: None
+        return self.signal("KILL", *self.process)
 
     def stop_a_rank(self):
-        node = self.signal("STOP")
-        return lambda: node.run("pkill", "-CONT", "-x", "cairn-train")
+        return self.signal("STOP", *self.process)
 
-    def kill_mpirun(self):
-        self.training.process.kill()
-        return lambda: None
+    def kill_a_launcher(self):
+        return self.signal("KILL", *self.launcher)
 
     def kill_a_node(self):
         node = self.random.choice(self.cluster.nodes)
@@ -107,21 +111,64 @@ class RandomFaultsTest(MountedCase):
     def lose_it_on_a_node(self):
         return self.mount_fault([self.random.choice(self.cluster.nodes)], "any ESTALE")
 
-    def test_what_was_reported_stays(self):
-        faults = [self.kill_a_rank, self.stop_a_rank, self.kill_mpirun, self.kill_a_node, self.cut_a_node, self.freeze_a_mount,
-                  self.fill_the_directory, self.make_it_read_only_on_a_node, self.lose_it_on_a_node]
+    def faults(self):
+        return [self.kill_a_rank, self.stop_a_rank, self.kill_a_launcher, self.kill_a_node, self.cut_a_node, self.freeze_a_mount,
+                self.fill_the_directory, self.make_it_read_only_on_a_node, self.lose_it_on_a_node]
+
+    def test_reported_steps_stay(self):
         self.begin()
-        for number in range(int(os.environ.get("CAIRN_FAULTS", 200))):
-            fault = self.random.choice(faults)
+        for number in range(int(os.environ.get("CAIRN_FAULTS", 100))):
+            fault = self.random.choice(self.faults())
             time.sleep(self.random.uniform(0, self.plain))
             lift = fault()
             time.sleep(self.random.choice([0.1, 0.5, 3]) * self.patience)
             lift()
             survived = self.survives()
-            self.cairn("verify", f"{self.there}@{self.reported}")
-            print(f"{number + 1}. {fault.__name__}: {'continues' if survived else 'ended'} at step {self.reported}", file=sys.stderr, flush=True)
+            self.cairn("verify", f"{self.there}@{self.newest}")
+            end = "continues" if survived else "ended"
+            print(f"{number + 1}. {fault.__name__}: {end} at step {self.newest}", file=sys.stderr, flush=True)
             if not survived:
                 self.begin()
+
+
+class TrainTest(RandomFaults, MountedCase):
+    """`cairn train` under mpirun."""
+
+    process = ["-x", "cairn-train"]
+    saved_line = r"successfully saved checkpoint from iteration +(\d+)"
+    resumed_line = r"resumed from .*\(iteration (\d+)\)"
+
+    def launch(self, name):
+        flags = ["--save-interval", 4, "--keep-last", 20, "--on-save-error", "warn", "--wait-for-lock", round(20 * self.patience)]
+        return [self.start(self.mpirun(4, *self.train(*flags, iterations=10**6)), name)]
+
+    def kill_a_launcher(self):
+        """mpirun is not on a node."""
+        self.launchers[0].process.kill()
+        return lambda: None
+
+
+@needs_torch
+class TorchTest(RandomFaults, MountedCase):
+    """`cairn.torch` under torchrun; each rank has a helper."""
+
+    process = ["-f", "[-]u .*torch_job.py"]
+    launcher = ["-f", "bin/torchrun"]
+    helper = ["-x", "cairn"]
+    saved_line = r"(?m)^saved (\d+) in"
+    resumed_line = r"(?m)^resumed from (\d+)"
+
+    def launch(self, name):
+        return self.torchrun(10**6, 3 * self.patience, log=name)
+
+    def kill_a_helper(self):
+        return self.signal("KILL", *self.helper)
+
+    def stop_a_helper(self):
+        return self.signal("STOP", *self.helper)
+
+    def faults(self):
+        return [*super().faults(), self.kill_a_helper, self.stop_a_helper]
 
 
 if __name__ == "__main__":

@@ -1,32 +1,17 @@
 """cairn.torch under torchrun on several nodes: the long form."""
 
-import os
-import pathlib
-import unittest
-
 import world
-from cluster import MOUNTED
-from cluster_case import CAIRN, MountedCase
-
-VENV = os.environ.get("CAIRN_VENV")
+from cluster_case import MountedCase, needs_torch
 
 
-@unittest.skipUnless(VENV, "there is no Python environment with torch here")
+@needs_torch
 class TorchrunCase(MountedCase):
     nodes = 2
     slurm = False
 
-    def job(self, steps):
-        """Starts a rank on each node."""
-        words = ["env", f"PYTHONPATH={world.ROOT}/python", f"CAIRN={CAIRN}", "GLOO_SOCKET_IFNAME=eth0", f"{VENV}/bin/torchrun"]
-        words += ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "n1", "--master-port", 29500]
-        job = [pathlib.Path(__file__).with_name("torch_job.py"), MOUNTED / "run", steps]
-        return [self.start(node.command(*words, "--node-rank", node.number - 1, *job), f"torchrun.{node.name}")
-                for node in self.cluster.nodes]
-
     def finish_job(self, steps):
         """Returns what each rank printed."""
-        return [rank.finish() for rank in self.job(steps)]
+        return [rank.finish() for rank in self.torchrun(steps)]
 
 
 class StaleNamesTest(TorchrunCase):

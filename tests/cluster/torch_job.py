@@ -1,7 +1,8 @@
-"""torch_job.py RUN STEPS: a job of torchrun that saves each step with cairn.torch, and resumes if there is a step. A save that fails is
-printed, and the job continues."""
+"""torch_job.py RUN STEPS [SECONDS]: a job of torchrun that saves each step with cairn.torch, and resumes if there is a step. A save that
+fails is printed, and the job continues. SECONDS (600): the deadline of saves and of torch's collectives."""
 
 import contextlib
+import datetime
 import sys
 import time
 
@@ -9,20 +10,18 @@ import cairn.torch
 import torch
 import torch.distributed as dist
 
-run, steps = sys.argv[1], int(sys.argv[2])
-dist.init_process_group("gloo")
+run, steps, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3] if len(sys.argv) > 3 else 600)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
 torch.manual_seed(0)
 state = {"weight": torch.zeros(64, 64), "step": 0}
 with contextlib.suppress(FileNotFoundError):
-    cairn.torch.load(state, run)
+    print(f"resumed from {cairn.torch.load(state, run)}", flush=True)
 for step in range(state["step"] + 1, state["step"] + 1 + steps):
     state["weight"] += step
     state["step"] = step
     dist.barrier()
     begin = time.monotonic()
-    try:
-        cairn.torch.save(state, run, step=step)
-        print(f"saved {step} in {time.monotonic() - begin:.2f} s", flush=True)
-    except (cairn.torch.SaveFailed, OSError) as error:
-        print(f"failed {step} in {time.monotonic() - begin:.2f} s: {type(error).__name__}: {error}", flush=True)
+    error = cairn.torch.save(state, run, step=step, deadline=seconds, keep_last=50, on_error="warn").error
+    took = f"{step} in {time.monotonic() - begin:.2f} s"
+    print(f"failed {took}: {type(error).__name__}: {error}" if error else f"saved {took}", flush=True)
 dist.destroy_process_group()
