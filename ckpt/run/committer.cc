@@ -130,6 +130,15 @@ Status Committer::Publish() {
   return OkStatus();
 }
 
+// On a full disk a process takes its unfinished mark away again, after another has found it and made the
+// directory.
+void Committer::Abandon(const std::vector<std::string>& beside) {
+  const Status removed = RemoveMarked(*fs_, partial_path_);
+  if (removed.kind() == StatusKind::kInvalidArgument &&
+      fs_->LinkStat(MarkPath(partial_path_)).status().kind() == StatusKind::kNotFound)
+    (void)RemoveMarked(*fs_, partial_path_, {.step = true, .files = beside});
+}
+
 // A command may add a step to a run that went on since.
 bool Committer::IsNewest() const {
   const Result<std::vector<int64_t>> steps = ListCurrentSteps(*fs_, run_dir_);

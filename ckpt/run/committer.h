@@ -64,8 +64,8 @@ class Committer {
   // Errors: AlreadyExists if one did, if the run directory was replaced, or if another process took its lock
   // as well; those of the disk.
   Status Publish();
-  // Removes the partial directory after a failure, as far as it goes.
-  void Abandon() { (void)RemoveMarked(*fs_, partial_path_); }
+  // Removes the partial directory after a failure, as far as it goes. `beside` as MakePartial() had it.
+  void Abandon(const std::vector<std::string>& beside = {});
   // Leaves a partial directory of Create() for a later run to adopt.
   void Keep();
 

@@ -78,11 +78,15 @@ Status Saver::Flush(Save& save) {
   return OkStatus();
 }
 
+std::vector<std::string> Saver::NamesBeside() const {
+  std::vector<std::string> names;
+  for (const BesideFile& file : beside_) names.push_back(file.name);
+  return names;
+}
+
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   Committer committer = CommitterOf(save);
-  std::vector<std::string> beside;
-  for (const BesideFile& file : beside_) beside.push_back(file.name);
-  CAIRN_RETURN_IF_ERROR(committer.MakePartial(beside));
+  CAIRN_RETURN_IF_ERROR(committer.MakePartial(NamesBeside()));
   const std::string& directory = committer.partial();
   if (!save.local_step.empty()) {
     CAIRN_RETURN_IF_ERROR(
@@ -169,7 +173,7 @@ Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::strin
     if (retention_.enabled()) CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
     return committer.Publish();
   }();
-  if (!status.ok()) committer.Abandon();
+  if (!status.ok()) committer.Abandon(NamesBeside());
   return status;
 }
 

@@ -85,6 +85,7 @@ class Saver {
 
  private:
   Committer CommitterOf(const Save& save) const;
+  std::vector<std::string> NamesBeside() const;
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
   Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);

@@ -106,13 +106,15 @@ class ClusterCase(unittest.TestCase):
         """`cairn train` starts the ranks of one node itself."""
         return self.cluster[node].command(*command, "--nproc-per-node", ranks)
 
-    def torchrun(self, *arguments, log="torchrun"):
-        """Starts torch_job.py with them: a rank, and its launcher, on each node."""
+    def torchrun(self, *command, log="torchrun"):
+        """Starts a launcher on each node, with one rank."""
         words = ["env", f"PYTHONPATH={world.ROOT}/python", f"CAIRN={CAIRN}", "GLOO_SOCKET_IFNAME=eth0", f"{VENV}/bin/torchrun"]
         words += ["--nnodes", self.nodes, "--nproc-per-node", 1, "--master-addr", "n1", "--master-port", 29500]
-        job = [pathlib.Path(__file__).with_name("torch_job.py"), self.run_dir, *arguments]
-        return [self.start(node.command(*words, "--node-rank", node.number - 1, *job), f"{log}.{node.name}")
+        return [self.start(node.command(*words, "--node-rank", node.number - 1, *command), f"{log}.{node.name}")
                 for node in self.cluster.nodes]
+
+    def torch_job(self, *arguments, log="torchrun"):
+        return self.torchrun(pathlib.Path(__file__).with_name("torch_job.py"), self.run_dir, *arguments, log=log)
 
     def train(self, *flags, iterations=20, save=None):
         """The command of a training into self.run_dir."""

@@ -36,12 +36,17 @@ class RandomFaults:
     # The training.
 
     def begin(self):
-        """Starts it; it resumes and saves a step."""
-        self.starts += 1
-        self.launchers = self.launch(f"training-{self.starts}")
+        """Starts it, again if it loses a peer at once, as a job script would; it resumes and saves a step."""
         before = self.newest
-        self.wait(lambda: self.reported() > before or not self.running(), "a step after the start", log=self)
+        for _ in range(3):
+            self.starts += 1
+            self.launchers = self.launch(f"training-{self.starts}")
+            self.wait(lambda: self.reported() > before or not self.running(), "a step after the start", log=self)
+            if self.running():
+                break
+            print(f"start {self.starts} ended:\n{self.output()[-4000:]}", file=sys.stderr, flush=True)
         self.assertTrue(self.running(), self.output())
+        self.assertNotIn("leftover not removed", self.output())
         if before:
             resumed = list(map(int, re.findall(self.resumed_line, self.output())))
             self.assertTrue(resumed and min(resumed) >= before, f"step {before} was reported\n{self.output()}")
@@ -159,7 +164,7 @@ class TorchTest(RandomFaults, MountedCase):
     resumed_line = r"(?m)^resumed from (\d+)"
 
     def launch(self, name):
-        return self.torchrun(10**6, 3 * self.patience, log=name)
+        return self.torch_job(10**6, 3 * self.patience, log=name)
 
     def kill_a_helper(self):
         return self.signal("KILL", *self.helper)

@@ -11,7 +11,7 @@ class TorchrunCase(MountedCase):
 
     def finish_job(self, steps):
         """Returns what each rank printed."""
-        return [rank.finish() for rank in self.torchrun(steps)]
+        return [rank.finish() for rank in self.torch_job(steps)]
 
 
 class StaleNamesTest(TorchrunCase):

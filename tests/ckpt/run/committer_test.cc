@@ -46,6 +46,16 @@ TEST_F(CommitterTest, WhatIsNotPublishedGoesWithTheDirectoriesThatWereMadeForIt)
   EXPECT_FALSE(Exists(dir_ / "deep"));
 }
 
+// Several processes make the directory of a save. On a full disk one takes away the mark that it could not
+// write, after another has found it.
+TEST_F(CommitterTest, AnAbandonedSaveWithoutItsMarkLeavesNothing) {
+  const std::string partial = LeavePartial("ab12");
+  Touch(JoinPath(partial, "tokenizer.json"));
+  stdfs::remove(MarkPath(partial));
+  Committer(fs_, run_, 7, "ab12").Abandon({"tokenizer.json"});
+  EXPECT_EQ(stdfs::directory_iterator(run_), stdfs::directory_iterator());
+}
+
 TEST_F(CommitterTest, AResumeContinuesAfterAKillBetweenTheMarkAndItsDirectory) {
   stdfs::create_directories(run_);
   const std::string partial = JoinPath(run_, PartialDirName(7, "ab12"));
