@@ -111,7 +111,17 @@ Result<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory, const
 
 }  // namespace
 
-RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>& get_env) {
+std::optional<RankTeam> RankTeam::FromTorchrun(const GetEnv& get_env) {
+  const int rank = Number(get_env("RANK")), size = Number(get_env("WORLD_SIZE"));
+  const char* const id = get_env("TORCHELASTIC_RUN_ID");  // "none" unless the user names the launch
+  if (size < 1 || rank < 0 || rank >= size || id == nullptr) return std::nullopt;
+  RankTeam team{.rank = rank, .size = size, .launch = id};
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
+    if (const char* place = get_env(name)) team.launch += fmt::format(" {}", place);
+  return team;
+}
+
+RankTeam RankTeam::FromEnvironment(const GetEnv& get_env) {
   struct Launcher {
     const char *rank, *size, *launch;
   };

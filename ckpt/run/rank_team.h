@@ -38,9 +38,12 @@ struct RankTeam {
   Patience patience = [] { return std::chrono::minutes(30); };
   std::function<TeamNews()> news = [] { return TeamNews(); };
 
+  using GetEnv = std::function<const char*(const char*)>;  // as std::getenv
   // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
-  // `get_env` as std::getenv.
-  static RankTeam FromEnvironment(const std::function<const char*(const char*)>& get_env);
+  static RankTeam FromEnvironment(const GetEnv& get_env);
+  // Reads torchrun's variables. Every command that a rank of a training starts inherits them and is alone, so
+  // only commands that belong before a training read them.
+  static std::optional<RankTeam> FromTorchrun(const GetEnv& get_env);
   bool leads() const { return rank == 0; }
   bool alone() const { return size == 1; }
 };

@@ -1,4 +1,4 @@
-"""cairn doctor over mounts that lack or refuse something, by itself and under srun and mpirun: the long form."""
+"""cairn doctor over mounts that lack or refuse something, by itself and under srun, mpirun and torchrun: the long form."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 
 import world
 from cluster import MOUNTED, SHARED
-from cluster_case import CAIRN, ClusterCase, MountedCase
+from cluster_case import CAIRN, ClusterCase, MountedCase, needs_torch
 
 
 class OneNodeTest(ClusterCase):
@@ -58,15 +58,28 @@ class NodesCase(MountedCase):
         return re.sub("\x1b[^m]*m", "", output)  # it gives its ranks a terminal
 
 
+    def doctor_by_torchrun(self, status=0):
+        """torchrun does not pass on the status of its ranks but that one failed."""
+        launchers = self.torchrun("--no-python", CAIRN, "doctor", MOUNTED)
+        return "".join(launcher.finish(status=None if launcher is launchers[0] and status else 0) for launcher in launchers)
+
+
 class ManyNodesTest(NodesCase):
     stale = 10
 
-    def test_one_page_by_srun_and_by_mpirun(self):
-        for output in (self.doctor(), self.doctor_by_mpirun()):
-            self.assertIn("all 3 ranks found the same", output)
-            self.assertRegex(output, "locks +ok +exclude the hosts of this launch")
-            self.assertEqual(output.count("for saves here"), 1, output)
+    def assert_one_page(self, output):
+        self.assertIn("all 3 ranks found the same", output)
+        self.assertRegex(output, "locks +ok +exclude the hosts of this launch")
+        self.assertEqual(output.count("for saves here"), 1, output)
         self.assertEqual(os.listdir(SHARED), [])
+
+    def test_one_page_by_srun_and_by_mpirun(self):
+        self.assert_one_page(self.doctor())
+        self.assert_one_page(self.doctor_by_mpirun())
+
+    @needs_torch
+    def test_one_page_by_torchrun(self):
+        self.assert_one_page(self.doctor_by_torchrun())
 
     def test_a_node_that_differs_has_a_line(self):
         script = SHARED / "doctor.sh"
@@ -84,11 +97,18 @@ class ManyNodesTest(NodesCase):
 class LocalLocksTest(NodesCase):
     local_locks = True
 
-    def test_locks_that_do_not_exclude_other_nodes(self):
-        for output in (self.doctor(1), self.doctor_by_mpirun(1)):
-            for rank, node in ((1, "n2"), (2, "n3")):
-                self.assertRegex(output, rf"\n{node} \(rank {rank}\): locks: loses data, do not exclude the host of rank 0")
+    def assert_other_nodes_not_excluded(self, output):
+        for rank, node in ((1, "n2"), (2, "n3")):
+            self.assertRegex(output, rf"\n{node} \(rank {rank}\): locks: loses data, do not exclude the host of rank 0")
         self.assertEqual(os.listdir(SHARED), [])
+
+    def test_locks_that_do_not_exclude_other_nodes(self):
+        self.assert_other_nodes_not_excluded(self.doctor(1))
+        self.assert_other_nodes_not_excluded(self.doctor_by_mpirun(1))
+
+    @needs_torch
+    def test_locks_that_do_not_exclude_other_nodes_by_torchrun(self):
+        self.assert_other_nodes_not_excluded(self.doctor_by_torchrun(1))
 
 
 if __name__ == "__main__":

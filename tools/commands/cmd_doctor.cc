@@ -90,7 +90,7 @@ std::string WhyNotToMeet(const Result<HostReport>& own) {
 Result<int> RunDoctor(const DoctorOptions& options) {
   RemoveOutputsAtSignals();
   FileSystem& fs = FileSystem::Posix();
-  RankTeam team = RankTeam::FromEnvironment(std::getenv);
+  RankTeam team = RankTeam::FromTorchrun(std::getenv).value_or(RankTeam::FromEnvironment(std::getenv));
   team.start_patience = team.patience = [] { return kPatience; };
   const Result<HostReport> own = Examine(fs, options.directory, team);
   if (const std::string why = WhyNotToMeet(own); !team.leads() && !why.empty()) {
@@ -120,8 +120,9 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
       "Looks at limits, memory, fsync, renames, locks, caches of names, O_DIRECT, io_uring, space, quota,\n"
       "access times, the clock, Slurm and MPI. Writes a few MB into DIR, in a directory of its own, and "
       "removes\n"
-      "them. Under srun or mpirun each rank looks; rank 0 prints its facts, and a line for each host that\n"
-      "differs.\n\n" +
+      "them. Under srun, mpirun or torchrun --no-python each rank looks; rank 0 prints its facts, and a "
+      "line\n"
+      "for each host that differs.\n\n" +
       HelpFooter(
           "srun --mpi=pmix -N4 cairn doctor /scratch/me",
           "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "

@@ -39,6 +39,24 @@ TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
   EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch, "PBS job 7.host");
 }
 
+// A command that a rank of a training starts inherits them too, and must not wait for the others.
+TEST(RankTeamTest, TorchrunIsALauncherOnlyForThoseWhoAsk) {
+  std::map<std::string, std::string> env = {
+      {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
+  const auto get_env = [&](const char* name) {
+    const auto found = env.find(name);
+    return found == env.end() ? nullptr : found->second.c_str();
+  };
+  EXPECT_FALSE(RankTeam::FromTorchrun(get_env)) << "another launcher set them";
+  env["TORCHELASTIC_RUN_ID"] = "none";
+  const std::optional<RankTeam> team = RankTeam::FromTorchrun(get_env);
+  ASSERT_TRUE(team);
+  EXPECT_EQ(team->rank, 3);
+  EXPECT_EQ(team->size, 4);
+  EXPECT_EQ(team->launch, "none n1 29500");
+  EXPECT_TRUE(RankTeam::FromEnvironment(get_env).alone());
+}
+
 // Slurm starts a requeued job under the numbers that it had.
 TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
   const auto launch = [](const char* restarts) {
