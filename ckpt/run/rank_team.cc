@@ -3,9 +3,9 @@
 //
 // A killed launch of the same name may have left its files there. So rank 0 calls: it replaces
 // "team-call-WORD" again and again. A rank that sees another call than before knows that rank 0 is alive, and
-// answers by "team-hello-N-LAUNCH-WORD" with a random word of its own. When all have answered,
-// "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name is used twice:
-// caches of names may be old.
+// answers by "team-hello-N-LAUNCH-WORD", which has a random word of its own, and holds its host. When all
+// have answered, "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name
+// is used twice: caches of names may be old.
 //
 // "team-ended-N" says that rank N has finished. "team-failed" holds the kind and the words of the first
 // failure, and "team-left-N-KIND" says that rank N has failed or knows it. If the directory itself is gone,
@@ -81,19 +81,16 @@ uint64_t WrittenIn(FileSystem& fs, const std::string& directory, const std::vect
   return sum;
 }
 
-// "3, 17 and 2 more": the ranks but 0 for which no name begins so.
-std::string MissingRanks(const std::vector<std::string>& names, const RankTeam& team,
-                         const std::function<std::string(int rank)>& begin_of_name) {
+// The ranks but 0 for which no name begins so.
+std::vector<int> MissingRanks(const std::vector<std::string>& names, const RankTeam& team,
+                              const std::function<std::string(int rank)>& begin_of_name) {
   std::vector<int> missing;
   for (int rank = 1; rank < team.size; ++rank)
     if (std::ranges::none_of(names, [begin = begin_of_name(rank)](const std::string& name) {
           return name.starts_with(begin);
         }))
       missing.push_back(rank);
-  const size_t named = std::min(missing.size(), kMaxNamedRanks);
-  std::string text =
-      fmt::format("{}", fmt::join(missing.begin(), missing.begin() + static_cast<int64_t>(named), ", "));
-  return named == missing.size() ? text : fmt::format("{} and {} more", text, missing.size() - named);
+  return missing;
 }
 
 // The sum over the other ranks; all have finished.
@@ -157,6 +154,24 @@ std::string HelloPrefix(const RankTeam& team, int rank) {
                      ToHex(DigestOf(team.launch)).substr(0, kLaunchDigits));
 }
 
+std::string Named(int rank, std::string_view host) { return fmt::format("rank {} (host {})", rank, host); }
+
+// "rank 3 (host n2), rank 17 and 2 more"; hosts of ranks that have answered rank 0 are known.
+std::string NamesOf(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names,
+                    const RankTeam& team, const std::vector<int>& ranks) {
+  std::vector<std::string> named;
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxNamedRanks); ++i) {
+    named.push_back(fmt::format("rank {}", ranks[i]));
+    for (const std::string& name : names)
+      if (name.starts_with(HelloPrefix(team, ranks[i])))
+        if (const auto host = ReadSmallFile(fs, JoinPath(directory, name), kMaxTextBytes); host.ok())
+          named.back() = Named(ranks[i], *host);
+  }
+  const std::string text = fmt::format("{}", fmt::join(named, ", "));
+  return named.size() == ranks.size() ? text
+                                      : fmt::format("{} and {} more", text, ranks.size() - named.size());
+}
+
 // The rank and the word of a name; 0: it is not an answer of this launch.
 std::pair<int, std::string> ParseHello(const RankTeam& team, const std::string& name) {
   if (!name.starts_with(kHelloPrefix)) return {};
@@ -191,9 +206,9 @@ Result<std::string> CallRanks(FileSystem& fs, const std::string& directory, cons
     if (answered.size() + 1 == static_cast<size_t>(team.size)) return words;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-  return Aborted("{}: rank {} did not begin within {} s; see its message", directory,
-                 MissingRanks(names, team, [&](int rank) { return HelloPrefix(team, rank); }),
-                 team.patience().count());
+  const auto missing = MissingRanks(names, team, [&](int rank) { return HelloPrefix(team, rank); });
+  return Aborted("{}: {} did not begin within {} s; see its message", directory,
+                 NamesOf(fs, directory, names, team, missing), team.patience().count());
 }
 
 Clock::duration NamesStayOld(const RankTeam& team) { return std::min(kNamesStayOld, team.patience()); }
@@ -271,7 +286,7 @@ class Visitor {
     called_ = true;
     heard_ = Clock::now();
     const std::string hello = HelloPrefix(team_, team_.rank) + word_;
-    if (std::ranges::find(names, hello) == names.end()) (void)Post(fs_, directory_, team_, hello, "");
+    if (std::ranges::find(names, hello) == names.end()) (void)Post(fs_, directory_, team_, hello, HostName());
   }
 
   FileSystem& fs_;
@@ -327,7 +342,7 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
   if (!IsListed(fs, JoinPath(directory, kFailedName))) {
     const Status heard = team.news().failed;
     const std::string words =
-        heard.ok() ? fmt::format("rank {} (host {}) failed: {}", team.rank, HostName(), outcome.message())
+        heard.ok() ? fmt::format("{} failed: {}", Named(team.rank, HostName()), outcome.message())
                    : heard.message();
     (void)Post(fs, directory, team, kFailedName, fmt::format("{} {}", kind, words));
   }
@@ -353,8 +368,8 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
     if (!(now == last)) since = Clock::now();
     last = now;
   }
-  return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory,
-                 team.patience().count(), MissingRanks(names, team, EndedName));
+  return Aborted("{}: no rank made progress for {} s; not through: {}", directory, team.patience().count(),
+                 NamesOf(fs, directory, names, team, MissingRanks(names, team, EndedName)));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {

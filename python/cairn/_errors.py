@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Optional
 
 from cairn._command import CairnError
@@ -22,6 +23,11 @@ class NotSupported(CairnError):
 
 class HelperDied(CairnError):
     """The helper process ``cairn serve`` ended. ``status``: its exit status; negative: the signal that ended it."""
+
+
+def rank_name(rank: int, host: str = "") -> str:
+    """As messages name it. host: this one, if it is not given."""
+    return f"rank {rank} (host {host or socket.gethostname()})"
 
 
 def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]] = None) -> Exception:

@@ -21,7 +21,6 @@ import logging
 import os
 import pathlib
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -32,6 +31,7 @@ from deepspeed.runtime.checkpoint_engine import checkpoint_engine as interface
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from cairn._command import CairnError, run
+from cairn._errors import rank_name
 
 logger = logging.getLogger("cairn.deepspeed")
 
@@ -83,7 +83,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
     def commit(self, info: Any) -> bool:
         """Returns True when the tag is whole, sealed and on the disk. Raises SaveFailed on all ranks otherwise."""
         faults: list = [None] * dist.get_world_size()
-        dist.all_gather_object(faults, self._fault and f"rank {dist.get_rank()} (host {socket.gethostname()}): {self._fault}")
+        dist.all_gather_object(faults, self._fault and f"{rank_name(dist.get_rank())}: {self._fault}")
         _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
         return True
 

@@ -1343,6 +1343,9 @@ class RanksTest(ranks.RanksCase):
     def test_a_rank_that_refuses_is_named(self):
         self.run_ranks("rank_refuses", 3)
 
+    def test_a_rank_that_is_late_is_named_with_its_host(self):
+        self.run_ranks("rank_is_late", 3)
+
     def test_a_rank_whose_helper_dies_is_named(self):
         self.run_ranks("helper_dies", 3)
 

@@ -324,6 +324,21 @@ def dies(rank, world, directory, name, module, function):
     assert cairn.torch.load({"step": None}, f"{directory}/{name}") == 1
 
 
+def rank_is_late(rank, world, directory):
+    """Rank 1 does not save the second step in time: every other rank is told which rank is late, and its host."""
+    join(rank, world, directory, "late")
+    for step in (1, 2):
+        if (rank, step) == (1, 2):
+            continue
+        try:
+            cairn.torch.save({"w": torch.ones(9000)}, f"{directory}/late", step, deadline=60 if step == 1 else 2)
+        except cairn.torch.SaveFailed as error:
+            assert step == 2 and str(error).endswith(f"not through: rank 1 (host {socket.gethostname()})"), error
+        else:
+            assert step == 1, "saved without rank 1"
+    torch.distributed.barrier()
+
+
 def rank_refuses(rank, world, directory):
     """Rank 1 has a tensor that no checkpoint holds: all ranks' saves fail at once, and say which and whose."""
     join(rank, world, directory, "refuses")

@@ -7,14 +7,19 @@ import contextlib
 import datetime
 import hashlib
 import queue
+import re
 import secrets
+import socket
 import threading
 from typing import Any, Callable, Optional
 
 import torch.distributed as dist
 
+from cairn._errors import rank_name
 from cairn.torch import _private
 
+_HOST = "cairn.torch/host/%d"  # of a rank, in the store
+_LATE = re.compile(r"\brank (\d+)(?= did not |, rank | and \d+ more$|$)")  # as the helper, which knows no hosts, names a rank that is late
 _LOOK = 0.5  # seconds between two looks at the store
 _TELL = 5.0  # seconds that a rank at the end of a save waits for the store
 
@@ -34,7 +39,7 @@ def rank_and_world() -> tuple[int, int]:
 class Session:
     """Makes the nonces of saves: the same on all ranks of a job, and never used twice.
 
-    Rank 0 leaves a random word in the job's store, which the others wait for once: no collective.
+    Rank 0 leaves a random word in the job's store, which the others wait for once: no collective. Each rank leaves its host there.
     """
 
     def __init__(self) -> None:
@@ -56,6 +61,7 @@ class Session:
         if self._word is None or store is not self._store:
             word = secrets.token_hex(8)
             if store is not None:
+                store.set(_HOST % rank_and_world()[0], socket.gethostname())
                 late = f"rank 0 has not begun to save within {deadline:g} s; all ranks must save"
                 word = _agree(store, f"cairn.torch/session/{self._joined}", word, deadline, late)
                 self._joined += 1
@@ -93,16 +99,20 @@ class News:
         self._key = f"cairn.torch/save/{nonce}"
         self._hear = hear
         self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._named: dict[str, str] = {}  # last words, with hosts
         self._thread = threading.Thread(target=self._run, name="cairn-news", daemon=True)
         self._thread.start()
 
     def opened(self) -> None:
         self._words.put("opened")
 
-    def end(self, word: str) -> None:
-        """The last word of this rank: "saved", "failed: TEXT" or "". Returns when the others can hear it: this process may end next."""
-        self._words.put(word.encode(errors="replace").decode() or "ended")
+    def end(self, word: str) -> str:
+        """The last word of this rank: "saved", "failed: TEXT" or "". Returns it when the others can hear it (this process may end next), with
+        the hosts of ranks that are late."""
+        word = word.encode(errors="replace").decode() or "ended"
+        self._words.put(word)
         self._thread.join(_TELL)  # another thread may hold the store for long
+        return self._named.get(word, word)
 
     def _run(self) -> None:
         last = ""
@@ -113,14 +123,22 @@ class News:
                 except queue.Empty:
                     word = ""
                 if word not in ("", "ended"):
-                    self._tell(word)
+                    self._named[word] = _LATE.sub(self._name, word)
+                    self._tell(self._named[word])
                 if word not in ("", "opened"):
                     return
-                heard = self._store.compare_set(self._key, "", "").decode()  # reads, and does not wait as get() does
+                heard = self._read(self._key)
                 if heard != last:
                     kind, _, why = heard.partition(": ")
                     self._hear(**{kind: why or True})
                 last = heard
+
+    def _read(self, key: str) -> str:
+        return self._store.compare_set(key, "", "").decode()  # does not wait as get() does
+
+    def _name(self, late: re.Match) -> str:
+        host = self._read(_HOST % int(late[1]))
+        return rank_name(int(late[1]), host) if host else late[0]
 
     def _tell(self, word: str) -> None:
         """The first end stays."""

@@ -10,7 +10,6 @@ import logging
 import math
 import operator
 import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union, get_args
 
 from torch.optim import Optimizer
 
-from cairn._errors import CorruptError, HelperDied, SaveFailed
+from cairn._errors import CorruptError, HelperDied, SaveFailed, rank_name
 from cairn._helper import Helper, absolute, helper
 from cairn.torch import _collector, _job, _optimizers
 from cairn.torch._device import Copying
@@ -301,10 +300,13 @@ class Save:
         elif self._news is not None and self._rank == 0:
             self._news.opened()
 
-    def _tell_failure(self, why: Union[str, BaseException]) -> None:
-        if self._news is not None:
-            heard = isinstance(why, SaveFailed) and str(why).startswith("rank ")
-            self._news.end("failed: " + (str(why) if heard else f"rank {self._rank} (host {socket.gethostname()}) failed: {why}"))
+    def _tell_failure(self, why: Union[str, BaseException]) -> str:
+        """Tells the other ranks; returns it with the hosts of ranks that are late."""
+        if self._news is None:
+            return str(why)
+        heard = isinstance(why, SaveFailed) and str(why).startswith("rank ")
+        begin = "failed: " + ("" if heard else f"{rank_name(self._rank)} failed: ")
+        return self._news.end(f"{begin}{why}").removeprefix(begin)
 
     def hand_over(self, staged: Staged) -> SaveHandle:
         """Gives the staged state dict to the helper, which writes the copied part while the rest is still being copied."""
@@ -367,7 +369,9 @@ class Save:
         staged.release()
         if handle.done():
             return
-        self._tell_failure(error)
+        why = self._tell_failure(error)
+        if isinstance(error, SaveFailed):
+            error = SaveFailed(why, error.status)
         warn = failures.tolerates(self._options, self._run, self._step, error)
         if self._log and not warn:
             logger.error("the save of step %d failed: %s", self._step, error)

@@ -125,6 +125,16 @@ TEST(RankTeamTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
   EXPECT_TRUE(late.ok()) << late.message();
 }
 
+TEST(RankTeamTest, ALateRankIsNamedWithItsHost) {
+  const TempDir dir(TempDir::Place::kMemory);
+  const std::chrono::seconds soon(1);
+  for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
+    EXPECT_TRUE(met.ok()) << met.message();
+  EXPECT_EQ(AwaitTeam(Disk(), dir.path(), RankOf(0, 3, soon)).status().message(),
+            fmt::format("{}: no rank made progress for 1 s; not through: rank 1 (host {}), rank 2 (host {})",
+                        dir.path(), HostName(), HostName()));
+}
+
 TEST(RankTeamTest, ARankOfAnotherLaunchNeitherCountsNorEnters) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::chrono::seconds soon(1);
