@@ -15,6 +15,7 @@ so that the imports are paid for once.
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -24,13 +25,14 @@ import sys
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
 
 import deepspeed  # noqa: E402
-import deepspeed.module_inject  # noqa: E402, F401 - here and below what each forked rank would import for itself
+import deepspeed.module_inject.auto_ep_layer  # noqa: E402, F401 - here and below what each forked rank would import for itself
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401
 import torch.utils.cpp_extension  # noqa: E402, F401
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, FFN, VOCAB, PADDED, POSITIONS = 3, 12, 4, 20, 29, 32, 7
 RANK = WORLD = TP = tp_rank = 0
@@ -284,11 +286,10 @@ class Tied(torch.nn.Module):
     """A model with names of its own, one of them the second name of its embedding."""
 
     def __init__(self):
-        import transformers
         super().__init__()
-        config = transformers.GPT2Config(n_embd=16, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCAB, n_positions=POSITIONS,
-                                         attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, initializer_range=0.2)
-        self.model = transformers.GPT2LMHeadModel(config)
+        config = GPT2Config(n_embd=16, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCAB, n_positions=POSITIONS,
+                            attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, initializer_range=0.2)
+        self.model = GPT2LMHeadModel(config)
 
     def forward(self, x):
         ids = torch.arange(POSITIONS).repeat(len(x), 1) * 5 % VOCAB
@@ -474,6 +475,7 @@ def fork(*args):
     return pid
 
 
+gc.freeze()  # DeepSpeed collects often: a forked rank need not look at what was imported
 failed = []
 for name, spec in json.loads(sys.argv[2]).items():
     out, port = os.path.join(sys.argv[1], name), free_port()

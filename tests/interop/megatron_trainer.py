@@ -246,21 +246,18 @@ class Training:
         """Returns its mean loss."""
         data = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
         samples = self.batches[self.done].chunk(data[0])[data[1]]
-        total = torch.zeros(())
         self.ddp.zero_grad_buffer()
         self.chosen.zero_grad()
-        for sample in samples:
-            tokens = sample[None]
-            positions = torch.arange(tokens.shape[1] - 1)
-            mask = (positions[:, None] < positions)[None, None]
-            loss = self.ddp(tokens[:, :-1], positions[None], mask, labels=tokens[:, 1:]).mean() / len(samples)
-            loss.backward()
-            total += loss.detach()
+        positions = torch.arange(samples.shape[1] - 1)
+        mask = (positions[:, None] < positions)[None, None]
+        loss = self.ddp(samples[:, :-1], positions[None], mask, labels=samples[:, 1:]).mean()
+        loss.backward()
         finalize_model_grads([self.ddp])
         updated, _, _ = self.chosen.step()
         assert updated
         self.schedule.step(increment=self.batches.shape[1])
         self.done += 1
+        total = loss.detach()
         torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group())
         return total.item() / data[0]
 

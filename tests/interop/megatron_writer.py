@@ -9,6 +9,7 @@ Ranks are forked, so that the imports are paid for once.
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import multiprocessing
@@ -196,6 +197,7 @@ def succeeded(rank):
 
 
 def main(job):
+    gc.freeze()  # a forked rank need not look at what was imported
     failed = []
     for run, spec in json.loads(sys.argv[2]).items():
         with socket.socket() as s:

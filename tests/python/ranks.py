@@ -2,6 +2,7 @@
 for all jobs, and forked."""
 
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
     with open(f"{directory}/{case}-{rank}.log", "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    gc.freeze()  # DeepSpeed collects often: no need to look at what was imported
     faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
     try:
         getattr(importlib.import_module(module), case)(rank, world, directory, *arguments)
