@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "tests/support/serial_queue.h"
 #include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
@@ -21,8 +22,10 @@ class FailingFileSystem final : public WrappedFileSystem {
  public:
   FailingFileSystem(FileSystem& base, const Failure& failure) : WrappedFileSystem(base), failure_(failure) {}
 
-  // One thread: the calls come in the same order each time.
-  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
+  // The calls come in the same order each time.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override {
+    return std::make_unique<SerialQueue>();
+  }
 
   void Heal() { healed_ = true; }
   bool fired() const { return fired_; }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "tests/support/serial_queue.h"
 
 namespace cairn {
 
@@ -85,8 +86,10 @@ class SimDisk final : public FileSystem {
   Status RemoveDir(const std::string& path) override;
   Status SyncDir(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
-  // One thread: the same work gives the same journal.
-  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
+  // The same work gives the same journal.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override {
+    return std::make_unique<SerialQueue>();
+  }
 
  private:
   friend class SimFile;

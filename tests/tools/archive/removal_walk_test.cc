@@ -18,6 +18,7 @@
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
+#include "tests/support/serial_queue.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/transfers.h"
 #include "tests/support/unsynced_file_system.h"
@@ -117,7 +118,9 @@ class SharedDisk final : public UnsyncedFileSystem {
   int acts = 0;  // that somebody else does meanwhile
   bool failed() const { return calls_ >= fail_at; }
   bool killed() const { return calls_ > kill_at; }
-  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override {
+    return std::make_unique<SerialQueue>();
+  }
 
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
