@@ -15,7 +15,7 @@
 #include <set>
 
 #include "ckpt/model/model_function.h"
-#include "runtime/config/json_facts.h"
+#include "ckpt/base/json_facts.h"
 
 namespace cairn {
 namespace {

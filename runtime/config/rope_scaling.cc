@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "runtime/config/json_facts.h"
+#include "ckpt/base/json_facts.h"
 
 namespace cairn {
 namespace {
