@@ -1,26 +1,40 @@
-// The list of all families.
+// All families of models: those that are compiled in, and those of `--families DIR`.
 #pragma once
 
+#include <map>
 #include <span>
 
+#include "ckpt/io/file_system.h"
 #include "convert/families/family.h"
 
 namespace cairn {
 
-Architecture Gpt2();
-Architecture GptNeoX();
-Architecture Bloom();
-Architecture Opt();
-Architecture Llama();
-Architecture Mistral();
-Architecture Qwen2();
-Architecture Qwen3();
-Architecture Phi3();
-Architecture Gemma2();
+// Families by the files that they were read from.
+class Families {
+ public:
+  // Those that are compiled in.
+  static Families BuiltIn();
+
+  // Adds families, each after the one that it is like. Errors: InvalidArgument naming the file and the key,
+  // or two families of one name. Nothing was added then.
+  Status Add(const std::map<std::string, nlohmann::json>& files);
+  std::span<const Architecture> all() const { return all_; }
+
+ private:
+  Status Place(const std::map<std::string, nlohmann::json>& files, const std::string& name);
+
+  std::map<std::string, std::string> file_of_;        // by the family's name
+  std::map<std::string, nlohmann::json> content_of_;  // of those in `all_`, each by itself
+  std::vector<Architecture> all_;
+};
 
 std::span<const Architecture> Architectures();
 
 // Null for an unknown name.
 const Architecture* FindArchitecture(const std::string& name);
+
+// Adds the families in the *.json of a directory. Call it before the first use of Architectures(): it moves
+// them. Errors: those of Families::Add and of ReadJsonObject; NotFound if there is no such file.
+Status AddFamilies(FileSystem& fs, const std::string& directory);
 
 }  // namespace cairn

@@ -2,9 +2,11 @@
 // configuration calls them.
 //
 // One table serves both directions: reading maps stored tensors to canonical parameters, writing lays
-// canonical parameters out as stored tensors. How to add a family: docs/adding-a-family.md.
+// canonical parameters out as stored tensors. The tables are the *.json of this folder;
+// docs/adding-a-family.md says how to write one.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -65,6 +67,8 @@ struct Architecture {
   // Rotary position embeddings, in both of transformers' spellings (rope.h); for a part of each head if
   // `model` has a rotary_percent.
   bool rope = false;
+  // Further keys under which config.json has them: {"rope_theta": "rotary_emb_base"}.
+  std::map<std::string, std::string> rope_also = {};
 };
 
 }  // namespace cairn

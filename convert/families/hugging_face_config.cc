@@ -13,6 +13,7 @@
 
 #include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
+#include "convert/families/built_in_families.h"
 #include "convert/families/expand.h"
 #include "convert/families/families.h"
 #include "convert/families/rope.h"
@@ -68,23 +69,9 @@ const Field kSizes[] = {
      {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
 };
 
-// Families without a table that differ from the newer ones: those have a gated MLP, no learned positions and
-// an output layer of their own.
-struct OtherFamily {
-  std::string_view name;
-  bool gated = false, positions = false, tied = false;
-};
-constexpr OtherFamily kOtherFamilies[] = {
-    {"gpt_neo", false, true, false},
-    {"gptj"},
-    {"falcon"},
-    {"gpt_bigcode", false, true, true},
-    {"mpt", false, false, true},
-    {"codegen"},
-    {"phi"},
-    {"gemma", true, false, true},
-    {"gemma3", true, false, true},
-    {"gemma3_text", true, false, true},
+// The facts of a family that its sizes do not state.
+struct FamilyFacts {
+  bool gated = true, positions = false, tied = false;
 };
 
 // Globs of keys of models whose size ModelShape cannot tell: mixtures of experts, latent attention, state
@@ -95,17 +82,20 @@ constexpr const char* kUncounted[] = {"*expert*",           "*lora_rank",       
 // Where models of several parts keep the sizes of the decoder.
 constexpr const char* kDecoderParts[] = {"text_config", "llm_config", "language_config"};
 
-OtherFamily FactsOf(const std::string& type) {
+// A family that nothing is known of is taken for one of the newer ones.
+FamilyFacts FactsOf(const std::string& type) {
   if (const Architecture* table = FindArchitecture(type)) {
-    const auto tied = std::ranges::find(table->fields, "tied_embeddings", &Field::model);
+    const auto is_tied = [](const Field& f) { return f.model == "tied_embeddings" && f.fallback == true; };
     const auto holds_positions = [](const Module& module) {
       return std::ranges::find(module.canonical, "embedding.position") != module.canonical.end();
     };
-    return {type, table->model.value("gated_mlp", false),
-            std::ranges::any_of(table->modules, holds_positions), tied->fallback == true};
+    return {table->model.value("gated_mlp", false), std::ranges::any_of(table->modules, holds_positions),
+            std::ranges::any_of(table->fields, is_tied)};
   }
-  const auto other = std::ranges::find(kOtherFamilies, type, &OtherFamily::name);
-  return other == std::end(kOtherFamilies) ? OtherFamily{type, true, false, false} : *other;
+  static const json kSizesOnly = json::parse(SizesOnlyText());
+  if (!kSizesOnly.contains(type)) return {};
+  const json& other = kSizesOnly[type];
+  return {other["gated_mlp"], other["learned_positions"], other["tied_embeddings"]};
 }
 
 // One expert, or none, is a dense model.
@@ -260,7 +250,7 @@ Result<ModelShape> ShapeOfConfig(const json& config) {
     if (const json* value = FindKey(size, config)) model[size.model] = *value;
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   const json type = config.value("model_type", json()), tied = config.value("tie_word_embeddings", json());
-  const OtherFamily facts = FactsOf(type.is_string() ? type.get_ref<const std::string&>() : "");
+  const FamilyFacts facts = FactsOf(type.is_string() ? type.get_ref<const std::string&>() : "");
   if (shape.positions > 0) shape.seq = shape.positions;
   if (!facts.positions) shape.positions = 0;
   shape.has.gate = facts.gated;
@@ -304,8 +294,8 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& given, 
     json rotated = model;
     if (!has_kept && architecture.model.contains("rotary_percent"))
       rotated["rotary_percent"] = function["rotary_percent"];
-    WriteRope(rotated, has_kept && same("rotary_base") && same("rotary_percent") && same("rope_scaling"),
-              config);
+    WriteRope(rotated, architecture.rope_also,
+              has_kept && same("rotary_base") && same("rotary_percent") && same("rope_scaling"), config);
   }
   // transformers computes in the type of the file as long as the weights have their original type.
   const json stored = KeptOfHuggingFace(model, "stored_dtype");

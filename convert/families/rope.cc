@@ -51,8 +51,10 @@ Status ReadRope(const json& config, json& model) {
   return OkStatus();
 }
 
-void WriteRope(const json& model, bool keep, json& config) {
-  const auto set = [&](const char* key, const json& value) {
+void WriteRope(const json& model, const std::map<std::string, std::string>& also, bool keep, json& config) {
+  const auto set = [&](const std::string& key, const json& value) {
+    for (const auto& [first, second] : also)
+      if (first == key && !value.is_null() && !(keep && config.contains(second))) config[second] = value;
     if (!value.is_null() && !(keep && config.contains(key))) config[key] = value;
   };
   const json theta = model.value("rotary_base", json()), percent = model.value("rotary_percent", json());
@@ -64,9 +66,6 @@ void WriteRope(const json& model, bool keep, json& config) {
   set("rope_scaling", scaling);
   set("rope_theta", theta);
   set("partial_rotary_factor", percent);
-  if (config.value("model_type", "") != "gpt_neox") return;
-  set("rotary_emb_base", theta);
-  set("rotary_pct", percent);
 }
 
 }  // namespace cairn

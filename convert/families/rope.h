@@ -5,7 +5,9 @@
 // scaling's own fields. Files are written with both: either version computes the same.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "ckpt/base/status.h"
 
@@ -15,7 +17,9 @@ namespace cairn {
 // Errors: NotSupported if they differ by layer.
 Status ReadRope(const nlohmann::json& config, nlohmann::json& model);
 
-// Writes both spellings of the model's fields; with `keep`, keys that the file already has stay.
-void WriteRope(const nlohmann::json& model, bool keep, nlohmann::json& config);
+// Writes both spellings of the model's fields, rope_theta and partial_rotary_factor also under the keys that
+// `also` has for them; with `keep`, keys that the file already has stay.
+void WriteRope(const nlohmann::json& model, const std::map<std::string, std::string>& also, bool keep,
+               nlohmann::json& config);
 
 }  // namespace cairn

@@ -19,56 +19,34 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // StableLM, as docs/adding-a-family.md adds it.
-Architecture StableLm() {
-  const std::string layer = "model.layers.{}.";
-  return {
-      .name = "stablelm",
-      .class_name = "StableLmForCausalLM",
-      .base_prefix = "model.",
-      .modules =
-          {
-              {"model.embed_tokens", {"embedding.word"}},
-              {layer + "self_attn.q_proj", {"attention.query"}, "query_key_value_bias"},
-              {layer + "self_attn.k_proj", {"attention.key"}, "query_key_value_bias"},
-              {layer + "self_attn.v_proj", {"attention.value"}, "query_key_value_bias"},
-              {layer + "self_attn.o_proj", {"attention.output"}},
-              {layer + "mlp.gate_proj", {"mlp.gate"}},
-              {layer + "mlp.up_proj", {"mlp.up"}},
-              {layer + "mlp.down_proj", {"mlp.down"}},
-              {layer + "input_layernorm", {"input_norm"}, kAlways},
-              {.name = layer + "post_attention_layernorm",
-               .canonical = {"post_attention_norm"},
-               .bias = kAlways,
-               .when = "!parallel_residual"},
-              {"model.norm", {"final_norm"}, kAlways},
-              {.name = "lm_head", .canonical = {"output"}, .when = "!tied_embeddings"},
-          },
-      .fields =
-          {
-              {"num_layers", {"num_hidden_layers"}},
-              {"hidden_size", {"hidden_size"}},
-              {"num_attention_heads", {"num_attention_heads"}},
-              {"num_key_value_heads", {"num_key_value_heads"}},
-              {"ffn_hidden_size", {"intermediate_size"}},
-              {"vocab_size", {"vocab_size"}},
-              {"max_position_embeddings", {"max_position_embeddings"}},
-              {"tied_embeddings", {"tie_word_embeddings"}, false},
-              {"layernorm_epsilon", {"layer_norm_eps"}, 1e-5},
-              {"activation", {"hidden_act"}, "silu"},
-              {"query_key_value_bias", {"use_qkv_bias"}, false},
-              {"parallel_residual", {"use_parallel_residual"}, false},
-          },
-      .refusals = {{"qk_layernorm", false}},
-      .model = {{"position_embedding", "rope"}, {"rotary_base", 10000}, {"rotary_percent", 0.25}},
-      .rope = true,
-  };
-}
+constexpr const char* kStableLm = R"({
+  "like": "llama",
+  "name": "stablelm",
+  "class": "StableLmForCausalLM",
+  "without": ["attention_bias", "mlp_bias", "head_dim"],
+  "modules": [
+    {"name": "model.layers.{}.self_attn.q_proj", "bias": "query_key_value_bias"},
+    {"name": "model.layers.{}.self_attn.k_proj", "bias": "query_key_value_bias"},
+    {"name": "model.layers.{}.self_attn.v_proj", "bias": "query_key_value_bias"},
+    {"name": "model.layers.{}.input_layernorm", "bias": "always"},
+    {"name": "model.layers.{}.post_attention_layernorm", "bias": "always", "when": "!parallel_residual"},
+    {"name": "model.norm", "bias": "always"}
+  ],
+  "fields": [
+    {"model": "layernorm_epsilon", "config": "layer_norm_eps", "fallback": 1e-5},
+    {"model": "query_key_value_bias", "config": "use_qkv_bias", "fallback": false},
+    {"model": "parallel_residual", "config": "use_parallel_residual", "fallback": false}
+  ],
+  "refusals": [
+    {"config": "qk_layernorm", "only": false}
+  ],
+  "model": {"normalization": "LayerNorm", "rotary_percent": 0.25}
+})";
 
 std::vector<Architecture> AllAndOneMore() {
-  const auto all = Architectures();
-  std::vector<Architecture> architectures(all.begin(), all.end());
-  architectures.push_back(StableLm());
-  return architectures;
+  Families families = Families::BuiltIn();
+  EXPECT_EQ(families.Add({{"stablelm.json", json::parse(kStableLm)}}).message(), "");
+  return {families.all().begin(), families.all().end()};
 }
 
 // A configuration of awkward sizes, with every switch of the table somewhere.
@@ -232,19 +210,68 @@ TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
 INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),
                          [](const auto& family) { return family.param.name; });
 
-TEST(ArchitecturesTest, EveryModuleIsCanonicalAndEveryConditionAField) {
-  for (const Architecture& architecture : AllAndOneMore()) {
-    std::set<std::string> fields = {kAlways, kNever};
-    for (const Field& field : architecture.fields) fields.insert(field.model);
-    for (const Module& module : architecture.modules) {
-      for (const std::string& name : module.canonical)
-        EXPECT_NE(FindCanonicalModule(name), nullptr) << architecture.name << " " << name;
-      for (std::string condition : {module.bias, module.when, module.weight}) {
-        if (condition.starts_with('!')) condition = condition.substr(1);
-        EXPECT_TRUE(fields.contains(condition)) << architecture.name << " " << condition;
-      }
-    }
-  }
+TEST(FamiliesTest, DerivedFamilyDropsChangesAndAddsRows) {
+  const std::vector<Architecture> all = AllAndOneMore();
+  const Architecture &stablelm = all.back(), &llama = *FindArchitecture("llama");
+  EXPECT_EQ(stablelm.name, "stablelm");
+  ASSERT_EQ(stablelm.modules.size(), llama.modules.size());
+  EXPECT_EQ(stablelm.modules[1].bias, "query_key_value_bias");
+  EXPECT_EQ(stablelm.modules[1].canonical, llama.modules[1].canonical);
+  EXPECT_EQ(stablelm.modules[4].bias, kNever);  // o_proj, whose condition was dropped
+  EXPECT_EQ(std::ranges::count(stablelm.fields, "mlp_bias", &Field::model), 0);
+  EXPECT_EQ(stablelm.fields.size(), llama.fields.size() - 3 + 2);
+  EXPECT_EQ(stablelm.model["rotary_base"], 10000);
+  EXPECT_EQ(stablelm.model["normalization"], "LayerNorm");
+  EXPECT_EQ(stablelm.buffers, llama.buffers);
+}
+
+// kStableLm with one change; `at` is a JSON pointer.
+std::string ErrorOf(const std::string& at, const json& value) {
+  json content = json::parse(kStableLm);
+  content[json::json_pointer(at)] = value;
+  Families families = Families::BuiltIn();
+  const Status status = families.Add({{"mine.json", content}});
+  EXPECT_EQ(families.all().size(), Architectures().size()) << at;  // nothing was added
+  EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument) << at;
+  return status.message();
+}
+
+TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
+  struct Bad {
+    const char* at;
+    json value;
+    const char* message;
+  };
+  for (const auto& [at, value, message] : std::vector<Bad>{
+           {"/base_prefx", "x.", "mine.json: unknown key 'base_prefx'; did you mean 'base_prefix'?"},
+           {"/class", nullptr, "mine.json: class is missing; it must be a text"},
+           {"/name", "opt", "mine.json: the family opt is in opt.json, too; remove one of them"},
+           {"/like", "lama", "mine.json: like is \"lama\", which is not a family here"},
+           {"/like", "stablelm", "mine.json: it is like stablelm, which is like it"},
+           {"/without/0", "attn_bias",
+            "mine.json: without 'attn_bias', which is not a module or field of llama"},
+           {"/rope", false, "mine.json: rope is false, so model.position_embedding must not be \"rope\""},
+           {"/rope_also", {{"theta", "x"}}, "mine.json: rope_also: unknown key 'theta'"},
+           {"/model/activatoin", "silu", "mine.json: model: activatoin: it decides neither on tensors nor"},
+           {"/modules", "all", "mine.json: modules is \"all\"; it must be a list of objects"},
+           {"/modules/5/bais", "always", "the module model.norm: unknown key 'bais'; did you mean 'bias'?"},
+           {"/modules/5/bias", "qkv_bias",
+            "the module model.norm: bias depends on 'qkv_bias', which is not a field"},
+           {"/modules/5/name", "model.nrm", "the module model.nrm: canonical is missing"},
+           {"/modules/5/canonical", "last_norm",
+            "the module model.norm: 'last_norm' is not a canonical module"},
+           {"/modules/5/canonical", "input_norm", "'input_norm' is in each layer, so the name must have {}"},
+           {"/modules/5/canonical", "output", "the module lm_head: 'output' is in another module, too"},
+           {"/modules/5/before", "lm_head", "\"model.norm\" cannot be before \"lm_head\": it has a place"},
+           {"/modules/5/layout", "rows", "layout is 'rows'; known are stacked, transposed, grouped"},
+           {"/modules/0/canonical", {"attention.query", "attention.output"}, "have rows of different sizes"},
+           {"/fields/1/config", json::array(), "the field query_key_value_bias: config is missing"},
+           {"/fields/1/fallback", "no", "bias depends on 'query_key_value_bias', which is not a field"},
+           {"/fields/0/model", "norm_epsilon", "the field norm_epsilon: it decides neither on tensors nor"},
+           {"/without/2", "vocab_size", "mine.json: fields have no vocab_size"},
+           {"/refusals/0/same_as", "x", "the refusal qk_layernorm: it needs either only or same_as"},
+       })
+    EXPECT_THAT(ErrorOf(at, value), HasSubstr(message)) << at;
 }
 
 TEST(ArchitecturesTest, Gpt2IsWhatTheTrainerTrains) {

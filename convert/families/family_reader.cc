@@ -1,0 +1,282 @@
+// A family that is like another one is derived as JSON, and then read as any other: a row's keys are checked
+// in one place. A field that is dropped is false in every member, so conditions on it become "never" or
+// "always". The checks after reading are those that all code relies on: canonical modules once each and laid
+// out so that they fit, conditions on booleans, fields by the names that decide on sizes and function.
+
+#include "convert/families/family_reader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "ckpt/base/json_facts.h"
+#include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/model_function.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+// In the order of the enumerators.
+constexpr std::array<std::string_view, 3> kLayouts = {"stacked", "transposed", "grouped"};
+constexpr std::array<std::string_view, 4> kRequired = {"num_layers", "hidden_size", "num_attention_heads",
+                                                       "vocab_size"};
+// Fields of `model` that are neither in FunctionFields() nor a condition: other sizes, and those from which
+// the function follows (model_function.cc, ReadWindow).
+constexpr std::array<std::string_view, 6> kOtherFields = {"ffn_hidden_size",    "max_position_embeddings",
+                                                          "scale_attn_weights", "query_pre_attn_scalar",
+                                                          "use_sliding_window", "max_window_layers"};
+
+constexpr std::pair<const char*, const char*> kRows[] = {{"modules", "name"}, {"fields", "model"}};
+
+// The row of that name; list.end() if there is none.
+json::iterator FindRow(json& list, const char* key, const json& name) {
+  return std::ranges::find_if(list, [&](const json& row) { return row.value(key, json()) == name; });
+}
+
+void DropCondition(const std::string& field, json& modules) {
+  for (json& module : modules)
+    for (const char* key : {"bias", "when", "weight"}) {
+      const json condition = module.value(key, json());
+      if (condition == field) module[key] = kNever;
+      if (condition == "!" + field) module[key] = kAlways;
+    }
+}
+
+Status Drop(const std::string& file, const std::string& name, json& family) {
+  for (const auto& [list, key] : kRows)
+    if (const auto row = FindRow(family[list], key, name); row != family[list].end()) {
+      family[list].erase(row);
+      if (list == std::string_view("fields")) DropCondition(name, family["modules"]);
+      return OkStatus();
+    }
+  return InvalidArgument("{}: without '{}', which is not a module or field of {}", file, name,
+                         family["name"].get<std::string>());
+}
+
+// Changes the row of the same name, or adds one: before another one if it says so.
+Status AddRow(const std::string& file, const char* key, json row, json& list) {
+  const json name = row.value(key, json());
+  const auto same = FindRow(list, key, name);
+  const json before = row.value("before", json());
+  row.erase("before");
+  if (before.is_null()) {
+    same == list.end() ? list.push_back(row) : same->update(row);
+    return OkStatus();
+  }
+  const auto place = FindRow(list, key, before);
+  if (place == list.end() || same != list.end())
+    return InvalidArgument("{}: {} cannot be before {}: {}", file, name.dump(), before.dump(),
+                           same != list.end() ? "it has a place already" : "that is not there");
+  list.insert(place, row);
+  return OkStatus();
+}
+
+// Reads the rows of one family, and then checks the table as a whole.
+class Reader {
+ public:
+  Reader(const std::string& file, const json& content) : file_(file), content_(content) {}
+
+  Result<Architecture> Read() {
+    JsonFacts of(file_ + ": ", content_);
+    (void)of.Text("about", "");
+    family_ = {.name = of.Text("name"),
+               .class_name = of.Text("class"),
+               .base_prefix = of.Text("base_prefix", ""),
+               .buffers = of.Texts("buffers"),
+               .harmless = of.Texts("harmless"),
+               .model = of.Object("model"),
+               .config = of.Object("config"),
+               .rope = of.Switch("rope")};
+    const json modules = of.Rows("modules"), fields = of.Rows("fields"), refusals = of.Rows("refusals");
+    const json also = of.Object("rope_also");
+    CAIRN_RETURN_IF_ERROR(of.NoUnknown());
+    for (const json& row : modules) CAIRN_RETURN_IF_ERROR(ReadModule(row));
+    for (const json& row : fields) CAIRN_RETURN_IF_ERROR(ReadField(row));
+    for (const json& row : refusals) CAIRN_RETURN_IF_ERROR(ReadRefusal(row));
+    CAIRN_RETURN_IF_ERROR(ReadRopeKeys(also));
+    CAIRN_RETURN_IF_ERROR(CheckModules());
+    CAIRN_RETURN_IF_ERROR(CheckFields());
+    return std::move(family_);
+  }
+
+ private:
+  // "llama.json: the module model.norm: "
+  std::string Whose(const char* kind, const json& row, const char* key) const {
+    const json name = row.value(key, json());
+    return fmt::format("{}: the {} {}: ", file_, kind,
+                       name.is_string() ? name.get<std::string>() : row.dump());
+  }
+
+  Status ReadModule(const json& row) {
+    JsonFacts of(Whose("module", row, "name"), row);
+    Module module{.name = of.Text("name"),
+                  .canonical = of.Texts("canonical"),
+                  .bias = of.Text("bias", kNever),
+                  .when = of.Text("when", kAlways),
+                  .weight = of.Text("weight", kAlways),
+                  .also = of.Text("also", "")};
+    const std::string layout = of.Text("layout", "stacked");
+    CAIRN_RETURN_IF_ERROR(of.NoUnknown());
+    const auto known = std::ranges::find(kLayouts, layout);
+    if (known == kLayouts.end())
+      return InvalidArgument("{}layout is '{}'; known are {}", Whose("module", row, "name"), layout,
+                             fmt::join(kLayouts, ", "));
+    module.layout = static_cast<Layout>(known - kLayouts.begin());
+    family_.modules.push_back(std::move(module));
+    return OkStatus();
+  }
+
+  Status ReadField(const json& row) {
+    JsonFacts of(Whose("field", row, "model"), row);
+    Field field{of.Text("model"), of.Texts("config"), of.Value("fallback"), of.Switch("nullable")};
+    CAIRN_RETURN_IF_ERROR(of.NoUnknown());
+    if (field.config.empty())
+      return InvalidArgument("{}config is missing; it must be a key of config.json, or a list of them",
+                             Whose("field", row, "model"));
+    family_.fields.push_back(std::move(field));
+    return OkStatus();
+  }
+
+  Status ReadRefusal(const json& row) {
+    JsonFacts of(Whose("refusal", row, "config"), row);
+    Refusal refusal{of.Text("config"), of.Value("only"), of.Text("same_as", "")};
+    CAIRN_RETURN_IF_ERROR(of.NoUnknown());
+    if (refusal.only.is_null() == refusal.same_as.empty())
+      return InvalidArgument("{}it needs either only or same_as", Whose("refusal", row, "config"));
+    family_.refusals.push_back(std::move(refusal));
+    return OkStatus();
+  }
+
+  Status ReadRopeKeys(const json& also) {
+    JsonFacts of(file_ + ": rope_also: ", also);
+    for (const char* key : {"rope_theta", "partial_rotary_factor"})
+      if (const std::string other = of.Text(key, ""); !other.empty()) family_.rope_also[key] = other;
+    CAIRN_RETURN_IF_ERROR(of.NoUnknown());
+    const bool rotates = family_.model.value("position_embedding", json()) == "rope";
+    if (family_.rope == rotates) return OkStatus();
+    return InvalidArgument("{}: rope is {}, so model.position_embedding must {}be \"rope\"", file_,
+                           family_.rope, family_.rope ? "" : "not ");
+  }
+
+  bool IsSwitch(const std::string& name) const {
+    return std::ranges::any_of(family_.fields, [&](const Field& field) {
+      return field.model == name && field.fallback.is_boolean();
+    });
+  }
+
+  Status CheckCondition(const Module& module, const char* key, std::string condition) {
+    if (condition == kAlways || condition == kNever) return OkStatus();
+    if (condition.starts_with('!')) condition.erase(0, 1);
+    conditions_.insert(condition);
+    if (IsSwitch(condition)) return OkStatus();
+    return InvalidArgument(
+        "{}: the module {}: {} depends on '{}', which is not a field whose fallback is true or false", file_,
+        module.name, key, condition);
+  }
+
+  // Whether canonical modules fit in one stored tensor of this layout; else why not.
+  std::string WhyNotTogether(const Module& module) const {
+    if (module.canonical.empty()) return "canonical is missing; it must be one canonical module, or a list";
+    const std::vector<Extent>* first = nullptr;
+    for (const std::string& name : module.canonical) {
+      const CanonicalModule* canonical = FindCanonicalModule(name);
+      if (canonical == nullptr) return fmt::format("'{}' is not a canonical module (ckpt/FORMAT.md)", name);
+      const std::vector<Extent>& extents = canonical->extents;
+      if (first == nullptr) first = &extents;
+      if (!std::equal(extents.begin() + 1, extents.end(), first->begin() + 1, first->end()))
+        return fmt::format("'{}' and '{}' have rows of different sizes", module.canonical[0], name);
+      if (module.layout == Layout::kGrouped && extents[0] != Extent::kQuery &&
+          extents[0] != Extent::kKeyValue)
+        return fmt::format("'{}' has no heads to group", name);
+      const bool outside = name.starts_with("embedding.") || name == "final_norm" || name == "output";
+      if (outside == (module.name.find("{}") != std::string::npos))
+        return fmt::format("'{}' is {} each layer, so the name must {}have {{}} for its number", name,
+                           outside ? "not in" : "in", outside ? "not " : "");
+    }
+    return "";
+  }
+
+  Status CheckModules() {
+    std::set<std::string> stored, filled;
+    for (const Module& module : family_.modules) {
+      if (const std::string why = WhyNotTogether(module); !why.empty())
+        return InvalidArgument("{}: the module {}: {}", file_, module.name, why);
+      CAIRN_RETURN_IF_ERROR(CheckCondition(module, "bias", module.bias));
+      CAIRN_RETURN_IF_ERROR(CheckCondition(module, "when", module.when));
+      CAIRN_RETURN_IF_ERROR(CheckCondition(module, "weight", module.weight));
+      if (!stored.insert(module.name).second)
+        return InvalidArgument("{}: the module {} is there twice", file_, module.name);
+      for (const std::string& name : module.canonical)
+        if (!filled.insert(name).second)
+          return InvalidArgument("{}: the module {}: '{}' is in another module, too", file_, module.name,
+                                 name);
+    }
+    if (!filled.contains("embedding.word"))
+      return InvalidArgument("{}: modules have no embedding.word", file_);
+    return OkStatus();
+  }
+
+  bool HasMeaning(const std::string& name) const {
+    return std::ranges::any_of(FunctionFields(), [&](const FunctionField& f) { return f.name == name; }) ||
+           std::ranges::find(kRequired, name) != kRequired.end() ||
+           std::ranges::find(kOtherFields, name) != kOtherFields.end() || conditions_.contains(name);
+  }
+
+  Status CheckFields() const {
+    const auto unknown = [&](const char* where, const std::string& name) {
+      return InvalidArgument(
+          "{}: {} {}: it decides neither on tensors nor on the function (ckpt/model/model_function.h); name "
+          "its "
+          "key in harmless",
+          file_, where, name);
+    };
+    std::set<std::string> names;
+    for (const Field& field : family_.fields) {
+      if (!HasMeaning(field.model)) return unknown("the field", field.model);
+      if (!names.insert(field.model).second)
+        return InvalidArgument("{}: the field {} is there twice", file_, field.model);
+    }
+    for (const auto& [name, value] : family_.model.items())
+      if (!HasMeaning(name)) return unknown("model:", name);
+    for (const std::string_view name : kRequired)
+      if (!names.contains(std::string(name))) return InvalidArgument("{}: fields have no {}", file_, name);
+    return OkStatus();
+  }
+
+  const std::string& file_;
+  const json& content_;
+  Architecture family_;
+  std::set<std::string> conditions_;
+};
+
+}  // namespace
+
+Result<json> DerivedFamily(const std::string& file, const json& base, const json& own) {
+  json family = base;
+  JsonFacts of(file + ": ", own);
+  const std::vector<std::string> without = of.Texts("without");
+  const json rows[] = {of.Rows("modules"), of.Rows("fields")};
+  CAIRN_RETURN_IF_ERROR(of.status());
+  for (const std::string& name : without) CAIRN_RETURN_IF_ERROR(Drop(file, name, family));
+  for (size_t i = 0; i < std::size(rows); ++i)
+    for (const json& row : rows[i])
+      CAIRN_RETURN_IF_ERROR(AddRow(file, kRows[i].second, row, family[kRows[i].first]));
+  for (const auto& [key, value] : own.items()) {
+    if (key == "like" || key == "without" || key == "modules" || key == "fields") continue;
+    if (value.is_object() && family.value(key, json()).is_object())
+      family[key].update(value);
+    else
+      family[key] = value;
+  }
+  return family;
+}
+
+Result<Architecture> ReadFamily(const std::string& file, const json& content) {
+  return Reader(file, content).Read();
+}
+
+}  // namespace cairn
