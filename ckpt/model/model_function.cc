@@ -136,6 +136,9 @@ json FunctionOf(const json& model) {
     of[name] = stated != model.end() && !stated->is_null() ? *stated : json::parse(field.fallback);
   }
   of["activation"] = Activation(of["activation"]);
+  if (const json& scaling = of["rope_scaling"];
+      scaling.is_object() && scaling.value("rope_type", json()) == "default")
+    of["rope_scaling"] = nullptr;
   FillSizes(model, of);
   FillAttention(model, of);
   if (of["position_embedding"] != "rope")

@@ -29,6 +29,9 @@ struct FunctionField {
 // All of them. FORMAT.md, "Model".
 std::span<const FunctionField> FunctionFields();
 
+// `architecture` in a manifest's `model` that is of no family.
+inline constexpr const char* kNoFamily = "megatron";
+
 // The version of this list that a reader of another system's files has stated in `model.function`.
 inline constexpr int kFunctionVersion = 1;
 

@@ -12,9 +12,7 @@
 #include <set>
 
 #include "ckpt/model/model_function.h"
-#include "convert/families/expand.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
+#include "convert/families/fitting_family.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -190,55 +188,16 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
   }
 }
 
-// ---- The family.
-
-// The names of a family's tensors, without the norm of its embedding, which no argument of Megatron-LM's
-// says. A layer is enough to see them.
-bool HasTensorsOf(const Architecture& family, const json& args, const json& facts) {
-  json one = facts;
-  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings"})
-    one[size] = 1;
-  const Result<ExpandedModel> expanded = Expand(family, one);
-  if (!expanded.ok()) return false;
-  std::set<std::string> of_family, asked;
-  for (const ParameterSpec& spec : expanded->parameters)
-    if (!spec.name.starts_with("embedding.norm.")) of_family.insert(spec.name);
-  const ModelShape shape{.layers = 1,
-                         .hidden = 1,
-                         .heads = 1,
-                         .vocab = 1,
-                         .positions = 1,
-                         .tied = facts.value("tied_embeddings", true),
-                         .has = TensorsOfArguments(args, facts, MegatronProgram::kCore)};
-  for (const ParameterSpec& spec : GptSpecs(shape)) asked.insert(spec.name);
-  return of_family == asked;
-}
-
-bool Computes(const Architecture& family, const json& facts) {
-  const Result<json> config = ConfigOfModel(family, facts, Dtype::kF32);
-  if (!config.ok()) return false;
-  const Result<json> back = ModelOfConfig(family, *config);
-  return back.ok() && SameFunction(facts, *back, family.name).ok();
-}
-
-// The family that was written, or the first of the list that fits. If none computes this function, one that
-// has these tensors: its writer then reports the difference.
-std::string FamilyOf(const json& args, const json& facts) {
-  std::vector<const Architecture*> families;
-  if (const json written = Get(args, "cairn_architecture"); written.is_string())
-    if (const Architecture* family = FindArchitecture(written.get<std::string>())) families.push_back(family);
-  for (const char* name : {"gpt2", "bloom", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox"})
-    families.push_back(FindArchitecture(name));
-  std::string nearest;
-  for (const Architecture* family : families) {
-    json of_family = facts;
-    of_family["architecture"] = family->name;
-    if (!HasTensorsOf(*family, args, of_family)) continue;
-    if (Computes(*family, of_family)) return family->name;
-    if (nearest.empty()) nearest = family->name;
-  }
-  return nearest.empty() ? "megatron" : nearest;
+// The family that was written, or the first that fits. If none computes this function, one that has these
+// tensors: its writer then reports the difference. No argument of Megatron-LM's says whether the embedding
+// has a norm.
+std::string FamilyOf(const json& args, json facts) {
+  facts["architecture"] = Get(args, "cairn_architecture");
+  GptTensors has[2] = {TensorsOfArguments(args, facts, MegatronProgram::kCore)};
+  has[1] = has[0];
+  has[1].embedding_norm = true;
+  const Architecture* family = FindFittingFamily(facts, has).family;
+  return family == nullptr ? kNoFamily : family->name;
 }
 
 json AsJson(const PyValue& value, int depth) {

@@ -1,0 +1,22 @@
+// The family of a model that does not say which one it is of: found by the tensors and the function.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "ckpt/model/shape.h"
+#include "convert/families/family.h"
+
+namespace cairn {
+
+struct FittingFamily {
+  const Architecture* family = nullptr;
+  bool computes = false;
+};
+
+// The first family that has the tensors of the model and computes its function; if none computes it, the
+// first that has its tensors; null if none has. `model` is a manifest's, and the family that it names is
+// tried first. `has`: the model's tensors, or several possibilities if the source does not say more.
+FittingFamily FindFittingFamily(const nlohmann::json& model, std::span<const GptTensors> has);
+
+}  // namespace cairn
