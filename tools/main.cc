@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "ckpt/base/threads.h"
+#include "ckpt/io/file_system.h"
+#include "convert/families/families.h"
 #include "runtime/config/wrapped_help.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/hints.h"
@@ -43,19 +45,30 @@ std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// --quiet and --no-progress hold for every verb, before it or behind it; train hands its own flags on.
-void TakeGeneralFlags(std::vector<std::string>& arguments) {
-  if (arguments.front() == "train") return;
-  const auto end = std::ranges::find(arguments, "--");
-  const auto is_general = [](const std::string& word) {
-    return word == "-q" || word == "--quiet" || word == "--no-progress";
-  };
-  for (auto word = arguments.begin(); word != end; ++word) {
-    if (!is_general(*word)) continue;
-    Progress::TurnOff();
-    if (*word != "--no-progress") PrintNoNotes();
+// --quiet, --no-progress and --families hold for every verb, before it or behind it; train hands its own
+// flags on. Errors: those of AddFamilies().
+Status TakeGeneralFlags(std::vector<std::string>& arguments) {
+  if (arguments.front() == "train") return OkStatus();
+  constexpr std::string_view kFamilies = "--families";
+  std::vector<std::string> left;
+  for (auto word = arguments.begin(); word != arguments.end(); ++word) {
+    if (*word == "--") {
+      left.insert(left.end(), word, arguments.end());
+      break;
+    }
+    if (*word == "-q" || *word == "--quiet" || *word == "--no-progress") {
+      Progress::TurnOff();
+      if (*word != "--no-progress") PrintNoNotes();
+    } else if (*word == kFamilies && word + 1 != arguments.end()) {
+      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), *++word));
+    } else if (word->starts_with(std::string(kFamilies) + "=")) {
+      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), word->substr(kFamilies.size() + 1)));
+    } else {
+      left.push_back(*word);
+    }
   }
-  arguments.erase(std::remove_if(arguments.begin(), end, is_general), end);
+  arguments = std::move(left);
+  return OkStatus();
 }
 
 // Whether the caller wants JSON on stdout, also where the arguments as a whole make no sense.
@@ -98,6 +111,10 @@ int Run(int argc, char** argv, bool json) {
   bool read = false;
   app.add_flag("-q,--quiet", read, "no progress and no notes on stderr; also behind the verb");
   app.add_flag("--no-progress", read, "no progress on stderr; also behind the verb");
+  std::string families;
+  app.add_option("--families", families,
+                 "read more families of models, from the *.json of a directory; also behind the verb")
+      ->option_text("DIR");
   app.require_subcommand(1);
   Verb verb;
   for (const AddCommand add : kCommands) add(app, verb);
@@ -107,7 +124,10 @@ int Run(int argc, char** argv, bool json) {
     return kExitTrouble;
   }
   std::vector<std::string> arguments = FlagsForWords({argv + 1, argv + argc});
-  TakeGeneralFlags(arguments);
+  if (const Status status = TakeGeneralFlags(arguments); !status.ok()) {
+    PrintFailure(status.message(), json);
+    return ExitOf(status);
+  }
   std::ranges::reverse(arguments);  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));

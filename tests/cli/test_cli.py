@@ -92,6 +92,21 @@ class ProgramTest(CliTest):
             self.assertEqual(self.cairn(*args, says="good").stderr, "")
         self.cairn("verify", self.run_dir, "--no-progress", says="note: ")
 
+    def test_families_of_a_directory_are_read_or_named(self):
+        self.make_step()
+        families = self.dir / "families"
+        families.mkdir()
+        self.cairn("verify", self.run_dir, "--families", families, code=2, says="families: it has no *.json")
+        mine = families / "mine.json"
+        for text, says in (("{", "families/mine.json: not JSON"), ('{"like": "llama"}', "families/mine.json: name is missing"),
+                           ('{"name": "gpt2"}', "the family gpt2 is in gpt2.json, too"),
+                           ('{"name": "x", "like": "llama", "witout": []}', "unknown key 'witout'")):
+            mine.write_text(text)
+            done = self.cairn("verify", self.run_dir, f"--families={families}", code=2, says=says)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+        mine.write_text('{"name": "x", "like": "llama"}')
+        self.cairn("--families", families, "verify", self.run_dir, says="good")
+
     def test_misuse_is_one_line_and_status_2(self):
         for args in (["ls"], ["verify", "--frob", "x"], ["archive"], ["archive", "run", "x"]):
             done = self.cairn(*args, code=2)

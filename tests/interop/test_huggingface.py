@@ -120,6 +120,25 @@ class HuggingFaceTest(CliTest):
     def test_phi3_names_its_attention_fused(self):
         self.assertIn("model.layers.0.self_attn.qkv_proj.weight", make(MODELS["phi3"][0]).state_dict())
 
+    def test_family_that_the_documentation_adds(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "adding-a-family.md").read_text()
+        families = self.dir / "families"
+        families.mkdir()
+        (families / "stablelm.json").write_text(page.split("```json")[1].split("```")[0])
+        more = ("--families", families)
+        for serial in (True, False):
+            source = self.save(f"source-{serial}", make(transformers.StableLmConfig(
+                **GROUPED | {"hidden_size": 48}, num_key_value_heads=2, use_qkv_bias=serial, use_parallel_residual=not serial)))
+            native, other, back = (f"{name}-{serial}" for name in ("native", "other", "back"))
+            self.cairn("convert", source, native, "--to", "native", "--tp", 2, code=2, says="nothing says how its tensors are cut")
+            self.cairn(*more, "convert", source, native, "--to", "native", "--tp", 2, "--pp", 3)
+            self.cairn("reshape", native, other, "--tp", 1, "--dp", 2)
+            self.cairn("convert", other, back, "--to", "hf", code=2, says='architecture "stablelm" has no Hugging Face form here')
+            self.cairn("convert", other, back, "--to", "hf", *more)
+            self.check_equal(source, self.dir / back)
+            self.check_config(source, self.dir / back)
+            self.assertTrue(torch.equal(logits(source), logits(self.dir / back)))
+
     def test_shards_both_ways(self):
         source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
         self.assertGreater(len(list(source.glob("*.safetensors"))), 2)
