@@ -59,8 +59,9 @@ Status TakeGeneralFlags(std::vector<std::string>& arguments) {
     if (*word == "-q" || *word == "--quiet" || *word == "--no-progress") {
       Progress::TurnOff();
       if (*word != "--no-progress") PrintNoNotes();
-    } else if (*word == kFamilies && word + 1 != arguments.end()) {
-      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), *++word));
+    } else if (*word == kFamilies) {
+      if (++word == arguments.end()) return InvalidArgument("{}: which directory?", kFamilies);
+      CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), *word));
     } else if (word->starts_with(std::string(kFamilies) + "=")) {
       CAIRN_RETURN_IF_ERROR(AddFamilies(FileSystem::Posix(), word->substr(kFamilies.size() + 1)));
     } else {

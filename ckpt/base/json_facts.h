@@ -79,7 +79,7 @@ class JsonFacts {
     if (!value.is_null()) Fail(name, value, "an object");
     return nlohmann::json::object();
   }
-  // Of any type; null if it is missing.
+  // A value of any type; null if it is missing.
   nlohmann::json Value(const char* name) { return Take(name); }
 
   // Errors: NotSupported naming a fact that was not asked for; `by` does not know it.

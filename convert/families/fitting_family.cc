@@ -39,7 +39,7 @@ bool HasTensorsOf(const Architecture& family, const json& model, std::span<const
   });
 }
 
-// BLOOM's width of the MLP follows from its hidden size; that is no field of the function.
+// A family may derive the width of its MLP from hidden_size (BLOOM); that is not a field of the function.
 bool Computes(const Architecture& family, const json& model) {
   const Result<json> config = ConfigOfModel(family, model, Dtype::kF32);
   if (!config.ok()) return false;

@@ -14,8 +14,8 @@
 #include <map>
 #include <set>
 
-#include "ckpt/model/model_function.h"
 #include "ckpt/base/json_facts.h"
+#include "ckpt/model/model_function.h"
 
 namespace cairn {
 namespace {

@@ -97,6 +97,7 @@ class ProgramTest(CliTest):
         families = self.dir / "families"
         families.mkdir()
         self.cairn("verify", self.run_dir, "--families", families, code=2, says="families: it has no *.json")
+        self.cairn("verify", self.run_dir, "--families", code=2, says="--families: which directory?")
         mine = families / "mine.json"
         for text, says in (("{", "families/mine.json: not JSON"), ('{"like": "llama"}', "families/mine.json: name is missing"),
                            ('{"name": "gpt2"}', "the family gpt2 is in gpt2.json, too"),

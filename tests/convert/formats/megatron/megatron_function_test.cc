@@ -170,6 +170,7 @@ TEST(ModelFunctionTest, SpellingsOfOneFunctionAreEqual) {
   };
   EXPECT_TRUE(same(Gpt2(), "activation", "gelu_pytorch_tanh", "gelu_new"));
   EXPECT_TRUE(same(Llama(), "activation", "swish", "silu"));
+  EXPECT_TRUE(same(Llama(), "rope_scaling", json{{"rope_type", "default"}}, nullptr));
   EXPECT_TRUE(same(Gpt2(), "rotary_base", 10000, 500));  // nothing is rotated
   EXPECT_TRUE(same(Llama(), "attention_scale", 1 / std::sqrt(8.0), nullptr));
   EXPECT_TRUE(same(Llama(), "query_pre_attn_scalar", 8, nullptr));
