@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
-#include <set>
 
 #include "convert/families/expand.h"
 #include "convert/families/hugging_face_config.h"
