@@ -24,7 +24,8 @@ Families& AllFamilies() {
 
 Families Families::BuiltIn() {
   std::map<std::string, json> files;
-  for (const FamilyText& family : BuiltInFamilies()) files.emplace(family.file, json::parse(family.text));
+  for (const FamilyText& family : BuiltInFamilies())
+    files.emplace(fmt::format("the built-in {}", family.file), json::parse(family.text));
   Families built_in;
   if (const Status status = built_in.Add(files); !status.ok()) throw std::logic_error(status.message());
   return built_in;
@@ -38,7 +39,7 @@ Status Families::Add(const std::map<std::string, json>& files) {
     names.push_back(of.Text("name"));
     CAIRN_RETURN_IF_ERROR(of.status());
     if (const auto [other, added] = grown.file_of_.emplace(names.back(), file); !added)
-      return InvalidArgument("{}: the family {} is in {}, too; remove one of them", file, names.back(),
+      return InvalidArgument("{}: the family {} is already in {}; remove this file", file, names.back(),
                              other->second);
   }
   for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(grown.Place(files, name));

@@ -100,7 +100,7 @@ class ProgramTest(CliTest):
         self.cairn("verify", self.run_dir, "--families", code=2, says="--families: which directory?")
         mine = families / "mine.json"
         for text, says in (("{", "families/mine.json: not JSON"), ('{"like": "llama"}', "families/mine.json: name is missing"),
-                           ('{"name": "gpt2"}', "the family gpt2 is in gpt2.json, too"),
+                           ('{"name": "gpt2"}', "the family gpt2 is already in the built-in gpt2.json"),
                            ('{"name": "x", "like": "llama", "witout": []}', "unknown key 'witout'")):
             mine.write_text(text)
             done = self.cairn("verify", self.run_dir, f"--families={families}", code=2, says=says)

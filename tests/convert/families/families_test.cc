@@ -245,7 +245,8 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
   for (const auto& [at, value, message] : std::vector<Bad>{
            {"/base_prefx", "x.", "mine.json: unknown key 'base_prefx'; did you mean 'base_prefix'?"},
            {"/class", nullptr, "mine.json: class is missing; it must be a text"},
-           {"/name", "opt", "mine.json: the family opt is in opt.json, too; remove one of them"},
+           {"/name", "opt",
+            "mine.json: the family opt is already in the built-in opt.json; remove this file"},
            {"/like", "lama", "mine.json: like is \"lama\", which is not a family here"},
            {"/like", "stablelm", "mine.json: it is like stablelm, which is like it"},
            {"/without/0", "attn_bias",
