@@ -12,8 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "ckpt/model/model_function.h"
-#include "convert/families/fitting_family.h"
 #include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
@@ -115,6 +113,31 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   return OkStatus();
 }
 
+// The family of transformers that has these tensors and computes this function; a release has its form.
+// "megatron" if there is none.
+std::string FamilyOf(const ModelSpec& spec) {
+  const GptTensors& has = spec.shape.has;
+  const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
+  const bool one_width =
+      spec.shape.QueryWidth() == spec.shape.hidden && spec.shape.KeyValueWidth() == spec.shape.hidden;
+  const bool plain = spec.normalization == Normalization::kLayerNorm && has.norm_weight && has.norm_bias &&
+                     !has.gate && !has.query_key_norm && !has.position_offset && all_biases && one_width;
+  const bool serial = !spec.parallel_residual && !spec.residual_behind_norm;
+  const bool halves = spec.position == Position::kRotary && !spec.rotary.interleaved;
+  if (plain && serial && spec.position == Position::kLearned && !has.embedding_norm) return "gpt2";
+  if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && has.embedding_norm &&
+      spec.shape.ffn == 4 * spec.shape.hidden && spec.activation == Activation::kGeluTanh)
+    return "bloom";
+  if (plain && halves && !spec.residual_behind_norm && !has.embedding_norm) return "gpt_neox";
+  const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && has.gate && serial &&
+                          spec.rotary.percent == 1 && !has.embedding_norm && !has.position_offset;
+  if (!llama_like) return "megatron";
+  const bool attention_biases_alike = has.query_key_value_bias == has.attention_output_bias;
+  if (has.query_key_norm) return attention_biases_alike && !has.mlp_bias ? "qwen3" : "megatron";
+  if (attention_biases_alike) return "llama";
+  return has.query_key_value_bias && !has.mlp_bias ? "qwen2" : "megatron";
+}
+
 void AddRotary(const RotarySpec& rotary, json& facts) {
   facts["rotary_base"] = rotary.base;
   if (rotary.percent != 1) facts["rotary_percent"] = rotary.percent;
@@ -174,10 +197,15 @@ ModelSpec SpecOf(const TrainConfig& config) {
 
 json FactsOf(const ModelSpec& spec) {
   const ModelShape& shape = spec.shape;
-  json facts = {{"num_layers", shape.layers},         {"hidden_size", shape.hidden},
-                {"num_attention_heads", shape.heads}, {"ffn_hidden_size", shape.ffn},
-                {"vocab_size", shape.vocab},          {"max_position_embeddings", shape.positions},
-                {"tied_embeddings", spec.shape.tied}, {"layernorm_epsilon", spec.norm_epsilon}};
+  json facts = {{"architecture", FamilyOf(spec)},
+                {"num_layers", shape.layers},
+                {"hidden_size", shape.hidden},
+                {"num_attention_heads", shape.heads},
+                {"ffn_hidden_size", shape.ffn},
+                {"vocab_size", shape.vocab},
+                {"max_position_embeddings", shape.positions},
+                {"tied_embeddings", spec.shape.tied},
+                {"layernorm_epsilon", spec.norm_epsilon}};
   if (spec.normalization != Normalization::kLayerNorm) facts["normalization"] = NameOf(spec.normalization);
   if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
   if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
@@ -192,8 +220,6 @@ json FactsOf(const ModelSpec& spec) {
     facts["mlp_bias"] = spec.shape.has.mlp_bias;
     facts["parallel_residual"] = spec.parallel_residual;
   }
-  const FittingFamily fits = FindFittingFamily(facts, {&shape.has, 1});
-  facts["architecture"] = fits.computes ? fits.family->name : kNoFamily;
   return facts;
 }
 
