@@ -28,8 +28,9 @@ struct ForeignTensor {
 };
 
 struct ForeignModel {
-  std::vector<ForeignTensor> tensors;        // in the order of the other system's state dict
-  std::map<std::string, std::string> files;  // name -> contents: configuration
+  std::vector<ForeignTensor> tensors;                // in the order of the other system's state dict
+  std::map<std::string, std::string> files;          // name -> contents: configuration
+  std::map<std::string, std::string> metadata = {};  // of each safetensors file
 };
 
 // The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;

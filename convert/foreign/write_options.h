@@ -12,9 +12,6 @@
 
 namespace cairn {
 
-// The formats of released weights, which strip writes.
-enum class StripFormat { kHuggingFace, kSafetensors, kNative };
-
 struct TargetOptions {
   Topology topology;
   std::optional<Dtype> dtype;    // of the weights; nothing: as they are stored

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/families/foreign_model.h"
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/write_options.h"
 
@@ -47,17 +48,23 @@ struct System {
   bool training = false;         // a training's own files; else weights for use, which may lie beside them
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it
-  std::optional<StripFormat> release = {};  // how strip writes it; nullopt: `plan` writes it
   // Reads nothing but the source's catalog. Errors: InvalidArgument, NotSupported if the format cannot hold
-  // it.
+  // it. Null: strip writes it, if anything does.
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
-  std::string_view reader = {};  // the row that reads back what `plan` writes
+  // Of a format that strip writes: the form of the weights of a manifest's model. Errors: as above.
+  Result<ForeignModel> (*release)(const nlohmann::json& model, Dtype dtype,
+                                  const std::vector<ParameterSpec>& parameters) = nullptr;
+  bool every_name = false;       // a release has shared parameters under each of their names
+  bool has_tokenizer = false;    // programs that use its weights look for a tokenizer beside them
+  std::string_view reader = {};  // the row that reads back what was written; empty: a step of Cairn is
   StepNames steps = {};
   std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
   // Checks from headers and indices that `directory`, whose files are `names`, has the files that they name.
   // Errors: NotFound, Corrupt naming the file. Null: `open` alone checks.
   Status (*check_files)(FileSystem& fs, const std::string& directory,
                         const std::vector<std::string>& names) = nullptr;
+
+  bool is_native() const { return release && reader.empty(); }  // it is Cairn's own
 };
 
 // The more particular before the more general, as they are recognised.

@@ -11,7 +11,6 @@
 #include "convert/foreign/account.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/release_plan.h"
-#include "convert/formats/hugging_face/safetensors.h"
 
 namespace cairn {
 namespace {
@@ -39,23 +38,28 @@ bool IsInteger(Dtype dtype) { return dtype >= Dtype::kI64 && dtype <= Dtype::kBo
 // are.
 Dtype TypeOf(Dtype stored, Dtype asked) { return IsInteger(stored) ? stored : asked; }
 
-// A tensor of the result has one type: a glob that keeps one of its parts in fp32 keeps all.
+// A tensor of the result has one type, and so have those of one tensor of the source: a glob that keeps one
+// in fp32 keeps all.
 Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
-  std::unordered_map<std::string_view, TensorEntry*> weight_of;
-  for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
+  std::unordered_map<std::string_view, const WrittenTensor*> weight_of;
+  for (const WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight);
   std::vector<bool> used(options.keep_fp32.size());
+  std::set<uint32_t> kept;  // tensors of the source
   for (const ForeignTensor& tensor : plan.model.tensors) {
     bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
     for (const ForeignPart& part : tensor.parts)
       keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
-      if (TensorEntry& weight = *weight_of.at(part.parameter); keep || options.dtype)
-        weight.dtype = TypeOf(weight.dtype, keep ? Dtype::kF32 : *options.dtype);
-    const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->dtype;
+      if (keep) kept.insert(weight_of.at(part.parameter)->source);
+  }
+  for (WrittenTensor& weight : plan.weights)
+    if (kept.contains(weight.source)) weight.entry.dtype = TypeOf(weight.entry.dtype, Dtype::kF32);
+  for (const ForeignTensor& tensor : plan.model.tensors) {
+    const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->entry.dtype;
     for (const ForeignPart& part : tensor.parts)
-      if (weight_of.at(part.parameter)->dtype != dtype)
+      if (const Dtype other = weight_of.at(part.parameter)->entry.dtype; other != dtype)
         return NotSupported("{} would have parts of different types ({}, {}); choose one with --dtype",
-                            tensor.name, Name(dtype), Name(weight_of.at(part.parameter)->dtype));
+                            tensor.name, Name(dtype), Name(other));
   }
   for (size_t i = 0; i < used.size(); ++i)
     if (!used[i])
@@ -82,23 +86,11 @@ std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   return parameters;
 }
 
-// Tensors of their own in the result, of the same values.
-void AddSecondNames(const std::vector<SecondName>& names, WeightsPlan& plan) {
-  for (const SecondName& name : names) {
-    WrittenTensor weight = *std::ranges::find(plan.weights, name.first,
-                                              [](const WrittenTensor& w) { return w.entry.spec.name; });
-    weight.entry.spec = name.spec;
-    plan.weights.push_back(std::move(weight));
-    std::ranges::find(plan.model.tensors, name.spec.name, &ForeignTensor::name)->parts[0].parameter =
-        name.spec.name;
-  }
-}
-
 Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptions& options) {
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   WeightsPlan plan;
-  const std::vector<ParameterSpec> parameters = ReleasedParameters(source);
+  std::vector<ParameterSpec> parameters = ReleasedParameters(source);
   if (parameters.empty()) return NotFound("{}: there are no weights in it", source.name());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
   const Role second = options.dtype ? Role::kWeight : Role::kMaster;
@@ -109,21 +101,21 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
     const Dtype stored = catalog.tensors[*tensor].dtype;
     plan.weights.push_back({*tensor, {spec, Role::kWeight, TypeOf(stored, options.dtype.value_or(stored))}});
   }
-  if (options.format == StripFormat::kHuggingFace) {
-    CAIRN_ASSIGN_OR_RETURN(plan.model,
-                           HuggingFaceModel(source.manifest().model, MainType(plan.weights), parameters));
-    const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
-    if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
-      plan.notes.push_back(
-          fmt::format("config.json has no auto_map: the code that it named is not beside {}", source.name()));
-  } else {
-    plan.model = CanonicalModel(parameters);
-  }
+  plan.parameters = plan.weights.size();
+  if (options.format->every_name)
+    for (const auto& [spec, first] : SecondNames(source)) {
+      plan.weights.push_back(*std::ranges::find(
+          plan.weights, first, [](const WrittenTensor& weight) { return weight.entry.spec.name; }));
+      plan.weights.back().entry.spec = spec;
+      parameters.push_back(spec);
+    }
+  CAIRN_ASSIGN_OR_RETURN(
+      plan.model, options.format->release(source.manifest().model, MainType(plan.weights), parameters));
+  const auto is_code = [](const auto& copy) { return copy.first.ends_with(".py"); };
+  if (std::ranges::none_of(options.copies, is_code) && LeaveOutCode(plan.model))
+    plan.notes.push_back(
+        fmt::format("config.json has no auto_map: the code that it named is not beside {}", source.name()));
   CAIRN_RETURN_IF_ERROR(CheckAgainst(plan.model, parameters).WithContext(source.name()));
-  if (options.format == StripFormat::kSafetensors)
-    for (const auto& [spec, first] : SecondNames(source))
-      plan.model.tensors.push_back(
-          {spec.name, spec.shape, {{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, first}}});
   CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
   for (const auto& [source, entry, read_back] : plan.weights) {
     const TensorEntry& tensor = catalog.tensors[source];
@@ -133,8 +125,6 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
           "it",
           DisplayName(tensor), Name(tensor.dtype));
   }
-  plan.parameters = plan.weights.size();
-  if (options.format == StripFormat::kSafetensors) AddSecondNames(SecondNames(source), plan);
   return plan;
 }
 
@@ -152,21 +142,16 @@ nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& opt
   return history;
 }
 
-SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOptions& options) {
+void AddProvenance(const CheckpointSource& source, const StripOptions& options,
+                   SafetensorsMetadata& metadata) {
   const Manifest& manifest = source.manifest();
-  SafetensorsMetadata metadata = {{"cairn.version", CAIRN_VERSION},
-                                  {"cairn.run", manifest.run},
-                                  {"cairn.step", std::to_string(manifest.step)},
-                                  {kSourceFingerprintKey, ""}};
+  metadata["cairn.version"] = CAIRN_VERSION;
+  metadata["cairn.run"] = manifest.run;
+  metadata["cairn.step"] = std::to_string(manifest.step);
+  metadata[kSourceFingerprintKey] = "";
   if (!options.command.empty()) metadata["cairn.command"] = options.command;
   const nlohmann::json history = HistoryOf(source, options);
   if (!history.empty()) metadata["cairn.history"] = history.dump();
-  if (options.format != StripFormat::kSafetensors) return metadata;
-  metadata["cairn.model"] = manifest.model.dump();
-  std::vector<ParameterSpec> parameters = ReleasedParameters(source);
-  for (const SecondName& name : SecondNames(source)) parameters.push_back(name.spec);
-  metadata["cairn.parameters"] = EncodeParameters(parameters);
-  return metadata;
 }
 
 using Target = std::variant<StepTarget, FilesTarget>;
@@ -183,22 +168,20 @@ Result<Target> PlanStep(const CheckpointSource& source, WeightsPlan& plan, const
       StepTarget{.info = std::move(info), .tensors = std::move(plan.weights), .plan = std::move(shards)});
 }
 
-Result<Target> PlanFiles(const CheckpointSource& source, const WeightsPlan& plan,
-                         const StripOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanRelease(plan.model, plan.weights, options.max_file_bytes,
-                                                         ProvenanceOf(source, options), options.copies));
-  return Target(FilesTarget{.files = std::move(files),
-                            .reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
-                            .sha256sums = true});
+Result<Target> PlanFiles(const CheckpointSource& source, WeightsPlan& plan, const StripOptions& options) {
+  AddProvenance(source, options, plan.model.metadata);
+  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanRelease(plan.model, std::move(plan.weights),
+                                                         options.max_file_bytes, options.copies));
+  return Target(FilesTarget{
+      .files = std::move(files), .reader = std::string(options.format->reader), .sha256sums = true});
 }
 
 }  // namespace
 
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightsPlan plan, PlanWeights(source, options));
-  const bool native = options.format == StripFormat::kNative;
-  CAIRN_ASSIGN_OR_RETURN(auto target,
-                         native ? PlanStep(source, plan, options) : PlanFiles(source, plan, options));
+  CAIRN_ASSIGN_OR_RETURN(auto target, options.format->is_native() ? PlanStep(source, plan, options)
+                                                                  : PlanFiles(source, plan, options));
   Transfer transfer(source, std::move(target), options.writer);
   transfer.cast.on_overflow = options.on_overflow;
   transfer.reported = plan.parameters;

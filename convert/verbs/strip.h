@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/foreign/write_options.h"
+#include "convert/formats/systems.h"
 #include "convert/transfer/transfer.h"
 
 namespace cairn {
@@ -20,7 +20,7 @@ namespace cairn {
 struct StripOptions {
   // fp32, bf16 or fp16. Nothing: each weight as it is stored, bit for bit, and not its master.
   std::optional<Dtype> dtype = Dtype::kF16;
-  StripFormat format = StripFormat::kHuggingFace;
+  const System* format = FindSystem("hf");   // one that has a release
   uint64_t max_file_bytes = 50'000'000'000;  // of one safetensors file; transformers' own default
   std::vector<std::string> keep_fp32;        // globs of canonical or written names
   OnOverflow on_overflow = OnOverflow::kInfinity;
@@ -30,8 +30,8 @@ struct StripOptions {
   WriterOptions writer;
 };
 
-// Makes a directory of files; for kNative RUN/step-N. Errors: NotSupported (architecture, dtype); Corrupt
-// (tensors that are not the model's); InvalidArgument (a glob that matches nothing).
+// Makes a directory of files; for the native format RUN/step-N. Errors: NotSupported (architecture, dtype);
+// Corrupt (tensors that are not the model's); InvalidArgument (a glob that matches nothing).
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options);
 
 // Parameters that have optimizer states but no weight, because the training fused weights for its optimizer

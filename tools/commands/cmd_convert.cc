@@ -23,7 +23,6 @@ struct ConvertArguments {
   std::optional<Dtype> dtype;
   TopologyFlags topology;
   StripFlags flags;
-  std::string format;    // as --to has it
   int param_groups = 0;  // of an optimizer
   bool local_spec = false;
 };
@@ -34,15 +33,14 @@ Status CheckTrainingFlags(const ConvertArguments& arguments) {
   if (!options.keep_fp32.empty() || arguments.flags.saturate || !arguments.flags.tokenizer.empty())
     return InvalidArgument(
         "--keep-fp32, --saturate and --tokenizer are for hf, safetensors and native; {} takes --dtype",
-        arguments.format);
+        options.format->name);
   return OkStatus();
 }
 
 Status CheckFlags(const ConvertArguments& arguments) {
   if (arguments.param_groups != 0)
     return InvalidArgument("--param-groups is for formats with an optimizer of DeepSpeed's or Megatron's");
-  const bool native = arguments.flags.options.format == StripFormat::kNative;
-  if (!native && arguments.topology.any())
+  if (!arguments.flags.options.format->is_native() && arguments.topology.any())
     return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
   if (!arguments.dtype && arguments.flags.saturate)
     return InvalidArgument("--saturate needs --dtype: without it nothing is cast");
@@ -60,18 +58,14 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
                                          .param_groups = arguments.param_groups,
                                          .allow_optimizer = FitsAnyGlob("optimizer", flags.open.allow)},
                               .writer = flags.writer};
-  return RunExport(opened, *FindSystem(arguments.format), options, flags);
+  return RunExport(opened, *arguments.flags.options.format, options, flags);
 }
 
-Result<int> RunConvert(const ConvertArguments& given) {
-  ConvertArguments arguments = given;
-  const std::optional<StripFormat> release = FindSystem(arguments.format)->release;
-  if (!release) return RunExportTo(arguments);
-  arguments.flags.options.format = *release;
+Result<int> RunConvert(const ConvertArguments& arguments) {
+  if (!arguments.flags.options.format->release) return RunExportTo(arguments);
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
   StripFlags flags = arguments.flags;
-  const bool whole =
-      flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty();
+  const bool whole = flags.options.format->is_native() && !arguments.dtype && flags.options.keep_fp32.empty();
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened,
                          OpenChecked(flags.transfer, !whole, CastOf(flags.options)));
@@ -82,13 +76,6 @@ Result<int> RunConvert(const ConvertArguments& given) {
   }
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(opened.source().manifest()));
   return RunStrip(opened, flags);
-}
-
-std::vector<std::pair<std::string, std::string>> TargetChoices() {
-  std::vector<std::pair<std::string, std::string>> choices;
-  for (const System& system : Systems())
-    if (!system.writes.empty()) choices.emplace_back(system.name, system.name);
-  return choices;
 }
 
 std::string FormatList() {
@@ -106,7 +93,9 @@ std::string FormatList() {
 void AddConvertCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<ConvertArguments>();
   CLI::App* convert = app.add_subcommand("convert", "convert a checkpoint from any format to any other");
-  AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST", TargetChoices())->required();
+  AddChoice<const System*>(*convert, "--to", arguments->flags.options.format, "format of DST",
+                           FormatsWith([](const System& format) { return !format.writes.empty(); }))
+      ->required();
   AddChoice<Dtype>(*convert, "--dtype", arguments->dtype,
                    "type of the weights, rounded from the fp32 masters if there are any; hf, safetensors and "
                    "native then hold only weights. Default: every tensor keeps its type",

@@ -13,13 +13,6 @@ Result<int> Strip(const StripFlags& flags) {
   return RunStrip(opened, flags);
 }
 
-std::vector<std::pair<std::string, StripFormat>> ReleaseFormats() {
-  std::vector<std::pair<std::string, StripFormat>> formats;
-  for (const System& system : Systems())
-    if (system.release) formats.emplace_back(system.name, *system.release);
-  return formats;
-}
-
 }  // namespace
 
 void AddStripCommand(CLI::App& app, Verb& verb) {
@@ -27,11 +20,11 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
   CLI::App* strip = app.add_subcommand("strip", "publish the weights as fp16, bf16 or fp32");
   AddChoice<Dtype>(*strip, "--dtype", flags->options.dtype.emplace(Dtype::kF16),
                    "type of the weights (default fp16)", kReleaseTypes);
-  AddChoice<StripFormat>(
+  AddChoice<const System*>(
       *strip, "--format", flags->options.format,
       "hf: Hugging Face names with config.json (the default); safetensors: canonical names; "
       "native: a step",
-      ReleaseFormats());
+      FormatsWith([](const System& format) { return format.release != nullptr; }));
   AddStripFlags(*strip, *flags);
   AddTransferFlags(*strip, flags->transfer,
                    "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or another system's checkpoint",

@@ -189,7 +189,7 @@ std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::str
 
 Result<FileCopies> ChooseTokenizer(const OpenedSource& opened, const StripFlags& flags) {
   if (flags.tokenizer.empty())
-    return flags.options.format == StripFormat::kNative ? TokenizerForStep(opened) : TokenizerOf(opened);
+    return flags.options.format->is_native() ? TokenizerForStep(opened) : TokenizerOf(opened);
   CAIRN_ASSIGN_OR_RETURN(FileCopies files, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
   CAIRN_ASSIGN_OR_RETURN(FileCopies others, LicenceAndCode(opened));
   files.merge(others);
@@ -202,7 +202,7 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   options.writer = flags.transfer.writer;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(opened, flags));
-  (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
+  (options.format->is_native() ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(source, options));
   if (flags.transfer.dry_run) return DryRun(transfer, flags);
   RemoveOutputsAtSignals();
@@ -215,7 +215,7 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
     PrintStripText(opened, options, *done);
   if (!result.overflowed) {
     for (const std::string& note : result.notes) PrintProblem("note: " + note);
-    if (options.format == StripFormat::kHuggingFace && !HasTokenizer(options.copies))
+    if (options.format->has_tokenizer && !HasTokenizer(options.copies))
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
                                source.name(), result.path));
     return kExitDone;

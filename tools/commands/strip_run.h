@@ -26,6 +26,15 @@ inline std::optional<Dtype> CastOf(const StripOptions& options) {
   return options.dtype && !options.keep_fp32.empty() ? Dtype::kF32 : options.dtype;
 }
 
+// The formats with this property, by name, for --to and --format.
+inline std::vector<std::pair<std::string, const System*>> FormatsWith(
+    bool (*property)(const System& format)) {
+  std::vector<std::pair<std::string, const System*>> formats;
+  for (const System& format : Systems())
+    if (property(format)) formats.emplace_back(format.name, &format);
+  return formats;
+}
+
 // Adds --max-shard-size, --keep-fp32, --saturate and --tokenizer.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 

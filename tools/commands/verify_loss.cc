@@ -208,7 +208,7 @@ class LossRun {
   // Weights alone, each as it is stored.
   Result<std::string> MakeStep(const OpenedSource& opened, const std::string& run_dir) const {
     const StripOptions strip{.dtype = std::nullopt,
-                             .format = StripFormat::kNative,
+                             .format = FindSystem("native"),
                              .topology = Topology{.tp = 1, .pp = 1, .dp = 1},
                              .command = "cairn verify --loss"};
     CAIRN_ASSIGN_OR_RETURN(Transfer transfer, PlanStrip(opened.source(), strip));

@@ -43,8 +43,7 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
 }
 
 Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenTensor> weights,
-                                 uint64_t max_file_bytes, const SafetensorsMetadata& metadata,
-                                 const FileCopies& copies) {
+                                 uint64_t max_file_bytes, const FileCopies& copies) {
   std::unordered_map<std::string_view, uint32_t> numbers;  // of the weights, by name
   for (uint32_t i = 0; i < weights.size(); ++i) numbers.emplace(weights[i].entry.spec.name, i);
   const auto dtype_of = [&](const ForeignTensor& tensor) {
@@ -68,7 +67,7 @@ Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenT
       target.storages.push_back({static_cast<uint32_t>(file), static_cast<uint32_t>(entries.size())});
       entries.push_back({tensor.name, dtype, tensor.shape});
     }
-    CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), metadata));
+    CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), model.metadata));
     target.files.push_back({.name = ShardFileName(file, cut.size())});
     target.containers.push_back({static_cast<uint32_t>(file), 0, std::move(layout)});
   }

@@ -15,11 +15,9 @@ namespace cairn {
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
 
 // `model` has passed CheckAgainst(); every part of a foreign tensor has the same dtype. `copies` are files
-// that go beside the weights, by name, and win over those of the model. `metadata` is that of each
-// safetensors file. Errors: InvalidArgument (more tensors than a header holds); IoError (a copy that cannot
-// be looked at).
+// that go beside the weights, by name, and win over those of the model. Errors: InvalidArgument (more tensors
+// than a header holds); IoError (a copy that cannot be looked at).
 Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenTensor> weights,
-                                 uint64_t max_file_bytes, const SafetensorsMetadata& metadata,
-                                 const FileCopies& copies);
+                                 uint64_t max_file_bytes, const FileCopies& copies);
 
 }  // namespace cairn

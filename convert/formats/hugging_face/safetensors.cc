@@ -66,6 +66,13 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
   return parameters;
 }
 
+Result<ForeignModel> CanonicalRelease(const json& model, Dtype,
+                                      const std::vector<ParameterSpec>& parameters) {
+  ForeignModel canonical = CanonicalModel(parameters);
+  canonical.metadata = {{kModelKey, model.dump()}, {kParametersKey, EncodeParameters(parameters)}};
+  return canonical;
+}
+
 bool IsSafetensors(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "ckpt/model/tensor.h"
+#include "convert/families/foreign_model.h"
 #include "convert/foreign/open_options.h"
 
 namespace cairn {
@@ -19,6 +20,10 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 // Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options);
+
+// CanonicalModel(), with the metadata above.
+Result<ForeignModel> CanonicalRelease(const nlohmann::json& model, Dtype dtype,
+                                      const std::vector<ParameterSpec>& parameters);
 
 // The text of `cairn.parameters`.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);

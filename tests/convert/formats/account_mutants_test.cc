@@ -193,8 +193,8 @@ TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
 TEST(AccountMutantsOfSafetensors, AnEntryLessOrRenamedIsAnErrorOrNamed) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
-  for (const StripFormat format : {StripFormat::kHuggingFace, StripFormat::kSafetensors}) {
-    const std::string out = dir / fmt::format("out{}", static_cast<int>(format));
+  for (const System* format : {FindSystem("hf"), FindSystem("safetensors")}) {
+    const std::string out = dir / fmt::format("out-{}", format->name);
     const auto done = Strip(Fs(), *Open(dir / "run"), out, {.format = format});
     ASSERT_TRUE(done.ok()) << done.status().message();
     const std::string path = out + "/model.safetensors";

@@ -221,7 +221,8 @@ TEST(Systems, RowsAreConsistent) {
     EXPECT_EQ(system.open == nullptr, system.matches == nullptr) << system.name;
     EXPECT_EQ(system.writes.empty(), !system.plan && !system.release) << system.name;
     EXPECT_FALSE(system.plan && system.release) << system.name;
-    if (system.plan) {
+    EXPECT_EQ(system.is_native(), system.name == "native");
+    if (system.plan || (system.release && !system.is_native())) {
       const System* reader = FindSystem(system.reader);
       EXPECT_TRUE(reader && reader->open) << system.name;
     }

@@ -36,7 +36,7 @@ TEST(StepWriter, TakesTheLockBeforeItMakesAnything) {
   for (const bool fails : {true, false}) {
     LockProbe fs(dir / "out", fails);
     const auto source = Open(dir / "run");
-    EXPECT_EQ(Strip(fs, *source, dir / "out", {.format = StripFormat::kNative}).ok(), !fails);
+    EXPECT_EQ(Strip(fs, *source, dir / "out", {.format = FindSystem("native")}).ok(), !fails);
     EXPECT_EQ(fs.made, 1);
     EXPECT_EQ(fs.unlocked, 0);
     EXPECT_EQ(Fs().Stat(dir / "out").ok(), !fails);  // a directory that it made goes with it
@@ -47,7 +47,7 @@ TEST(StepWriter, ADirectoryThatAnotherTookMeanwhileStays) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 1, .vocab = 13}, {})).ok());
   OvertakingFileSystem fs(Fs(), dir / "out");
-  EXPECT_FALSE(Strip(fs, *Open(dir / "run"), dir / "out", {.format = StripFormat::kNative}).ok());
+  EXPECT_FALSE(Strip(fs, *Open(dir / "run"), dir / "out", {.format = FindSystem("native")}).ok());
   EXPECT_TRUE(Fs().Stat(dir / "out/theirs").ok());
 }
 

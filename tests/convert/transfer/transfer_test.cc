@@ -114,8 +114,8 @@ TEST(TransferTest, ProgressEndsAtTheCost) {
   std::vector<Transfer> transfers;
   transfers.push_back(PlanReshape(*source, {.target = {.dp = 2}, .writer = {}}).value());
   transfers.push_back(PlanReshape(*source, {.target = {.tp = 2}, .writer = {}, .read_back = false}).value());
-  transfers.push_back(PlanStrip(*source, {.format = StripFormat::kNative}).value());
-  transfers.push_back(PlanStrip(*source, {.format = StripFormat::kSafetensors}).value());
+  transfers.push_back(PlanStrip(*source, {.format = FindSystem("native")}).value());
+  transfers.push_back(PlanStrip(*source, {.format = FindSystem("safetensors")}).value());
   transfers.push_back(PlanExport(*source, *FindSystem("dcp"), {.target = {}, .writer = {}}).value());
   int number = 0;
   for (Transfer& transfer : transfers) {

@@ -201,7 +201,7 @@ TEST_F(StripTest, WithoutMastersTheWeightsServe) {
   recipe_.optimizer = false;
   std::filesystem::remove_all(dir_ / "run");
   Write();
-  ASSERT_TRUE(Run({.dtype = Dtype::kF32, .format = StripFormat::kSafetensors}).ok());
+  ASSERT_TRUE(Run({.dtype = Dtype::kF32, .format = FindSystem("safetensors")}).ok());
   const auto loaded = LoadSafetensors(dir_ / "out/model.safetensors");
   for (const ParameterSpec& spec : recipe_.specs)
     EXPECT_EQ(loaded.at(spec.name).bytes, ExpectedWeight(recipe_, spec.name, Dtype::kF32)) << spec.name;
@@ -209,7 +209,7 @@ TEST_F(StripTest, WithoutMastersTheWeightsServe) {
 
 TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
   Make({.layers = 3});
-  const auto result = Run({.dtype = Dtype::kBF16, .format = StripFormat::kNative, .keep_fp32 = {"*norm*"}});
+  const auto result = Run({.dtype = Dtype::kBF16, .format = FindSystem("native"), .keep_fp32 = {"*norm*"}});
   ASSERT_TRUE(result.ok()) << result.status().message();
   const auto reader = OpenWithoutSkipping(dir_ / "out");
   EXPECT_EQ(reader->manifest().topology, recipe_.topology);
@@ -291,7 +291,7 @@ class StripOverflowTest : public StripTest {
 };
 
 TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
-  for (const StripFormat format : {StripFormat::kHuggingFace, StripFormat::kNative}) {
+  for (const System* format : {FindSystem("hf"), FindSystem("native")}) {
     const auto result = Run({.format = format});
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_TRUE(result->overflowed);
@@ -314,7 +314,7 @@ TEST_F(StripOverflowTest, ATrialForeseesItAndWritesNothing) {
 }
 
 TEST_F(StripOverflowTest, SaturateKeepsTheLargestFinite) {
-  const auto result = Run({.format = StripFormat::kSafetensors, .on_overflow = OnOverflow::kSaturate});
+  const auto result = Run({.format = FindSystem("safetensors"), .on_overflow = OnOverflow::kSaturate});
   ASSERT_TRUE(result.ok());
   EXPECT_FALSE(result->overflowed);
   const CastCounts& counts = Find(*result, "layers.1.mlp.up.weight").counts;
@@ -360,7 +360,7 @@ TEST_F(StripTest, AnUnknownArchitectureIsNamed) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kNotSupported);
   EXPECT_NE(result.status().message().find("perceiver"), std::string::npos);
-  EXPECT_TRUE(Run({.format = StripFormat::kSafetensors}).ok());
+  EXPECT_TRUE(Run({.format = FindSystem("safetensors")}).ok());
 }
 
 TEST_F(StripTest, AModelThatContradictsItsTensorsIsNamed) {
@@ -441,7 +441,7 @@ TEST_F(StripTest, AFailureNeverLeavesHalfADirectory) {
 
 TEST_F(StripTest, AsStoredTakesTheWeightsAndNotTheirMasters) {
   Make({});
-  ASSERT_TRUE(Run({.dtype = {}, .format = StripFormat::kSafetensors}).ok());
+  ASSERT_TRUE(Run({.dtype = {}, .format = FindSystem("safetensors")}).ok());
   for (const TensorEntry& tensor : TensorsOf(recipe_)) {
     if (tensor.role != Role::kWeight) continue;
     const auto loaded = LoadSafetensors(dir_ / "out/model.safetensors");

@@ -217,7 +217,7 @@ Status Run(Command command, FileSystem& fs, const Sources& from, bool damaged, c
     case Command::kStrip:
       return Strip(fs, *step, place, {.writer = writer}).status();
     case Command::kStripNative:
-      return Strip(fs, *step, place, {.format = StripFormat::kNative, .writer = writer}).status();
+      return Strip(fs, *step, place, {.format = FindSystem("native"), .writer = writer}).status();
     case Command::kStep:
       return RestoreTar(member, place, {});
     case Command::kStepInRun:

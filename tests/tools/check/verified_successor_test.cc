@@ -74,7 +74,7 @@ TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNotASuccessor) {
 
 TEST_F(VerifiedSuccessorTest, NoTrainingResumesFromWeightsAlone) {
   const auto step = StepReader::Open(fs_, Path(30));
-  StripOptions weights{.dtype = Dtype::kF16, .format = StripFormat::kNative};
+  StripOptions weights{.dtype = Dtype::kF16, .format = FindSystem("native")};
   const auto stripped = Strip(fs_, **step, temp_ / "out", weights);
   ASSERT_TRUE(stripped.ok()) << stripped.status().message();
   std::filesystem::remove_all(Path(30));

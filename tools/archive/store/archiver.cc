@@ -76,7 +76,7 @@ void NoteProven(const Store& store, const ArchiveRecord& record) {
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options) {
   FileSystem& fs = store.fs();
-  StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
+  StripOptions strip{.dtype = Dtype::kF16, .format = FindSystem("native")};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
   CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, strip));

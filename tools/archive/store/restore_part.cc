@@ -21,7 +21,7 @@ Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination) {
   const std::filesystem::path target = DestinationPath(destination);
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, step.manifest().step));
-  StripOptions options{.dtype = std::nullopt, .format = StripFormat::kNative};
+  StripOptions options{.dtype = std::nullopt, .format = FindSystem("native")};
   options.command = "cairn archive restore --weights-only";
   CAIRN_ASSIGN_OR_RETURN(options.writer.beside, TokenizerOf(from, step.directory()));
   CAIRN_ASSIGN_OR_RETURN(const Transfer transfer, PlanStrip(step, options));
