@@ -77,19 +77,13 @@ Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
   return distance;
 }
 
-// A box of a tensor of which some copies differ. Boxes of one tensor may have different numbers of copies.
-struct AveragedBox {
-  Box box;
-  size_t copies = 0;
-};
-
 // Reads the mean of all copies if some differ, else the first copy. The i-th source has the i-th copy of each
-// box, or the first one if there are fewer. Averages in fp32, as converters of BLOOM do.
+// array, or the first one if there are fewer. Averages in fp32, as converters of BLOOM do.
 class MeanSource final : public ForeignSource {
  public:
-  MeanSource(std::vector<std::unique_ptr<StoredSource>> sources,
-             std::vector<std::vector<AveragedBox>> averaged)
-      : ForeignSource(sources[0]->manifest()), sources_(std::move(sources)), averaged_(std::move(averaged)) {}
+  // `copies`: how many each array of the first source has, if some differ.
+  MeanSource(std::vector<std::unique_ptr<StoredSource>> sources, std::map<uint32_t, size_t> copies)
+      : ForeignSource(sources[0]->manifest()), sources_(std::move(sources)), copies_(std::move(copies)) {}
 
   const TensorTable& catalog() const override { return sources_[0]->catalog(); }
   const Regions& regions() const override { return sources_[0]->regions(); }
@@ -117,12 +111,12 @@ class MeanSource final : public ForeignSource {
     CAIRN_RETURN_IF_ERROR(sources_[0]->ReadBox(tensor, box, out));
     const uint64_t size = SizeOf(catalog().tensors[tensor].dtype);
     std::vector<std::byte> mean;
-    for (const AveragedBox& averaged : averaged_[tensor]) {
-      const auto common = box.rank() == 0 ? box : Intersect(averaged.box, box);
-      if (!common) continue;
-      mean.resize(common->Volume() * size);
-      CAIRN_RETURN_IF_ERROR(ReadMean(tensor, *common, averaged.copies, mean));
-      ForEachRun(*common, *common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
+    for (const auto& [part, common] : sources_[0]->parts().Meet(tensor, box)) {
+      const auto copies = copies_.find(part.array);
+      if (copies == copies_.end()) continue;
+      mean.resize(common.Volume() * size);
+      CAIRN_RETURN_IF_ERROR(ReadMean(tensor, common, copies->second, mean));
+      ForEachRun(common, common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
         std::memcpy(&out[to * size], &mean[from * size], count * size);
       });
     }
@@ -144,7 +138,7 @@ class MeanSource final : public ForeignSource {
   }
 
   std::vector<std::unique_ptr<StoredSource>> sources_;
-  std::vector<std::vector<AveragedBox>> averaged_;  // of each tensor
+  std::map<uint32_t, size_t> copies_;
 };
 
 struct Differing {
@@ -205,7 +199,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMean(FileSystem& fs, const std::strin
   size_t most = 0;
   for (const auto& [array, others] : copies) most = std::max(most, others.size());
   std::vector<StoredCatalog> catalogs(most, catalog);
-  std::vector<std::vector<AveragedBox>> averaged(catalog.tensors.size());
+  std::map<uint32_t, size_t> averaged;
   for (size_t i = 0; i < catalog.parts.size(); ++i) {
     const ArrayPart& part = catalog.parts[i];
     const auto found = copies.find(part.array);
@@ -213,7 +207,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMean(FileSystem& fs, const std::strin
       continue;  // of integers the first is taken
     for (size_t other = 0; other < found->second.size(); ++other)
       catalogs[other].parts[i].array = found->second[other];
-    averaged[part.tensor].push_back({part.box, found->second.size() + 1});
+    averaged[part.array] = found->second.size() + 1;
   }
   std::vector<std::unique_ptr<StoredSource>> sources(1);
   CAIRN_ASSIGN_OR_RETURN(sources[0],

@@ -32,20 +32,21 @@ using Extents = std::vector<PlacedExtent>;
 
 // What all threads look up.
 struct ScanIndex {
-  explicit ScanIndex(const StoredCatalog& of) : catalog(of), parts(of.arrays.size()) {
-    for (uint32_t i = 0; i < of.parts.size(); ++i) parts[of.parts[i].array].push_back(i);
+  explicit ScanIndex(const StoredCatalog& of) : catalog(of), parts(of.parts, &ArrayPart::array) {
     for (uint32_t i = 0; i < of.arrays.size(); ++i) {
       const uint64_t size = SizeOf(of.arrays[i].dtype);
+      const auto [first, last] = parts.Of(i);
+      if (first == last) continue;
       for (const StoredExtent& e : of.arrays[i].extents)
-        if (e.range.size() > 0 && !parts[i].empty())
+        if (e.range.size() > 0)
           extents.push_back({e.file, e.file_offset, e.file_offset + e.range.size() * size, i, e.range.begin});
     }
     std::ranges::sort(extents, {}, [](const PlacedExtent& e) { return std::pair(e.file, e.begin); });
   }
 
   const StoredCatalog& catalog;
-  std::vector<std::vector<uint32_t>> parts;  // of each array
-  Extents extents;                           // by file and offset
+  const PartIndex parts;
+  Extents extents;  // by file and offset
 };
 
 // One file.
@@ -102,30 +103,17 @@ class Scanner {
     const uint64_t size = SizeOf(array.dtype), begin = extent.element + first;
     for (const Segment& segment : Decompose(Box::Whole(array.shape), {begin, begin + bytes.size() / size})) {
       const auto here = bytes.subspan(segment.begin * size, segment.box.Volume() * size);
-      for (const uint32_t index : parts_[extent.array])
-        if (const auto common = Intersect(catalog_.parts[index].in_array, segment.box))
-          VisitPart(catalog_.parts[index], *common, segment.box, here, size);
+      for (const auto& [part, common] : parts_.Meet(extent.array, segment.box))
+        transposer_.MapRuns(part.Inverse(), common, segment.box, here,
+                            Box::Whole(catalog_.tensors[part.tensor].spec.shape),
+                            [&, tensor = part.tensor](uint64_t to, std::span<const std::byte> run) {
+                              see_(tensor, to, run);
+                            });
     }
-  }
-
-  // `common` of the array's box `have`, whose elements are `bytes`.
-  void VisitPart(const ArrayPart& part, const Box& common, const Box& have, std::span<const std::byte> bytes,
-                 uint64_t size) {
-    const BoxMap from_array = part.Inverse();
-    const Box box = from_array.ToArray(common);
-    Box from = from_array.ToArray(have);
-    if (part.transpose) {
-      bytes = transposer_.Transposed(common, have, bytes, size);
-      from = box;
-    }
-    const Box whole = Box::Whole(catalog_.tensors[part.tensor].spec.shape);
-    ForEachRun(box, from, whole, [&](uint64_t source, uint64_t to, uint64_t count) {
-      see_(part.tensor, to, bytes.subspan(source * size, count * size));
-    });
   }
 
   const StoredCatalog& catalog_;
-  const std::vector<std::vector<uint32_t>>& parts_;
+  const PartIndex& parts_;
   const std::ranges::subrange<Extents::const_iterator> extents_;  // of the file
   Extents::const_iterator first_;                                 // that may meet the next window
   const See& see_;

@@ -20,13 +20,12 @@ constexpr uint64_t kMaxWindowBytes = 8 << 20;
 
 Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::string directory,
                                                          Manifest manifest, StoredCatalog catalog) {
-  std::unique_ptr<StoredSource> source(
-      new StoredSource(fs, std::move(directory), std::move(manifest), std::move(catalog)));
-  StoredCatalog& stored = source->catalog_;
-  std::ranges::sort(stored.parts, [](const ArrayPart& a, const ArrayPart& b) {
+  std::ranges::sort(catalog.parts, [](const ArrayPart& a, const ArrayPart& b) {
     if (a.tensor != b.tensor) return a.tensor < b.tensor;
     return std::ranges::lexicographical_compare(a.box.offset, b.box.offset);
   });
+  std::unique_ptr<StoredSource> source(
+      new StoredSource(fs, std::move(directory), std::move(manifest), std::move(catalog)));
   CAIRN_RETURN_IF_ERROR(source->CheckArrays());
   CAIRN_RETURN_IF_ERROR(source->CheckParts());
   CAIRN_RETURN_IF_ERROR(source->CheckCovered());
@@ -97,12 +96,6 @@ Region PartRegions::operator[](size_t index) const {
   return region;
 }
 
-std::pair<size_t, size_t> PartRegions::OfTensor(uint32_t tensor) const {
-  const auto own = std::ranges::equal_range(parts_, tensor, {}, &ArrayPart::tensor);
-  const auto first = static_cast<size_t>(own.begin() - parts_.begin());
-  return {first, first + own.size()};
-}
-
 void StoredSource::SetPlace(uint32_t array, Region& region) const {
   const std::vector<StoredExtent>& extents = catalog_.arrays[array].extents;
   if (extents.empty()) return;
@@ -164,12 +157,7 @@ Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byt
 std::vector<FileRun> StoredSource::RunsOf(const TensorBox& wanted) const {
   const auto& [tensor, box] = wanted;
   std::vector<FileRun> runs;
-  for (const ArrayPart& part : std::ranges::equal_range(catalog_.parts, tensor, {}, &ArrayPart::tensor)) {
-    if (box.rank() == 0)
-      AddRuns(part, box, box, runs);
-    else if (const auto common = Intersect(part.box, box))
-      AddRuns(part, *common, box, runs);
-  }
+  for (const auto& [part, common] : parts().Meet(tensor, box)) AddRuns(part, common, box, runs);
   std::ranges::sort(runs, {}, [](const FileRun& run) { return std::pair(run.file, run.offset); });
   return runs;
 }
@@ -179,7 +167,6 @@ void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& 
   const StoredArray& array = catalog_.arrays[part.array];
   const Box stored = part.ToArray(common);
   const Box whole = Box::Whole(array.shape);
-  if (stored.rank() == 0) return AddRun(array, 0, 1, 0, 1, runs);
   if (!part.transpose)
     return ForEachRun(stored, whole, part.ToArray(box), [&](uint64_t from, uint64_t to, uint64_t count) {
       AddRun(array, from, count, to, 1, runs);

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "ckpt/base/box_map.h"
 #include "ckpt/io/open_files.h"
 #include "convert/foreign/foreign_source.h"
+#include "convert/foreign/part_index.h"
 #include "convert/foreign/runs_ahead.h"
 #include "convert/foreign/stored_array.h"
 #include "convert/torch/record_sums.h"
@@ -28,8 +28,7 @@ struct StoredCatalog : TensorTable {
   std::vector<SummedRecord> records;  // of its files, which reading checks
 };
 
-// Parts as regions of their tensors, each in the file where its array begins. The parts, sorted by tensor,
-// must outlive it.
+// Parts as regions of their tensors, each in the file where its array begins. The parts must outlive it.
 class PartRegions final : public Regions {
  public:
   // `place_of`: sets the file and the offset of a part of this array.
@@ -37,10 +36,11 @@ class PartRegions final : public Regions {
       : parts_(parts), place_of_(std::move(place_of)) {}
   size_t size() const override { return parts_.size(); }
   Region operator[](size_t index) const override;
-  std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override;
+  std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override { return parts_.Of(tensor); }
+  const PartIndex& parts() const { return parts_; }
 
  private:
-  const std::vector<ArrayPart>& parts_;
+  const PartIndex parts_;
   const std::function<void(uint32_t array, Region&)> place_of_;
 };
 
@@ -54,6 +54,7 @@ class StoredSource final : public ForeignSource {
 
   const TensorTable& catalog() const override { return catalog_; }
   const Regions& regions() const override { return regions_; }
+  const PartIndex& parts() const { return regions_.parts(); }
   const std::string& directory() const override { return files_.directory(); }
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void ReadAhead(BoxSequence next) override;

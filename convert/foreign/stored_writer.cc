@@ -32,8 +32,6 @@ Result<std::unique_ptr<StoredWriter>> StoredWriter::Create(FileSystem& fs, Write
 }
 
 Status StoredWriter::Open(WriteRing& ring, Direct direct) {
-  parts_.resize(target_.tensors.size());
-  for (uint32_t i = 0; i < target_.parts.size(); ++i) parts_[target_.parts[i].tensor].push_back(i);
   containers_.resize(target_.files.size());
   constants_.resize(target_.containers.size());
   for (uint32_t i = 0; i < target_.containers.size(); ++i) {
@@ -71,26 +69,14 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
 }
 
 Status StoredWriter::Write(const Block& block) {
-  for (const uint32_t index : parts_[block.tensor]) {
-    const ArrayPart& part = target_.parts[index];
-    if (part.box.rank() == 0)
-      CAIRN_RETURN_IF_ERROR(WriteRun(part.array, 0, block.bytes));
-    else if (const auto common = Intersect(part.box, block.box))
-      CAIRN_RETURN_IF_ERROR(WritePart(part, *common, block));
-  }
-  return OkStatus();
-}
-
-Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const Block& block) {
-  const StoredArray& array = target_.arrays[part.array];
-  const uint64_t size = SizeOf(array.dtype);
-  std::span<const std::byte> bytes = block.bytes;
-  if (part.transpose) bytes = transposer_.Transposed(common, block.box, block.bytes, size);
-  const Box place = part.ToArray(common), from = part.transpose ? place : part.ToArray(block.box);
   Status status;
-  ForEachRun(place, from, Box::Whole(array.shape), [&](uint64_t at, uint64_t to, uint64_t count) {
-    if (status.ok()) status = WriteRun(part.array, to, bytes.subspan(at * size, count * size));
-  });
+  for (const auto& [part, common] : parts_.Meet(block.tensor, block.box)) {
+    const Box array = Box::Whole(target_.arrays[part.array].shape);
+    transposer_.MapRuns(part, common, block.box, block.bytes, array,
+                        [&, index = part.array](uint64_t to, std::span<const std::byte> bytes) {
+                          if (status.ok()) status = WriteRun(index, to, bytes);
+                        });
+  }
   return status;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ckpt/io/paged_file.h"
+#include "convert/foreign/part_index.h"
 #include "convert/foreign/stored_target.h"
 #include "convert/foreign/transpose.h"
 #include "convert/torch/crc32_sum.h"
@@ -47,9 +48,12 @@ class StoredWriter final : public BlockTarget {
   };
 
   StoredWriter(FileSystem& fs, std::string directory, const StoredTarget& target)
-      : fs_(fs), directory_(std::move(directory)), target_(target), streams_(target.arrays.size()) {}
+      : fs_(fs),
+        directory_(std::move(directory)),
+        target_(target),
+        parts_(target.parts),
+        streams_(target.arrays.size()) {}
   Status Open(WriteRing& ring, Direct direct);
-  Status WritePart(const ArrayPart& part, const Box& common, const Block& block);
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, uint32_t storage, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
@@ -72,10 +76,10 @@ class StoredWriter final : public BlockTarget {
   const std::string directory_;
   std::set<std::string> directories_;  // below it, that the files lie in
   const StoredTarget& target_;
+  const PartIndex parts_;
   std::optional<WaitingPages> waiting_;
   std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers
   std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, if it wants them
-  std::vector<std::vector<uint32_t>> parts_;       // of each tensor
   std::vector<std::vector<uint32_t>> containers_;  // of each file
   std::vector<std::vector<uint32_t>> constants_;   // of each container
   std::vector<uint64_t> left_;                     // bytes of each container's arrays that are to come

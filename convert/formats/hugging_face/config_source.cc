@@ -1,7 +1,6 @@
 #include "convert/formats/hugging_face/config_source.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
 #include "ckpt/step/partial_dir.h"
@@ -85,7 +84,7 @@ class ConfigSource final : public ForeignSource {
  public:
   ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
                std::vector<std::string> history)
-      : ForeignSource(source->manifest()), source_(std::move(source)) {
+      : ForeignSource(source->manifest()), source_(std::move(source)), parts_(std::move(mapped.parts)) {
     SetName(source_->name());
     manifest_.model = std::move(model);
     manifest_.files.clear();
@@ -97,8 +96,6 @@ class ConfigSource final : public ForeignSource {
     std::ranges::move(mapped.history, std::back_inserter(manifest_.history));
     catalog_ = std::move(mapped.catalog);
     catalog_.files = source_->catalog().files;
-    parts_ = std::move(mapped.parts);
-    std::ranges::stable_sort(parts_, {}, &ArrayPart::tensor);
   }
 
   const TensorTable& catalog() const override { return catalog_; }
@@ -113,12 +110,15 @@ class ConfigSource final : public ForeignSource {
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
-    for (const ArrayPart& part : PartsOf(tensor)) {
-      const auto common = box.rank() == 0 ? box : Intersect(part.box, box);
-      if (!common) continue;
-      const Box stored = part.ToArray(*common);
-      if (!part.transpose && *common == box) return source_->ReadBox(part.array, stored, out);
-      CAIRN_RETURN_IF_ERROR(ReadPart(part, stored, *common, box, out));
+    for (const auto& [part, common] : regions_.parts().Meet(tensor, box)) {
+      const Box stored = part.ToArray(common);
+      if (!part.transpose && common == box) return source_->ReadBox(part.array, stored, out);
+      const uint64_t size = SizeOf(catalog_.tensors[tensor].dtype);
+      read_.resize(stored.Volume() * size);
+      CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
+      transposer_.MapRuns(
+          part.Inverse(), stored, stored, read_, box,
+          [&](uint64_t to, std::span<const std::byte> run) { std::ranges::copy(run, &out[to * size]); });
     }
     return OkStatus();
   }
@@ -138,10 +138,6 @@ class ConfigSource final : public ForeignSource {
   }
 
  private:
-  std::ranges::subrange<std::vector<ArrayPart>::const_iterator> PartsOf(uint32_t tensor) const {
-    return std::ranges::equal_range(parts_, tensor, {}, &ArrayPart::tensor);
-  }
-
   void SetPlace(uint32_t tensor, Region& region) const {
     const Regions& stored = source_->regions();
     const auto [first, last] = stored.OfTensor(tensor);
@@ -150,30 +146,15 @@ class ConfigSource final : public ForeignSource {
     region.offset = stored[first].offset;
   }
 
-  Status ReadPart(const ArrayPart& part, const Box& stored, const Box& common, const Box& box,
-                  std::span<std::byte> out) {
-    const uint64_t size = SizeOf(catalog_.tensors[part.tensor].dtype);
-    read_.resize(stored.Volume() * size);
-    CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
-    const std::span<const std::byte> bytes =
-        part.transpose ? transposer_.Transposed(stored, stored, read_, size) : read_;
-    ForEachRun(common, common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
-      std::memcpy(&out[to * size], &bytes[from * size], count * size);
-    });
-    return OkStatus();
-  }
-
   // Only contiguous boxes are announced; columns of a transposed tensor are not contiguous.
   void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
-    for (const ArrayPart& part : PartsOf(wanted.tensor)) {
-      const auto common = wanted.box.rank() == 0 ? wanted.box : Intersect(part.box, wanted.box);
-      if (common && !part.transpose) boxes.push_back({part.array, part.ToArray(*common)});
-    }
+    for (const auto& [part, common] : regions_.parts().Meet(wanted.tensor, wanted.box))
+      if (!part.transpose) boxes.push_back({part.array, part.ToArray(common)});
   }
 
   const std::unique_ptr<CheckpointSource> source_;
   TensorTable catalog_;
-  std::vector<ArrayPart> parts_;  // by tensor
+  const std::vector<ArrayPart> parts_;
   const PartRegions regions_{parts_, [this](uint32_t tensor, Region& region) { SetPlace(tensor, region); }};
   std::vector<std::byte> read_;
   BoxTransposer transposer_;
