@@ -19,62 +19,12 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kWindowElements = 1 << 20;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<float> ToFloats(Dtype dtype, std::span<const std::byte> bytes) {
   std::vector<float> values(bytes.size() / SizeOf(dtype));
   Cast(dtype, bytes, Dtype::kF32, std::as_writable_bytes(std::span(values)), OnOverflow::kInfinity);
   return values;
-}
-
-// A source that reads all arrays of a catalog as tensors of their own, so that any two can be compared.
-Result<std::unique_ptr<StoredSource>> ArraysOf(FileSystem& fs, const std::string& directory,
-                                               const StoredCatalog& catalog,
-                                               const std::vector<uint32_t>& arrays) {
-  StoredCatalog plain;
-  plain.files = catalog.files;
-  for (const uint32_t index : arrays) {
-    const StoredArray& array = catalog.arrays[index];
-    const auto at = static_cast<uint32_t>(plain.arrays.size());
-    plain.tensors.push_back(
-        {{.name = fmt::format("{}", index), .shape = array.shape}, Role::kWeight, array.dtype});
-    plain.arrays.push_back(array);
-    plain.parts.push_back({{Box::Whole(array.shape), Box::Whole(array.shape)}, at, at});
-  }
-  return StoredSource::Make(fs, directory, {}, std::move(plain));
-}
-
-// The largest difference of two arrays; 0 if their bytes are equal.
-Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
-  const TensorEntry& entry = arrays.catalog().tensors[a];
-  if (!(entry.spec.shape == arrays.catalog().tensors[b].spec.shape) ||
-      entry.dtype != arrays.catalog().tensors[b].dtype)
-    return std::numeric_limits<double>::infinity();
-  double distance = 0;
-  std::vector<std::byte> one, other;
-  arrays.ReadAhead([a, b, cursor = BlockCursor(entry.spec.shape, kWindowElements),
-                    second = false]() mutable -> std::optional<TensorBox> {
-    if (cursor.done()) return std::nullopt;
-    const TensorBox next{second ? b : a, cursor.box()};
-    if (second) cursor.Advance();
-    second = !second;
-    return next;
-  });
-  for (BlockCursor cursor(entry.spec.shape, kWindowElements); !cursor.done(); cursor.Advance()) {
-    const Box box = cursor.box();
-    one.resize(box.Volume() * SizeOf(entry.dtype));
-    other.resize(one.size());
-    CAIRN_RETURN_IF_ERROR(arrays.ReadBox(a, box, one));
-    CAIRN_RETURN_IF_ERROR(arrays.ReadBox(b, box, other));
-    if (std::memcmp(one.data(), other.data(), one.size()) == 0) continue;
-    if (!CanCast(entry.dtype, Dtype::kF32)) return std::numeric_limits<double>::infinity();
-    const std::vector<float> x = ToFloats(entry.dtype, one), y = ToFloats(entry.dtype, other);
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double difference = std::abs(static_cast<double>(x[i]) - y[i]);
-      distance =
-          std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::max(distance, difference);
-    }
-  }
-  return distance;
 }
 
 // Reads the mean of all copies if some differ, else the first copy. The i-th source has the i-th copy of each
@@ -162,13 +112,15 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
   for (const StoredReplica& replica : replicas) arrays.insert(arrays.end(), {replica.array, replica.first});
   std::ranges::sort(arrays);
   arrays.erase(std::unique(arrays.begin(), arrays.end()), arrays.end());
-  CAIRN_ASSIGN_OR_RETURN(const auto source, ArraysOf(fs, directory, catalog, arrays));
+  std::vector<StoredArray> compared;
+  for (const uint32_t array : arrays) compared.push_back(catalog.arrays[array]);
+  CAIRN_ASSIGN_OR_RETURN(const auto source, OpenArrays(fs, directory, catalog.files, std::move(compared)));
   const auto place = [&](uint32_t array) {
     return static_cast<uint32_t>(std::ranges::lower_bound(arrays, array) - arrays.begin());
   };
   for (const StoredReplica& replica : replicas) {
-    CAIRN_ASSIGN_OR_RETURN(const double distance,
-                           Distance(*source, place(replica.array), place(replica.first)));
+    CAIRN_ASSIGN_OR_RETURN(const auto apart, Distance(*source, place(replica.array), place(replica.first)));
+    const double distance = apart.value_or(0);
     if (distance == 0) continue;
     differing.replicas.push_back(replica);
     differing.each.push_back(
@@ -220,6 +172,53 @@ Result<std::unique_ptr<ForeignSource>> OpenMean(FileSystem& fs, const std::strin
 }
 
 }  // namespace
+
+Result<std::unique_ptr<StoredSource>> OpenArrays(FileSystem& fs, const std::string& directory,
+                                                 const std::vector<std::string>& files,
+                                                 std::vector<StoredArray> arrays) {
+  StoredCatalog plain;
+  plain.files = files;
+  for (uint32_t i = 0; i < arrays.size(); ++i) {
+    const Box whole = Box::Whole(arrays[i].shape);
+    plain.tensors.push_back(
+        {{.name = fmt::format("{}", i), .shape = arrays[i].shape}, Role::kWeight, arrays[i].dtype});
+    plain.parts.push_back({{whole, whole}, i, i});
+  }
+  plain.arrays = std::move(arrays);
+  return StoredSource::Make(fs, directory, {}, std::move(plain));
+}
+
+Result<std::optional<double>> Distance(CheckpointSource& source, uint32_t a, uint32_t b) {
+  const TensorEntry& entry = source.catalog().tensors[a];
+  if (!(entry.spec.shape == source.catalog().tensors[b].spec.shape) ||
+      entry.dtype != source.catalog().tensors[b].dtype)
+    return std::optional(kInfinity);
+  std::optional<double> distance;
+  std::vector<std::byte> one, other;
+  source.ReadAhead([a, b, cursor = BlockCursor(entry.spec.shape, kWindowElements),
+                    second = false]() mutable -> std::optional<TensorBox> {
+    if (cursor.done()) return std::nullopt;
+    const TensorBox next{second ? b : a, cursor.box()};
+    if (second) cursor.Advance();
+    second = !second;
+    return next;
+  });
+  for (BlockCursor cursor(entry.spec.shape, kWindowElements); !cursor.done(); cursor.Advance()) {
+    const Box box = cursor.box();
+    one.resize(box.Volume() * SizeOf(entry.dtype));
+    other.resize(one.size());
+    CAIRN_RETURN_IF_ERROR(source.ReadBox(a, box, one));
+    CAIRN_RETURN_IF_ERROR(source.ReadBox(b, box, other));
+    if (std::memcmp(one.data(), other.data(), one.size()) == 0) continue;
+    if (!CanCast(entry.dtype, Dtype::kF32)) return std::optional(kInfinity);
+    const std::vector<float> x = ToFloats(entry.dtype, one), y = ToFloats(entry.dtype, other);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double difference = std::abs(static_cast<double>(x[i]) - y[i]);
+      distance = std::isnan(difference) ? kInfinity : std::max(distance.value_or(0), difference);
+    }
+  }
+  return distance;
+}
 
 Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
                                                         Manifest manifest, StoredCatalog catalog,

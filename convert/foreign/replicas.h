@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "convert/foreign/open_options.h"
@@ -15,6 +16,14 @@ struct StoredReplica {
   uint32_t array = 0;   // another one that should hold the same
   uint32_t first = 0;   // the array that is read
 };
+
+// A source that reads each of the arrays as a tensor of its own. Errors: those of StoredSource.
+Result<std::unique_ptr<StoredSource>> OpenArrays(FileSystem& fs, const std::string& directory,
+                                                 const std::vector<std::string>& files,
+                                                 std::vector<StoredArray> arrays);
+// The largest difference of two tensors of the source; nullopt if their bytes are equal, infinity if they
+// cannot be subtracted.
+Result<std::optional<double>> Distance(CheckpointSource& source, uint32_t a, uint32_t b);
 
 // Compares each replica with the array that is read instead, and opens the catalog. If replicas differ, does
 // what `how` says and names them with their distance in the manifest's history.

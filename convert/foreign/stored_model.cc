@@ -7,7 +7,6 @@
 #include "convert/foreign/stored_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <unordered_map>
 
@@ -15,6 +14,7 @@
 #include "ckpt/base/glob.h"
 #include "convert/families/hugging_face_config.h"
 #include "convert/foreign/config_model.h"
+#include "convert/foreign/replicas.h"
 #include "convert/foreign/stored_builder.h"
 #include "convert/torch/pickle_emitter.h"
 
@@ -22,8 +22,6 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
-
-constexpr uint64_t kCompareBytes = 4 << 20;
 
 class Mapper {
  public:
@@ -102,7 +100,7 @@ class Mapper {
   MappedModel mapped_;
 };
 
-// Compares a copy of tied embeddings with them byte by byte, in a window.
+// Compares a copy of tied embeddings with them.
 Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                    const StoredArray& copy) {
   const auto part = std::ranges::find_if(catalog.parts, [&](const ArrayPart& candidate) {
@@ -117,18 +115,10 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
         Name(original.dtype), ToString(original.shape), copy.name);
   const StoredExtent &extent = original.extents[0], &other_extent = copy.extents[0];
   if (extent.file == other_extent.file && extent.file_offset == other_extent.file_offset) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const auto a, fs.OpenForRead(JoinPath(directory, catalog.files[extent.file])));
-  CAIRN_ASSIGN_OR_RETURN(const auto b, fs.OpenForRead(JoinPath(directory, catalog.files[other_extent.file])));
-  const uint64_t bytes = extent.range.size() * SizeOf(original.dtype);
-  std::vector<std::byte> one(std::min(bytes, kCompareBytes)), other(one.size());
-  for (uint64_t at = 0; at < bytes; at += one.size()) {
-    const uint64_t size = std::min<uint64_t>(one.size(), bytes - at);
-    CAIRN_RETURN_IF_ERROR(a->ReadAt(extent.file_offset + at, std::span(one).first(size)));
-    CAIRN_RETURN_IF_ERROR(b->ReadAt(other_extent.file_offset + at, std::span(other).first(size)));
-    if (std::memcmp(one.data(), other.data(), size) != 0)
-      return TiedButDifferent(copy.name, original.name, "config.json").WithContext(directory);
-  }
-  return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto both, OpenArrays(fs, directory, catalog.files, {original, copy}));
+  CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(*both, 0, 1));
+  if (!distance) return OkStatus();
+  return TiedButDifferent(copy.name, original.name, "config.json").WithContext(directory);
 }
 
 // A class of the family without its output matrix, or with another head (LlamaModel,

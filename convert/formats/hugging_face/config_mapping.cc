@@ -11,19 +11,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <set>
 
 #include "ckpt/base/glob.h"
 #include "convert/families/foreign_model.h"
 #include "convert/foreign/account.h"
+#include "convert/foreign/replicas.h"
 #include "convert/foreign/shared_parameters.h"
-#include "convert/stream/block_stream.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kCompareElements = 1 << 20;
 constexpr const char* kEmbedding = "embedding.word.weight";
 
 class Mapper {
@@ -238,18 +236,9 @@ class Mapper {
   }
 
   Status CompareTwin(uint32_t first, uint32_t second) {
-    const TensorEntry &a = entry(first), &b = entry(second);
-    bool equal = a.spec.shape == b.spec.shape && a.dtype == b.dtype;
-    std::vector<std::byte> one, other;
-    for (BlockCursor cursor(a.spec.shape, kCompareElements); equal && !cursor.done(); cursor.Advance()) {
-      one.resize(cursor.box().Volume() * SizeOf(a.dtype));
-      other.resize(one.size());
-      CAIRN_RETURN_IF_ERROR(source_.ReadBox(first, cursor.box(), one));
-      CAIRN_RETURN_IF_ERROR(source_.ReadBox(second, cursor.box(), other));
-      equal = std::memcmp(one.data(), other.data(), one.size()) == 0;
-    }
-    if (equal) return OkStatus();
-    return TiedButDifferent(b.spec.name, a.spec.name, options_.config);
+    CAIRN_ASSIGN_OR_RETURN(const auto distance, Distance(source_, first, second));
+    if (!distance) return OkStatus();
+    return TiedButDifferent(entry(second).spec.name, entry(first).spec.name, options_.config);
   }
 
   // Makes the parameters that a stored tensor holds, in one role.
