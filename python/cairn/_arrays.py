@@ -26,8 +26,13 @@ _SAME = {
     "fp8_e8m0": "uint8",
     "fp4_e2m1_x2": "uint8",
 }
-_WIDENED = {"bf16": "uint16", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8",
-            "fp8_e8m0": "uint8", "fp4_e2m1_x2": "uint8"}  # and the types that hold their bits
+_WIDENED = {
+    "bf16": "uint16",
+    "fp8_e4m3": "uint8",
+    "fp8_e5m2": "uint8",
+    "fp8_e8m0": "uint8",
+    "fp4_e2m1_x2": "uint8",
+}  # and the types that hold their bits
 _OF_TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 
@@ -36,7 +41,9 @@ def load_numpy() -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise ImportError("values as arrays need numpy: pip install numpy (names, shapes and .tobytes() do without)") from error
+        raise ImportError(
+            "values as arrays need numpy: pip install numpy (names, shapes and .tobytes() do without)"
+        ) from error
     return numpy
 
 

@@ -41,7 +41,9 @@ class Objects(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         """Raises KeyError; ImportError for a numpy array if there is no numpy."""
         entry = self._opened.entry(name)
-        return Pickle(entry["pickle"]) if "pickle" in entry else from_json(json.loads(entry["json"]), DECODERS)
+        return (
+            Pickle(entry["pickle"]) if "pickle" in entry else from_json(json.loads(entry["json"]), DECODERS)
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._opened.objects)
@@ -78,7 +80,9 @@ class Checkpoint(Mapping[str, Tensor]):
         self._lock = threading.Lock()
         self._lock_of = os.getpid()
         self._opened = Opened(path, **options)
-        self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)  # a run may have a newer step then
+        self._again = (
+            self._opened.directory if os.path.exists(path) else os.path.abspath(path)
+        )  # a run may have a newer step then
         self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
         self._by_role = {(tensor.parameter, tensor.role): tensor for tensor in self._tensors.values()}
 
@@ -95,7 +99,9 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def state(self) -> dict[str, Any]:
         """Facts of the training: iteration, consumed samples and tokens, param_groups, scheduler, as far as the checkpoint says them."""
-        return {key: value for key, value in self._opened.state.items() if key != "source_account"}  # of no training
+        return {
+            key: value for key, value in self._opened.state.items() if key != "source_account"
+        }  # of no training
 
     @property
     def model(self) -> dict[str, Any]:
@@ -169,7 +175,9 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"<cairn checkpoint {self._title()}>"
 
     def _repr_html_(self) -> str:
-        rows = ((name, one.role, one.dtype, list(one.shape), size_text(one.nbytes)) for name, one in self.items())
+        rows = (
+            (name, one.role, one.dtype, list(one.shape), size_text(one.nbytes)) for name, one in self.items()
+        )
         return html_table(self._title(), ("tensor", "role", "dtype", "shape", "size"), rows, len(self))
 
     def read(self, boxes: list) -> None:
@@ -188,7 +196,9 @@ class Checkpoint(Mapping[str, Tensor]):
             if not self._opened.helper.alive:
                 again = Opened(self._again, **self._options)
                 if again.tensors != self._opened.tensors:
-                    raise ValueError(f"{self.path} is another checkpoint than it was when it was opened; open it again")
+                    raise ValueError(
+                        f"{self.path} is another checkpoint than it was when it was opened; open it again"
+                    )
                 self._opened = again
             return self._opened
 
@@ -201,7 +211,9 @@ class Checkpoint(Mapping[str, Tensor]):
         if asked in self._opened.objects:
             return f"{asked} is not a tensor: .objects[{asked!r}] is its value"
         if asked in self._opened.state.get("types_not_held", {}):
-            return f"{asked} is {self._opened.state['types_not_held'][asked]}, a type that Cairn does not hold"
+            return (
+                f"{asked} is {self._opened.state['types_not_held'][asked]}, a type that Cairn does not hold"
+            )
         alike = difflib.get_close_matches(asked, self, 3, 0.5)
         return f"{self.path} has no tensor {asked}" + (f"; is it {' or '.join(alike)}?" if alike else "")
 
@@ -239,4 +251,12 @@ def open(
     (2, 3) fp32 100
     """
     config = None if config is None else os.path.abspath(config)
-    return Checkpoint(path, verify, from_=from_, config=config, allow=allow, replicas=replicas, true_vocab_size=true_vocab_size)
+    return Checkpoint(
+        path,
+        verify,
+        from_=from_,
+        config=config,
+        allow=allow,
+        replicas=replicas,
+        true_vocab_size=true_vocab_size,
+    )

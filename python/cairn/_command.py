@@ -51,10 +51,14 @@ def program() -> str:
         if os.access(place, os.X_OK) and place.is_file():
             return str(place.resolve())
     looked = ", ".join(map(str, places))
-    raise FileNotFoundError(f"the cairn program is not there (looked at {looked}); install {DISTRIBUTION}, or set CAIRN to its path")
+    raise FileNotFoundError(
+        f"the cairn program is not there (looked at {looked}); install {DISTRIBUTION}, or set CAIRN to its path"
+    )
 
 
-def run(arguments: Sequence[str | os.PathLike], *, check: bool = True, capture: bool = False) -> subprocess.CompletedProcess:
+def run(
+    arguments: Sequence[str | os.PathLike], *, check: bool = True, capture: bool = False
+) -> subprocess.CompletedProcess:
     """Runs ``cairn ARGUMENTS...`` and waits for it.
 
     arguments: the words after ``cairn``, such as ``["verify", "/scratch/run/step-100"]``. No shell reads them.

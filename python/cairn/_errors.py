@@ -33,7 +33,12 @@ def rank_name(rank: int, host: str = "") -> str:
 def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]] = None) -> Exception:
     """kind: as `cairn serve` names it. failure: errno, its text, and the path, if a system call failed. Built-in exceptions where they
     say the same: OSError (FileNotFoundError, PermissionError, ...), ValueError."""
-    numbers = {"not_found": errno.ENOENT, "already_exists": errno.EEXIST, "no_space": errno.ENOSPC, "io_error": errno.EIO}
+    numbers = {
+        "not_found": errno.ENOENT,
+        "already_exists": errno.EEXIST,
+        "no_space": errno.ENOSPC,
+        "io_error": errno.EIO,
+    }
     if kind in numbers:
         return OSError(*(failure or (numbers[kind], message)))  # Python makes it a subclass, by its number
     if kind == "invalid_argument":

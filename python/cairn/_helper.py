@@ -42,7 +42,9 @@ class Helper:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen([program(), "serve"], stdin=theirs.fileno(), start_new_session=True)
+            self._process = subprocess.Popen(
+                [program(), "serve"], stdin=theirs.fileno(), start_new_session=True
+            )
         self._socket = ours
         self._sending = threading.Lock()
         self._state = threading.Lock()  # of the three below
@@ -75,7 +77,12 @@ class Helper:
             return self._last
 
     def request(
-        self, do: str, tail: bytes = b"", fds: tuple = (), on_event: Optional[Callable[[str], None]] = None, **fields: Any
+        self,
+        do: str,
+        tail: bytes = b"",
+        fds: tuple = (),
+        on_event: Optional[Callable[[str], None]] = None,
+        **fields: Any,
     ) -> Future:
         """Asks, and returns at once. The Future has a Reply, or the exception that the helper's error is.
 
@@ -143,7 +150,9 @@ class Helper:
 
     def _deliver(self, message: dict, tail: bytes, fds: list) -> None:
         with self._state:
-            future, on_event = self._waiting[message["id"]] if "event" in message else self._waiting.pop(message["id"])
+            future, on_event = (
+                self._waiting[message["id"]] if "event" in message else self._waiting.pop(message["id"])
+            )
         if "event" in message:
             if on_event is not None:
                 on_event(message["event"])
@@ -158,7 +167,9 @@ class Helper:
         status = self._process.wait()
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
         with self._state:
-            self._death = HelperDied(f"the process `cairn serve` (pid {self.pid}) {how}; what it said is on stderr", status)
+            self._death = HelperDied(
+                f"the process `cairn serve` (pid {self.pid}) {how}; what it said is on stderr", status
+            )
             orphans = list(self._waiting.values())
             self._waiting.clear()
         for future, _ in orphans:
@@ -176,7 +187,9 @@ def absolute(path: Union[str, os.PathLike]) -> str:
     try:
         whole.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{whole!r}: a path that is not Unicode text; rename it, or choose another") from None
+        raise ValueError(
+            f"{whole!r}: a path that is not Unicode text; rename it, or choose another"
+        ) from None
     return whole
 
 

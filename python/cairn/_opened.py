@@ -14,7 +14,13 @@ class Opened:
     Opened here: FileNotFoundError, CorruptError, NotSupported, ValueError.
     """
 
-    READING = ("from_", "config", "allow", "replicas", "true_vocab_size")  # flags of every verb that reads another system's checkpoint
+    READING = (
+        "from_",
+        "config",
+        "allow",
+        "replicas",
+        "true_vocab_size",
+    )  # flags of every verb that reads another system's checkpoint
 
     def __init__(self, path: Union[str, os.PathLike], **options: Any):
         self.helper: Helper = helper()
@@ -32,7 +38,9 @@ class Opened:
         self.model: dict = fields.get("model", {})
         self._branches: list = fields.get("branches", [])
         numbered = enumerate(fields["tensors"])  # one without a name holds objects
-        self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None}
+        self.tensors: dict = {
+            tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None
+        }
         self.objects: dict = fields["objects"]
         self._paths: dict = fields["paths"]
         self._tail = reply.tail

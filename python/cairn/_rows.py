@@ -26,7 +26,11 @@ class Rows(list[dict[str, Any]]):
         return [row.get(name) for row in self]
 
     def _repr_html_(self) -> str:
-        columns = list(dict.fromkeys(key for row in self for key, value in row.items() if value not in (None, "", [], {})))
+        columns = list(
+            dict.fromkeys(
+                key for row in self for key, value in row.items() if value not in (None, "", [], {})
+            )
+        )
         return html_table(self.title, columns, ([row.get(key) for key in columns] for row in self), len(self))
 
 
@@ -115,7 +119,9 @@ def ls(paths: Paths, **options: Any) -> Rows:
     """
     found = _json("ls", _listed(paths), _flags(**options))
     facts = [{key: value for key, value in one.items() if key != "steps"} for one in found]
-    rows = Rows(_uniform([_flat({**facts[at], **step}) for at, one in enumerate(found) for step in one["steps"]]))
+    rows = Rows(
+        _uniform([_flat({**facts[at], **step}) for at, one in enumerate(found) for step in one["steps"]])
+    )
     rows.title = f"{len(rows)} step" + "s" * (len(rows) != 1)
     return rows
 
@@ -134,7 +140,9 @@ def verify(path: Path, **options: Any) -> Problems:
     if options.pop("record", True) is False:
         options["no_record"] = True
     found = _json("verify", [path], _flags(**options))
-    rows = Problems({"checkpoint": one["checkpoint"], **problem} for one in found for problem in one["problems"])
+    rows = Problems(
+        {"checkpoint": one["checkpoint"], **problem} for one in found for problem in one["problems"]
+    )
     rows.ok = all(one["ok"] for one in found)
     rows.bytes_checked = sum(one["bytes_checked"] for one in found)
     rows.title = f"{path}: {'good' if rows.ok else 'damaged'}"
@@ -182,7 +190,11 @@ def _flat(row: dict) -> dict:
     """{"topology": {"tp": 2}} as {"topology.tp": 2}, as pandas.json_normalize does."""
     flat: dict = {}
     for key, value in row.items():
-        flat.update({f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value})
+        flat.update(
+            {f"{key}.{inner}": one for inner, one in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
     return flat
 
 

@@ -30,7 +30,9 @@ class Selection:
         """(offset, extent): they hold all that is wanted, and little else."""
         if 0 in self.counts:
             return
-        along = [_runs(wanted, math.prod(self.shape[at + 1 :]) * itemsize) for at, wanted in enumerate(self.ranges)]
+        along = [
+            _runs(wanted, math.prod(self.shape[at + 1 :]) * itemsize) for at, wanted in enumerate(self.ranges)
+        ]
         for box in itertools.product(*along):
             yield [begin for begin, _ in box], [count for _, count in box]
 
@@ -49,7 +51,9 @@ def select(shape: Sequence[int], index: Any) -> Selection:
     if sum(part is Ellipsis for part in parts) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     if given > len(shape):
-        raise IndexError(f"too many indices: the tensor has {len(shape)} dimensions, but {given} were indexed")
+        raise IndexError(
+            f"too many indices: the tensor has {len(shape)} dimensions, but {given} were indexed"
+        )
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, *[slice(None)] * (len(shape) - given))
     ranges: list = []
@@ -75,7 +79,9 @@ def _along(size: int, part: Any, dimension: int) -> tuple[range, bool]:
             raise TypeError
         at = operator.index(part)
     except TypeError:
-        raise TypeError(f"an index of {type(part).__name__}; only integers, slices, ... and None: read it first, t.numpy()[...]") from None
+        raise TypeError(
+            f"an index of {type(part).__name__}; only integers, slices, ... and None: read it first, t.numpy()[...]"
+        ) from None
     if not -size <= at < size:
         raise IndexError(f"index {at} is out of bounds for dimension {dimension} with size {size}")
     at %= size

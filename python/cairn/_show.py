@@ -26,7 +26,10 @@ def size_text(count: int) -> str:
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], count: int) -> str:
     """count: of all rows; the first ones are shown."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    shown = [f"<tr>{''.join(f'<td>{html.escape(_text(value))}</td>' for value in row)}</tr>" for _, row in zip(range(HTML_ROWS), rows)]
+    shown = [
+        f"<tr>{''.join(f'<td>{html.escape(_text(value))}</td>' for value in row)}</tr>"
+        for _, row in zip(range(HTML_ROWS), rows)
+    ]
     more = f"<p>... and {count - HTML_ROWS} more</p>" if count > HTML_ROWS else ""
     return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>{more}"
 

@@ -16,9 +16,13 @@ def steps(run: pathlib.Path) -> list[pathlib.Path]:
     """
     while run.is_dir():
         names = set(os.listdir(run))
-        numbers = {run / name: _number(name, names) for name in names if (run / name / "manifest.json").is_file()}
+        numbers = {
+            run / name: _number(name, names) for name in names if (run / name / "manifest.json").is_file()
+        }
         if set(os.listdir(run)) == names:
-            return sorted((step for step in numbers if numbers[step] >= 0), key=numbers.__getitem__, reverse=True)
+            return sorted(
+                (step for step in numbers if numbers[step] >= 0), key=numbers.__getitem__, reverse=True
+            )
     return []
 
 

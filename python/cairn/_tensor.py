@@ -49,7 +49,11 @@ class Tensor:
     @property
     def name(self) -> str:
         """As `cairn inspect` prints it."""
-        return self.parameter if self._described["fqn"] == f"{self.parameter}/{self.role}" else self._described["fqn"]
+        return (
+            self.parameter
+            if self._described["fqn"] == f"{self.parameter}/{self.role}"
+            else self._described["fqn"]
+        )
 
     @property
     def parameter(self) -> str:
@@ -150,6 +154,11 @@ class Tensor:
             if places is not None:
                 out[places[0]] = as_array(elements, dtype).reshape(extent)[places[1]]
 
-        self._source.read([Box(self._number, offset, extent, self.itemsize, deliver) for offset, extent in selection.boxes(self.itemsize)])
+        self._source.read(
+            [
+                Box(self._number, offset, extent, self.itemsize, deliver)
+                for offset, extent in selection.boxes(self.itemsize)
+            ]
+        )
         array = out.reshape(selection.result)
         return array[()] if selection.scalar else array

@@ -24,7 +24,9 @@ def from_json(value: Any, decoders: Decoders) -> Any:
     if TAG not in value:
         return {key: from_json(item, decoders) for key, item in value.items()}
     if value[TAG] not in decoders:
-        raise ValueError(f"a value of the type {value[TAG]!r}, which this version of cairn does not know; install a newer one")
+        raise ValueError(
+            f"a value of the type {value[TAG]!r}, which this version of cairn does not know; install a newer one"
+        )
     return decoders[value[TAG]](value, decoders)
 
 
@@ -42,7 +44,11 @@ def _array(value: dict, _: Decoders) -> Any:
     if dtype.itemsize == 0:  # an empty text, as numpy calls its type
         return dtype.type() if value[TAG] == "numpy" else numpy.empty(value["shape"], dtype)
     if value[TAG] == "numpy" and dtype.kind in "SU":  # an element of an array loses the nulls at its end
-        return dtype.type(content if dtype.kind == "S" else content.decode("utf-32-le" if dtype.str[0] == "<" else "utf-32-be", "surrogatepass"))
+        return dtype.type(
+            content
+            if dtype.kind == "S"
+            else content.decode("utf-32-le" if dtype.str[0] == "<" else "utf-32-be", "surrogatepass")
+        )
     flat = numpy.frombuffer(content, dtype=dtype)
     return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
 

@@ -18,7 +18,9 @@ from cairn._helper import Helper
 
 WINDOW = 32 << 20
 _CHUNK = 4 << 20  # a file's unit of verification: a chunk that ends in the next window is read twice
-_FROM_CACHE = 4 << 20  # of a window at a time, if files are in the page cache: it is still in the processor's cache when it is copied
+_FROM_CACHE = (
+    4 << 20
+)  # of a window at a time, if files are in the page cache: it is still in the processor's cache when it is copied
 _IN_FLIGHT = 3  # windows, each a read of the helper's at once
 _ALIGNMENT = 4096  # the disk's own transfers go to such places
 _MAX_BOXES = 4096  # of one request
@@ -87,7 +89,10 @@ class _Window:
             os.close(fd)
 
     def read(self, handle: int, batch: list) -> Future:
-        wanted = [{"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.extent), "at": at} for box, at in batch]
+        wanted = [
+            {"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.extent), "at": at}
+            for box, at in batch
+        ]
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
 
     def check(self) -> None:
@@ -103,7 +108,9 @@ class _Window:
             self._helper.request("close", window=self._number)
 
 
-def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW, *, cached: bool = False) -> None:
+def read_boxes(
+    helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW, *, cached: bool = False
+) -> None:
     """Delivers the values of all boxes of the opened checkpoint `handle`. cached: as of Opened. Raises the helper's errors."""
     parts = [part for box in boxes if box.nbytes for part in split(box, window)]
     parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files

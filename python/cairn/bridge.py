@@ -20,9 +20,14 @@ try:
     from megatron.bridge.training.checkpointing import DefaultCheckpointManager
     from megatron.bridge.utils.instantiate_utils import register_allowed_target_prefix
 except ImportError as error:
-    raise ImportError(f"cairn.bridge needs Megatron Bridge 0.4 or later, with a DefaultCheckpointManager ({error})") from error
+    raise ImportError(
+        f"cairn.bridge needs Megatron Bridge 0.4 or later, with a DefaultCheckpointManager ({error})"
+    ) from error
 
-_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")  # called for a strategy; by Bridge the second up to 0.5
+_LOADERS = (
+    "TorchDistLoadShardedStrategy",
+    "get_default_load_sharded_strategy",
+)  # called for a strategy; by Bridge the second up to 0.5
 _saving: dict[str, Any] = {}
 _loading: dict[str, Any] = {}
 
@@ -32,7 +37,10 @@ class CairnCheckpointManager(DefaultCheckpointManager):
 
     def __init__(self, checkpoint_config: Any):
         if checkpoint_config.ckpt_format != "torch_dist":
-            raise NotSupported(f"checkpoint.ckpt_format={checkpoint_config.ckpt_format}: cairn.bridge saves torch_dist alone", 2)
+            raise NotSupported(
+                f"checkpoint.ckpt_format={checkpoint_config.ckpt_format}: cairn.bridge saves torch_dist alone",
+                2,
+            )
         super().__init__(checkpoint_config)
         _replace_loaders()
 
@@ -48,7 +56,9 @@ class CairnCheckpointManager(DefaultCheckpointManager):
         if not self.checkpoint_config.fully_parallel_save:
             return strategy
         groups = getattr(ctx, "pg_collection", None) or _theirs.get_pg_collection(ctx.model)
-        return FullyParallelSaveStrategyWrapper(strategy, groups.dp_cp, self.checkpoint_config.ckpt_assume_constant_structure)
+        return FullyParallelSaveStrategyWrapper(
+            strategy, groups.dp_cp, self.checkpoint_config.ckpt_assume_constant_structure
+        )
 
 
 def patch(**options: Any) -> None:

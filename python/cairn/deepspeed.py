@@ -118,15 +118,23 @@ def use(engine: Any, *, check: str = "bytes") -> None:
 
 def _refuse_unknown(engine: Any) -> None:
     version = f"DeepSpeed {deepspeed.__version__}"
-    if set(interface.CheckpointEngine.__abstractmethods__) != _METHODS or not hasattr(interface, "CheckpointCommitInfo"):
-        raise TypeError(f"{version} saves in a way that this version of Cairn does not know; it knows that of 0.19")
+    if set(interface.CheckpointEngine.__abstractmethods__) != _METHODS or not hasattr(
+        interface, "CheckpointCommitInfo"
+    ):
+        raise TypeError(
+            f"{version} saves in a way that this version of Cairn does not know; it knows that of 0.19"
+        )
     if isinstance(engine.checkpoint_engine, CairnCheckpointEngine):
         raise ValueError("cairn.deepspeed.use was called for this engine before")
     if type(engine.checkpoint_engine) is not TorchCheckpointEngine:
         chosen = type(engine.checkpoint_engine).__name__
-        raise ValueError(f"the configuration chose {chosen}; take 'checkpoint.writer' and 'datastates_ckpt' out of it")
+        raise ValueError(
+            f"the configuration chose {chosen}; take 'checkpoint.writer' and 'datastates_ckpt' out of it"
+        )
     if engine.zero_nvme_offload_optimizer():
-        raise ValueError("DeepSpeed saves an optimizer on NVMe past its checkpoint engine; offload it to the CPU, or run cairn seal --watch instead")
+        raise ValueError(
+            "DeepSpeed saves an optimizer on NVMe past its checkpoint engine; offload it to the CPU, or run cairn seal --watch instead"
+        )
     if engine.use_node_local_storage():
         raise ValueError("with use_node_local_storage no rank sees all files of a tag: nobody can seal it")
 
@@ -146,10 +154,14 @@ def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") ->
         try:
             return _checked(directory, latest, check)
         except (NotWhole, FileNotFoundError) as error:
-            logger.warning("latest names %r, which is not whole (%s); looking for the newest tag that is", latest, error)
+            logger.warning(
+                "latest names %r, which is not whole (%s); looking for the newest tag that is", latest, error
+            )
     newest = _newest(directory, check)
     if newest is None and latest is not None:
-        raise NotWhole(f"{directory}: latest names {latest!r}, but no tag is whole; cairn verify names what is wrong", 1)
+        raise NotWhole(
+            f"{directory}: latest names {latest!r}, but no tag is whole; cairn verify names what is wrong", 1
+        )
     return newest
 
 

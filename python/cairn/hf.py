@@ -58,8 +58,13 @@ def _check(name: str) -> None:
 
     source = inspect.getsource(getattr(_fsdp, name)) if hasattr(_fsdp, name) else ""
     kind = "Writer" if name.startswith("save") else "Reader"
-    if "import torch.distributed.checkpoint as dist_cp" not in source or f"dist_cp.FileSystem{kind}(ckpt_dir)" not in source:
-        raise ImportError(f"accelerate {accelerate.__version__}: {name} does not save as accelerate 1.15 does, so that cairn.hf cannot patch it")
+    if (
+        "import torch.distributed.checkpoint as dist_cp" not in source
+        or f"dist_cp.FileSystem{kind}(ckpt_dir)" not in source
+    ):
+        raise ImportError(
+            f"accelerate {accelerate.__version__}: {name} does not save as accelerate 1.15 does, so that cairn.hf cannot patch it"
+        )
 
 
 def _replace(old: Callable, new: Callable) -> None:
@@ -80,14 +85,23 @@ def _with_cairn(original: Callable) -> Callable:
             logger.warning("%s: not with Cairn, because %s", original.__name__, other)
             return original(*positional, **named)
         if original.__name__ == "load_fsdp_optimizer":
-            get_optimizer_state_dict(arguments["model"], arguments["optimizer"])  # makes the states: accelerate's call under FSDP1 loads none
-        torchs = {name: getattr(dcp, name) for name in ("FileSystemWriter", "FileSystemReader", "save", "load")}
+            get_optimizer_state_dict(
+                arguments["model"], arguments["optimizer"]
+            )  # makes the states: accelerate's call under FSDP1 loads none
+        torchs = {
+            name: getattr(dcp, name) for name in ("FileSystemWriter", "FileSystemReader", "save", "load")
+        }
 
         def as_torchs(do: Callable) -> Callable:
             return lambda **arguments: _called(torchs, do, **arguments)
 
         with _lock:
-            ours = {"FileSystemWriter": _Place, "FileSystemReader": _Place, "save": as_torchs(_save), "load": as_torchs(_load)}
+            ours = {
+                "FileSystemWriter": _Place,
+                "FileSystemReader": _Place,
+                "save": as_torchs(_save),
+                "load": as_torchs(_load),
+            }
             return _called(ours, original, *positional, **named)
 
     return function
@@ -139,7 +153,9 @@ def _load(state_dict: dict, storage_reader: _Place, planner: Any) -> None:
 
 def step_of(directory: str) -> int:
     """The number behind the name of the checkpoint that `directory` is a part of (checkpoint-500/optimizer_0); 0 if it has none."""
-    found: Optional[re.Match] = re.search(r"[-_]([0-9]+)$", pathlib.Path(os.path.abspath(directory)).parent.name)
+    found: Optional[re.Match] = re.search(
+        r"[-_]([0-9]+)$", pathlib.Path(os.path.abspath(directory)).parent.name
+    )
     return int(found.group(1)) if found else 0
 
 
@@ -173,12 +189,16 @@ class CairnCallback(TrainerCallback):
             dist.barrier()  # every rank has written its random state
         if state.is_world_process_zero:
             checkpoint = pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}").absolute()
-            self._under_way.append(self._worker.submit(self._finish, checkpoint, getattr(others.get("model"), "config", None)))
+            self._under_way.append(
+                self._worker.submit(self._finish, checkpoint, getattr(others.get("model"), "config", None))
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Waits; a failure was logged, and does not stop the other ranks after the training."""
         if self._ended():
-            logger.error("%d of the checkpoints' programs failed: %s", len(self.failures), "; ".join(self.failures))
+            logger.error(
+                "%d of the checkpoints' programs failed: %s", len(self.failures), "; ".join(self.failures)
+            )
 
     def wait(self) -> None:
         """Waits until all is done. Raises CairnError naming the failure."""
@@ -198,8 +218,16 @@ class CairnCallback(TrainerCallback):
             self._run(checkpoint, ["archive", "run", checkpoint, "--store", self._archive])
         if self._weights is not None:
             target = pathlib.Path(self._weights, checkpoint.name)
-            release = ["--format", "safetensors", "--dtype", self._dtype]  # under the names that it was trained with
-            if self._run(checkpoint, ["strip", *_weights_in(checkpoint), target, *release]) and config is not None:
+            release = [
+                "--format",
+                "safetensors",
+                "--dtype",
+                self._dtype,
+            ]  # under the names that it was trained with
+            if (
+                self._run(checkpoint, ["strip", *_weights_in(checkpoint), target, *release])
+                and config is not None
+            ):
                 config.save_pretrained(target)
 
     def _run(self, checkpoint: pathlib.Path, arguments: list) -> bool:
@@ -217,4 +245,6 @@ def _weights_in(checkpoint: pathlib.Path) -> list:
     fsdp = checkpoint / f"{_fsdp.FSDP_MODEL_NAME}_0"
     latest = checkpoint / "latest"  # DeepSpeed's, with the name of its directory
     deepspeed = checkpoint / latest.read_text().strip() if latest.is_file() else fsdp
-    return next(([place] for place in (fsdp, deepspeed) if place.is_dir()), [checkpoint, "--from", "safetensors"])
+    return next(
+        ([place] for place in (fsdp, deepspeed) if place.is_dir()), [checkpoint, "--from", "safetensors"]
+    )

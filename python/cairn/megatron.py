@@ -77,7 +77,9 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         """Returns when the step is committed. Raises the errors of cairn.torch.save."""
         self._begin(sharded_state_dict, checkpoint_dir, log=False).result()
 
-    def async_save(self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore") -> Any:
+    def async_save(
+        self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore"
+    ) -> Any:
         """Returns a request for Megatron's queue when the tensors are copied; Cairn's helper process writes them."""
         handle = self._begin(sharded_state_dict, checkpoint_dir)
         handle.wait_staged()
@@ -85,7 +87,9 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         return _async_request_class(async_strategy)(_wait_for, (running.path,), [running.finish])
 
     def _begin(self, sharded_state_dict: dict, directory: Path, log: bool = True) -> SaveHandle:
-        options = Options(compress=self._compress, deadline=self._deadline, state=self._state(sharded_state_dict, directory))
+        options = Options(
+            compress=self._compress, deadline=self._deadline, state=self._state(sharded_state_dict, directory)
+        )
         save = Save(directory, _step_of(directory), options, log)
         try:
             return save.hand_over(stage(_layout_of(sharded_state_dict)))
@@ -137,11 +141,20 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
         with contextlib.closing(_open(checkpoint_dir)) as opened:
             wanted = list(nested_values(sharded_state_dict))
             _refuse_mismatch(opened, wanted)
-            objects = {id(item): self._object(opened, item) for item in wanted if isinstance(item, ShardedObject)}
+            objects = {
+                id(item): self._object(opened, item) for item in wanted if isinstance(item, ShardedObject)
+            }
             tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
-            read_boxes(opened.helper, opened.handle, [box for item in tensors for box in _box(opened, item)], cached=opened.cached)
+            read_boxes(
+                opened.helper,
+                opened.handle,
+                [box for item in tensors for box in _box(opened, item)],
+                cached=opened.cached,
+            )
             opened.check()
-        return dict_list_map_outplace(lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict)
+        return dict_list_map_outplace(
+            lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict
+        )
 
     def load_tensors_metadata(self, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
         if not _is_ours(checkpoint_dir):
@@ -153,12 +166,17 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
         if not _is_ours(checkpoint_dir):
             return super().load_sharded_metadata(checkpoint_dir)
         with contextlib.closing(_open(checkpoint_dir)) as opened:
-            return {**{key: ShardedObject.empty_from_unique_key(key) for key in opened.objects}, **_tensors_of(opened)}
+            return {
+                **{key: ShardedObject.empty_from_unique_key(key) for key in opened.objects},
+                **_tensors_of(opened),
+            }
 
     def remove_sharded_tensors(self, checkpoint_dir: str, key_prefix: str) -> None:
         if not _is_ours(checkpoint_dir):
             return super().remove_sharded_tensors(checkpoint_dir, key_prefix)
-        raise NotSupported(f"{checkpoint_dir}: a committed step of Cairn is not changed; load it and save another", 2)
+        raise NotSupported(
+            f"{checkpoint_dir}: a committed step of Cairn is not changed; load it and save another", 2
+        )
 
     def _object(self, opened: TorchOpened, item: ShardedObject) -> Any:
         key = item.unique_key
@@ -169,7 +187,9 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
             return torch.load(io.BytesIO(pickled), weights_only=True)
         except pickle.UnpicklingError as error:
             why = f"a pickle of other classes than Megatron allows ({str(error).splitlines()[0]})"
-            raise PickleRefused(f"{opened.directory}: {key}: {why}; give allow_pickle=True if you trust the checkpoint") from None
+            raise PickleRefused(
+                f"{opened.directory}: {key}: {why}; give allow_pickle=True if you trust the checkpoint"
+            ) from None
 
 
 class _Running:
@@ -205,21 +225,32 @@ class _Shards(torch.Tensor):
 
     @staticmethod
     def __new__(cls, parts: list) -> "_Shards":
-        return torch.Tensor._make_wrapper_subclass(cls, torch.Size(parts[0].global_shape), dtype=parts[0].dtype)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, torch.Size(parts[0].global_shape), dtype=parts[0].dtype
+        )
 
     def __init__(self, parts: list):
         in_order = sorted(parts, key=lambda part: part.global_offset)  # as the helper keeps them
         self._parts = {torch.Size(part.global_offset): part for part in in_order}
 
     def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
-        return [WriteItem(MetadataIndex(fqn, offset), WriteItemType.SHARD, tensor_data=self._described(offset)) for offset in self._parts]
+        return [
+            WriteItem(MetadataIndex(fqn, offset), WriteItemType.SHARD, tensor_data=self._described(offset))
+            for offset in self._parts
+        ]
 
     def _described(self, offset: torch.Size) -> TensorWriteData:
         part = self._parts[offset]
-        return TensorWriteData(ChunkStorageMetadata(offset, torch.Size(_extent(part))), TensorProperties.create_from_tensor(part.data), self.size())
+        return TensorWriteData(
+            ChunkStorageMetadata(offset, torch.Size(_extent(part))),
+            TensorProperties.create_from_tensor(part.data),
+            self.size(),
+        )
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(offset, torch.Size(_extent(part))) for offset, part in self._parts.items()]
+        return [
+            ChunkStorageMetadata(offset, torch.Size(_extent(part))) for offset, part in self._parts.items()
+        ]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         return _with_prepended_axes(self._parts[torch.Size(index.offset or ())])
@@ -239,7 +270,9 @@ def _layout_of(sharded_state_dict: dict) -> Layout:
         if isinstance(item, ShardedObject):
             objects[item.unique_key] = item.data
         elif item.data is None or item.flattened_range is not None:
-            raise ValueError(f"{item.key}: it has {'no data' if item.data is None else 'a flattened_range, which Megatron-Core itself has dropped'}")
+            raise ValueError(
+                f"{item.key}: it has {'no data' if item.data is None else 'a flattened_range, which Megatron-Core itself has dropped'}"
+            )
         else:
             parts.setdefault(item.key, []).append(item)
     planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
@@ -292,8 +325,13 @@ def _open(directory: Path) -> TorchOpened:
 
 def _tensors_of(opened: TorchOpened) -> dict:
     """{key: ShardedTensor without data}"""
-    shapes = {key: torch.empty(tensor["shape"], dtype=TORCH_OF[tensor["dtype"]], device="meta") for key, (_, tensor) in opened.tensors.items()}
-    return {key: ShardedTensor.from_rank_offsets(key, tensor).without_data() for key, tensor in shapes.items()}
+    shapes = {
+        key: torch.empty(tensor["shape"], dtype=TORCH_OF[tensor["dtype"]], device="meta")
+        for key, (_, tensor) in opened.tensors.items()
+    }
+    return {
+        key: ShardedTensor.from_rank_offsets(key, tensor).without_data() for key, tensor in shapes.items()
+    }
 
 
 def _refuse_mismatch(opened: TorchOpened, wanted: list) -> None:
@@ -308,7 +346,11 @@ def _fault(opened: TorchOpened, item: Any) -> Optional[str]:
     if item.key not in opened.tensors:
         return f"{item.key}: not in the checkpoint"
     saved = opened.tensors[item.key][1]["shape"]
-    fits = len(saved) == len(item.global_shape) if item.allow_shape_mismatch else saved == list(item.global_shape)
+    fits = (
+        len(saved) == len(item.global_shape)
+        if item.allow_shape_mismatch
+        else saved == list(item.global_shape)
+    )
     return None if fits else f"{item.key}: saved as {saved}; here {list(item.global_shape)}"
 
 

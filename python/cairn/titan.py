@@ -21,14 +21,34 @@ try:
     from torchtitan.components.checkpointer import dcp as _dcp
     from torchtitan.tools import filesystem
 except ImportError as error:
-    raise ImportError(f"cairn.titan needs torchtitan 0.3 or later, with torchtitan.components.checkpointer ({error})") from error
+    raise ImportError(
+        f"cairn.titan needs torchtitan 0.3 or later, with torchtitan.components.checkpointer ({error})"
+    ) from error
 
 _SEAM = (
-    *("_create_checkpoint_id", "_find_load_step", "_flattened_model_states_sd", "_save_last_step", "_should_save", "_states_to_load"),
-    *("dcp_load", "dcp_save", "maybe_wait_for_saving", "_close", "_load", "_maybe_wait_for_staging", "_save", "_wait_for_saving"),
+    *(
+        "_create_checkpoint_id",
+        "_find_load_step",
+        "_flattened_model_states_sd",
+        "_save_last_step",
+        "_should_save",
+        "_states_to_load",
+    ),
+    *(
+        "dcp_load",
+        "dcp_save",
+        "maybe_wait_for_saving",
+        "_close",
+        "_load",
+        "_maybe_wait_for_staging",
+        "_save",
+        "_wait_for_saving",
+    ),
 )
 if missing := [name for name in _SEAM if not hasattr(_dcp.CheckpointManager, name)]:
-    raise ImportError(f"cairn.titan knows the checkpoint manager of torchtitan 0.3; this one has no {', '.join(missing)}")
+    raise ImportError(
+        f"cairn.titan knows the checkpoint manager of torchtitan 0.3; this one has no {', '.join(missing)}"
+    )
 
 logger = logging.getLogger("cairn.titan")
 _PATIENCE = 600.0  # seconds that a rank waits to hear from rank 0 which step to load
@@ -74,16 +94,31 @@ class CheckpointManager(_dcp.CheckpointManager):
         if last_step:
             self._save_last_step(curr_step)
         else:
-            self.dcp_save(self._flattened_model_states_sd(), self._create_checkpoint_id(curr_step), self.async_mode)
+            self.dcp_save(
+                self._flattened_model_states_sd(), self._create_checkpoint_id(curr_step), self.async_mode
+            )
         return True
 
-    def dcp_save(self, state_dict: dict, checkpoint_id: str, async_mode: Any, enable_garbage_collection: bool = False, to_hf: bool = False) -> Any:
+    def dcp_save(
+        self,
+        state_dict: dict,
+        checkpoint_id: str,
+        async_mode: Any,
+        enable_garbage_collection: bool = False,
+        to_hf: bool = False,
+    ) -> Any:
         """Saves `state_dict` as the step that checkpoint_id names; to_hf: with torchtitan's own writer, next to the steps."""
         if to_hf:
-            return super().dcp_save(state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf)
+            return super().dcp_save(
+                state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf
+            )
         contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
         step = int(checkpoint_id.rpartition("-")[2])
-        options = {"compress": self._compress, "keep_last": self.keep_latest_k, "state": {"torchtitan": {"contents": contents}}}
+        options = {
+            "compress": self._compress,
+            "keep_last": self.keep_latest_k,
+            "state": {"torchtitan": {"contents": contents}},
+        }
         handle = cairn.torch.async_save(state_dict, self.folder, step, **options)
         self.save_future = handle
         if async_mode == _dcp.AsyncMode.DISABLED:
@@ -135,7 +170,10 @@ class CheckpointManager(_dcp.CheckpointManager):
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
         """Cairn's name of a step; DCP's if only that exists."""
-        ours, dcps = pathlib.Path(folder or self.folder) / f"step-{step:08d}", super()._create_checkpoint_id(step, folder)
+        ours, dcps = (
+            pathlib.Path(folder or self.folder) / f"step-{step:08d}",
+            super()._create_checkpoint_id(step, folder),
+        )
         return dcps if not ours.is_dir() and filesystem.isdir(dcps) else str(ours)
 
 

@@ -45,11 +45,25 @@ def async_save(
     A later failure is logged, and is the handle's exception. Raises TypeError or ValueError naming a value that cannot be saved; the other
     ranks' saves fail, too.
     """
-    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last, on_error), replicas, optimizer, log=True)
+    return _begin(
+        state_dict,
+        dir,
+        step,
+        Options.of(compress, model, state, deadline, keep_last, on_error),
+        replicas,
+        optimizer,
+        log=True,
+    )
 
 
 def _begin(
-    state_dict: dict, dir: Path, step: int, options: Options, replicas: Optional[Replicas], optimizer: Optimizers, log: bool
+    state_dict: dict,
+    dir: Path,
+    step: int,
+    options: Options,
+    replicas: Optional[Replicas],
+    optimizer: Optimizers,
+    log: bool,
 ) -> SaveHandle:
     save: Optional[Save] = None
     try:
@@ -70,7 +84,9 @@ def _state_of(value: Any) -> Any:
 
 
 def _is_stateful(value: Any) -> bool:
-    plain = type(value) is dict or isinstance(value, torch.Tensor)  # to ask whether it is a Stateful takes long
+    plain = type(value) is dict or isinstance(
+        value, torch.Tensor
+    )  # to ask whether it is a Stateful takes long
     return not plain and isinstance(value, Stateful)
 
 
@@ -92,10 +108,20 @@ def save(
     Arguments as of async_save. A step of the same number is kept next to the new one; `cairn ls` shows it. Raises SaveFailed if a rank died,
     gave up or was late (the message names it; the steps before are whole), OSError if there is no space, HelperDied.
     """
-    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last, on_error), replicas, (), log=False).result()
+    return _begin(
+        state_dict,
+        dir,
+        step,
+        Options.of(compress, model, state, deadline, keep_last, on_error),
+        replicas,
+        (),
+        log=False,
+    ).result()
 
 
-def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False) -> int:
+def load(
+    state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False
+) -> int:
     """Fills `state_dict` in place from a checkpoint, and returns its step. Ranks and their meshes may differ from those that saved.
 
     path: a step's or a run's directory (its newest whole step), or a checkpoint of another system that Cairn reads. Tensors must have the saved

@@ -36,7 +36,12 @@ class Copying:
 
     populated: set once every page of the targets' memory is there; None: they are all there."""
 
-    def __init__(self, pieces: Sequence[Piece], gpu: Optional["Gpu"] = None, populated: Optional[threading.Event] = None):
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        gpu: Optional["Gpu"] = None,
+        populated: Optional[threading.Event] = None,
+    ):
         self.future: Future = Future()
         self._process = os.getpid()
         self._pieces = pieces
@@ -80,7 +85,9 @@ class Copying:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # an interrupt, too: an optimizer's step and a save wait for the future
+        except (
+            BaseException
+        ) as error:  # an interrupt, too: an optimizer's step and a save wait for the future
             if not self.future.done():
                 self.future.set_exception(error)
             if not isinstance(error, Exception):
@@ -169,7 +176,9 @@ def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int], fresh: bool)
             if piece.later:
                 _copy([piece], fresh)
                 if piece.source._version != version:
-                    raise RuntimeError(f"{piece.name} was changed while it was copied: by something else than the optimizers that were given")
+                    raise RuntimeError(
+                        f"{piece.name} was changed while it was copied: by something else than the optimizers that were given"
+                    )
         yield end
         begin = end
 
@@ -193,13 +202,19 @@ def with_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         tensor = _wrapped(_private.waited_for(tensor))
         if not _has_storage(tensor):
-            raise TypeError(f"{name}: a {type(tensor).__name__}, which has no memory of its own; give the plain tensors that it is made of")
+            raise TypeError(
+                f"{name}: a {type(tensor).__name__}, which has no memory of its own; give the plain tensors that it is made of"
+            )
     if tensor.numel() == 0:
         return tensor
     storage = tensor.untyped_storage()
-    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    last = tensor.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())
+    )
     if storage.nbytes() < (last + 1) * tensor.dtype.itemsize:
-        raise ValueError(f"{name}: its storage has {storage.nbytes()} bytes, less than its shape {list(tensor.shape)}: it was freed or resized")
+        raise ValueError(
+            f"{name}: its storage has {storage.nbytes()} bytes, less than its shape {list(tensor.shape)}: it was freed or resized"
+        )
     return tensor
 
 
@@ -209,7 +224,9 @@ def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     alike = [part for part in inner if part.shape == tensor.shape and part.dtype == tensor.dtype]
-    return alike[0] if len(alike) == 1 and all(part is alike[0] or part.dim() == 0 for part in inner) else tensor
+    return (
+        alike[0] if len(alike) == 1 and all(part is alike[0] or part.dim() == 0 for part in inner) else tensor
+    )
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
@@ -231,7 +248,12 @@ def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return (
+        tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 class Gpu:
@@ -243,7 +265,9 @@ class Gpu:
 
     def register(self, buffer: torch.Tensor) -> None:
         """Pins shared memory, once for its life: copies into pageable memory are slower and block."""
-        self._check(self._cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0), "cudaHostRegister")
+        self._check(
+            self._cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0), "cudaHostRegister"
+        )
 
     def unregister(self, buffer: torch.Tensor) -> None:
         self._check(self._cuda.cudart().cudaHostUnregister(buffer.data_ptr()), "cudaHostUnregister")
@@ -257,7 +281,9 @@ class Gpu:
                 for piece in pieces[begin:end]:
                     piece.target.copy_(piece.source, non_blocking=True)
                     if piece.source.is_cuda:
-                        piece.source.record_stream(self._stream)  # its memory is not used again before the copy
+                        piece.source.record_stream(
+                            self._stream
+                        )  # its memory is not used again before the copy
                 begin = end
                 event = self._cuda.Event()
                 event.record(self._stream)

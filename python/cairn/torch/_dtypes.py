@@ -18,7 +18,10 @@ TORCH_OF = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-for _name, _of_torch in (("fp8_e8m0", "float8_e8m0fnu"), ("fp4_e2m1_x2", "float4_e2m1fn_x2")):  # of torch 2.7, and of 2.8
+for _name, _of_torch in (
+    ("fp8_e8m0", "float8_e8m0fnu"),
+    ("fp4_e2m1_x2", "float4_e2m1fn_x2"),
+):  # of torch 2.7, and of 2.8
     if hasattr(torch, _of_torch):
         TORCH_OF[_name] = getattr(torch, _of_torch)
 NAME_OF = {dtype: name for name, dtype in TORCH_OF.items()}

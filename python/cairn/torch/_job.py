@@ -19,7 +19,9 @@ from cairn._errors import rank_name
 from cairn.torch import _private
 
 _HOST = "cairn.torch/host/%d"  # of a rank, in the store
-_LATE = re.compile(r"\brank (\d+)(?= did not |, rank | and \d+ more$|$)")  # as the helper, which knows no hosts, names a rank that is late
+_LATE = re.compile(
+    r"\brank (\d+)(?= did not |, rank | and \d+ more$|$)"
+)  # as the helper, which knows no hosts, names a rank that is late
 _LOOK = 0.5  # seconds between two looks at the store
 _TELL = 5.0  # seconds that a rank at the end of a save waits for the store
 
@@ -74,7 +76,9 @@ def agree(key: str, word: str, deadline: float) -> str:
     """Rank 0's word, on all ranks: through the job's store, under a key that was not used before. Raises TimeoutError without it."""
     if rank_and_world()[1] == 1:
         return word
-    return _agree(_private.default_store(), key, word, deadline, f"rank 0 has not said {key} within {deadline:g} s")
+    return _agree(
+        _private.default_store(), key, word, deadline, f"rank 0 has not said {key} within {deadline:g} s"
+    )
 
 
 def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:

@@ -94,27 +94,48 @@ class Recipe:
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
         if len({group for _, _, group in self._others}) > GROUPS:
-            self._others = [(item, path, str(zlib.crc32(group.encode()) % GROUPS)) for item, path, group in self._others]
+            self._others = [
+                (item, path, str(zlib.crc32(group.encode()) % GROUPS)) for item, path, group in self._others
+            ]
         self._names = [item.index.fqn for item, _, _ in self._others]
-        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path, _ in self._others if item.tensor_data is not None]
+        self._small = [
+            _described(item.index.fqn, item.tensor_data, path)
+            for item, path, _ in self._others
+            if item.tensor_data is not None
+        ]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
         self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
 
     def _add_tensor(
-        self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
+        self,
+        item: WriteItem,
+        data: TensorWriteData,
+        path: list,
+        planner: Any,
+        numbers: dict,
+        ownership: Optional[Ownership],
     ) -> None:
         fqn, chunk = item.index.fqn, data.chunk
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
             self._tensors.append({**_described(fqn, data, path), "pieces": []})
-        if math.prod(chunk.sizes) and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
-            self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
+        if math.prod(chunk.sizes) and (
+            ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)
+        ):
+            self._tensors[numbers[fqn]]["pieces"].append(
+                {"offset": list(chunk.offsets), "extent": list(chunk.sizes)}
+            )
             self._written.append(item)
 
     def layout(self, planner: Any, warn: bool = True) -> Layout:
         """The layout of the planner's current state dict. warn: about values that become pickles."""
-        sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
-        return Layout(self._tensors, self._names, self._small, sources, lambda: self._groups(planner, warn), self._mesh)
+        sources = [
+            (item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach())
+            for item in self._written
+        ]
+        return Layout(
+            self._tensors, self._names, self._small, sources, lambda: self._groups(planner, warn), self._mesh
+        )
 
     def _groups(self, planner: Any, warn: bool) -> dict:
         groups: dict = {}
@@ -177,7 +198,9 @@ def _entry(item: WriteItem, planner: Any) -> tuple[dict, str]:
     """(the entry, the name of the value's type)"""
     if item.type != WriteItemType.BYTE_IO:
         tensor = with_memory(item.index.fqn, planner.resolve_data(item))
-        return encode_tensor(tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape), "Tensor"
+        return encode_tensor(
+            tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape
+        ), "Tensor"
     if _private.looks_up(planner):
         value = _private.look_up(planner, item)
         return encode(value, item.index.fqn), type(value).__name__
@@ -191,8 +214,13 @@ def _warn_of(pickles: dict) -> None:
     """Of each name once in a process. pickles: types by name."""
     if new := {name: kind for name, kind in pickles.items() if name not in _told}:
         _told.update(new)
-        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9]) + (f" and {len(new) - 9} more" if len(new) > 9 else "")
-        logger.warning("saved as pickles, which load takes only with allow_pickle=True: %s; save plain values, or what state_dict() says", listed)
+        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9]) + (
+            f" and {len(new) - 9} more" if len(new) > 9 else ""
+        )
+        logger.warning(
+            "saved as pickles, which load takes only with allow_pickle=True: %s; save plain values, or what state_dict() says",
+            listed,
+        )
 
 
 def _check_size(sizes: dict) -> None:
@@ -200,7 +228,9 @@ def _check_size(sizes: dict) -> None:
     if (total := sum(sizes.values())) > MAX_VALUE_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         what = f"{largest}: non-tensor values take {total} bytes, this alone {sizes[largest]}"
-        raise ValueError(f"{what}, and a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)")
+        raise ValueError(
+            f"{what}, and a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)"
+        )
 
 
 def _size(entry: dict) -> int:
@@ -217,9 +247,16 @@ def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
     """A step with such a key in it could not be read."""
     for text in (fqn, *(part for part in path if isinstance(part, str))):
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
-            raise ValueError(f"{fqn!r}: its key {text!r} is not a name that a step can hold (empty, with a NUL, or not Unicode); rename it")
-    if of_tensor and (len(fqn.encode()) > _MAX_NAME or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))):
-        raise ValueError(f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot")
+            raise ValueError(
+                f"{fqn!r}: its key {text!r} is not a name that a step can hold (empty, with a NUL, or not Unicode); rename it"
+            )
+    if of_tensor and (
+        len(fqn.encode()) > _MAX_NAME
+        or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))
+    ):
+        raise ValueError(
+            f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot"
+        )
 
 
 def check(fqn: str, tensor: Any) -> None:
@@ -233,6 +270,8 @@ def check(fqn: str, tensor: Any) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{fqn}: a {tensor.layout} tensor of {tensor.dtype}; only dense tensors are saved")
     if tensor.dtype not in NAME_OF:
-        raise TypeError(f"{fqn}: {tensor.dtype} is not a type that a checkpoint holds ({', '.join(NAME_OF.values())}); save it as one of them")
+        raise TypeError(
+            f"{fqn}: {tensor.dtype} is not a type that a checkpoint holds ({', '.join(NAME_OF.values())}); save it as one of them"
+        )
     if tensor.dim() > _MAX_DIMENSIONS:
         raise ValueError(f"{fqn}: {tensor.dim()} dimensions; a checkpoint holds {_MAX_DIMENSIONS}")

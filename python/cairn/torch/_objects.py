@@ -46,7 +46,9 @@ def encode(value: Any, name: str) -> dict:
     try:
         torch.save(value, buffer)
     except Exception as error:
-        raise TypeError(f"{name}: a {type(value).__name__} that neither JSON nor pickle holds ({error}); leave it out, or save its state") from error
+        raise TypeError(
+            f"{name}: a {type(value).__name__} that neither JSON nor pickle holds ({error}); leave it out, or save its state"
+        ) from error
     return {"pickle": buffer.getvalue()}
 
 
@@ -55,7 +57,9 @@ def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
     if "json" in entry:
         return _values.from_json(json.loads(entry["json"]), _DECODERS)
     if not allow_pickle:
-        raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
+        raise PickleRefused(
+            f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint"
+        )
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
 
 
@@ -116,7 +120,11 @@ def _float_to_json(value: float, _: int) -> Any:
 
 
 def _str_to_json(value: str, _: int) -> Any:
-    return value if is_unicode(value) else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
+    return (
+        value
+        if is_unicode(value)
+        else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
+    )
 
 
 def is_unicode(text: str) -> bool:
@@ -154,9 +162,16 @@ def _numpy_to_json(kind: str, value: Any, **fields: Any) -> dict:
 
 
 def _tensor_to_json(value: torch.Tensor, _: int) -> dict:
-    if value.layout != torch.strided or value.requires_grad or value.is_quantized or value.device.type == "meta":
+    if (
+        value.layout != torch.strided
+        or value.requires_grad
+        or value.is_quantized
+        or value.device.type == "meta"
+    ):
         raise _NoJson
-    return _tagged("tensor", dtype=_name(value.dtype), shape=list(value.shape), data=_base64(_bytes_of(value)))
+    return _tagged(
+        "tensor", dtype=_name(value.dtype), shape=list(value.shape), data=_base64(_bytes_of(value))
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

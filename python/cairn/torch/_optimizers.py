@@ -14,7 +14,9 @@ from cairn.torch._device import Copying
 
 Optimizers = Union[Optimizer, Sequence[Optimizer]]
 
-_held: "weakref.WeakKeyDictionary[Optimizer, list]" = weakref.WeakKeyDictionary()  # the copies that their steps wait for
+_held: "weakref.WeakKeyDictionary[Optimizer, list]" = (
+    weakref.WeakKeyDictionary()
+)  # the copies that their steps wait for
 
 
 def listed(optimizers: Optimizers) -> list:
@@ -22,13 +24,20 @@ def listed(optimizers: Optimizers) -> list:
     every = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for optimizer in every:
         if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-            raise TypeError(f"optimizer: a {type(optimizer).__name__}; give the torch.optim.Optimizer whose step() changes the parameters")
+            raise TypeError(
+                f"optimizer: a {type(optimizer).__name__}; give the torch.optim.Optimizer whose step() changes the parameters"
+            )
     return every
 
 
 def storages(optimizers: Sequence[Optimizer]) -> frozenset:
     """The addresses of the values that their steps change: parameters and states."""
-    return frozenset(address for optimizer in optimizers for tensor in _tensors_of(optimizer) if (address := storage(tensor)))
+    return frozenset(
+        address
+        for optimizer in optimizers
+        for tensor in _tensors_of(optimizer)
+        if (address := storage(tensor))
+    )
 
 
 def storage(tensor: torch.Tensor) -> int:

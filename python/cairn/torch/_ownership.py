@@ -13,8 +13,17 @@ from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 
-PIPELINE = ("pp", "pipe", "pipeline", "stage")  # names of a mesh's dimension along which ranks hold other layers
-EXPERTS = {"ep", "expert", "experts"}  # a word of the name of a dimension along which ranks hold other experts
+PIPELINE = (
+    "pp",
+    "pipe",
+    "pipeline",
+    "stage",
+)  # names of a mesh's dimension along which ranks hold other layers
+EXPERTS = {
+    "ep",
+    "expert",
+    "experts",
+}  # a word of the name of a dimension along which ranks hold other experts
 Replicas = Union[Sequence[int], Callable[[str], Optional[Sequence[int]]]]
 
 
@@ -29,23 +38,33 @@ def mesh_holders(mesh: torch.Tensor, coordinate: Sequence[int], replicated: Sequ
 
     mesh: ranks, of the shape of the device mesh. replicated: for each of its dimensions, whether it replicates (or shards).
     """
-    return sorted(mesh[tuple(slice(None) if copies else at for copies, at in zip(replicated, coordinate))].flatten().tolist())
+    return sorted(
+        mesh[tuple(slice(None) if copies else at for copies, at in zip(replicated, coordinate))]
+        .flatten()
+        .tolist()
+    )
 
 
-def widened(ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], apart: Sequence[bool]) -> list[int]:
+def widened(
+    ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], apart: Sequence[bool]
+) -> list[int]:
     """`ranks`, and those that differ from them along the dimensions of `root` that a mesh cut out of it has not.
 
     root: ranks, of the shape of the mesh that it was cut out of. members: all ranks of the mesh. apart: for each dimension of root,
     whether ranks along it hold other tensors.
     """
-    if root.dim() == 1:  # a world that meshes were unflattened from says nothing of its dimensions: stages may be among them
+    if (
+        root.dim() == 1
+    ):  # a world that meshes were unflattened from says nothing of its dimensions: stages may be among them
         return sorted(ranks)
     place = {rank: at for at, rank in enumerate(root.flatten().tolist())}
     coordinates = {rank: _unravelled(place[rank], root.shape) for rank in (*ranks, *members)}
     all_ranks: set = set()
     own = [len({coordinates[member][dimension] for member in members}) > 1 for dimension in range(root.dim())]
     for rank in ranks:
-        where = tuple(at if keeps or parts else slice(None) for at, keeps, parts in zip(coordinates[rank], own, apart))
+        where = tuple(
+            at if keeps or parts else slice(None) for at, keeps, parts in zip(coordinates[rank], own, apart)
+        )
         all_ranks.update(root[where].flatten().tolist())
     return sorted(all_ranks)
 
@@ -61,9 +80,15 @@ def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
 def _check_dtensor(fqn: str, tensor: DTensor) -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(f"{fqn}: a DTensor of partial sums {tensor.placements}; redistribute it first")
-    for placement in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only if they divide evenly
-        if type(placement).__name__ == "_StridedShard" and tensor.shape[dimension := _dimension(placement)] % _shards(tensor, dimension):
-            raise ValueError(f"{fqn}: dimension {dimension} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}")
+    for (
+        placement
+    ) in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only if they divide evenly
+        if type(placement).__name__ == "_StridedShard" and tensor.shape[
+            dimension := _dimension(placement)
+        ] % _shards(tensor, dimension):
+            raise ValueError(
+                f"{fqn}: dimension {dimension} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}"
+            )
 
 
 def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
@@ -75,7 +100,11 @@ def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
 def mesh_text(values: Iterable[Any], world: int) -> str:
     """How the job's ranks are laid out, for people: "dp_shard=2 tp=2", by the largest mesh that DTensors among the values have."""
     meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
-    root = max(map(_private.root_mesh, meshes.values()), key=lambda root: (root.mesh.numel(), root.mesh.dim()), default=None)
+    root = max(
+        map(_private.root_mesh, meshes.values()),
+        key=lambda root: (root.mesh.numel(), root.mesh.dim()),
+        default=None,
+    )
     ranks = f"{world} rank" + ("s" if world > 1 else "")
     if root is None or not root.mesh_dim_names:
         return ranks
@@ -118,7 +147,11 @@ class Ownership:
         self._replicas = replicas
         self._of_mesh: dict = {}
         meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
-        on_meshes = {holder for mesh in meshes.values() for holder in _widened_by_mesh(mesh.mesh.flatten().tolist(), mesh)}
+        on_meshes = {
+            holder
+            for mesh in meshes.values()
+            for holder in _widened_by_mesh(mesh.mesh.flatten().tolist(), mesh)
+        }
         self._plain_holders = sorted(on_meshes) or list(range(world))
         roots = (_private.root_mesh(mesh) for mesh in meshes.values())
         self._experts = expert_dimension(map(_names_and_sizes, (*meshes.values(), *roots)))
@@ -131,7 +164,9 @@ class Ownership:
         """All ranks that hold what this rank holds of the tensor. Raises ValueError if `replicas` leaves this rank out."""
         if (given := self._given(fqn, value)) is not None:
             if self._rank not in given:
-                raise ValueError(f"{fqn}: replicas says that ranks {given} hold it, but rank {self._rank} does, too")
+                raise ValueError(
+                    f"{fqn}: replicas says that ranks {given} hold it, but rank {self._rank} does, too"
+                )
             return given
         if isinstance(value, DTensor):
             return self._dtensor_holders(fqn, value)

@@ -51,7 +51,9 @@ class CairnPlanner(DefaultSavePlanner):
         self.staged: Optional[Staged] = None
         self.keys: dict = {}  # by the path of a dict: its keys that are not texts, by the texts that paths have for them
 
-    def set_up_planner(self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False
+    ) -> None:
         self.staged = state_dict.get(STAGED)
         super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
         if self.flatten_state_dict and not self.staged:
@@ -120,11 +122,15 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         super().__init__(allow_partial_load=not strict)
         self.cast = cast
 
-    def set_up_planner(self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
+    ) -> None:
         """Skips the first step of DCP's, which replaces each value of an unknown type by None."""
         for path, found in _dicts(state_dict):
             if len({str(key) for key in found}) < len(found):
-                raise ValueError(f"two keys of {'.'.join(map(str, path)) or 'the state dict'} have one name: {', '.join(map(repr, found))}")
+                raise ValueError(
+                    f"two keys of {'.'.join(map(str, path)) or 'the state dict'} have one name: {', '.join(map(repr, found))}"
+                )
         _leave_meta(state_dict)
         self.original_state_dict = state_dict
         self.state_dict, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
@@ -134,9 +140,17 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         if (metadata := self.metadata) is None:
             raise ValueError("set_up_planner comes first, with the metadata of the checkpoint")
         saved = metadata.state_dict_metadata
-        faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
+        faults = [
+            fault
+            for fqn, value in self.state_dict.items()
+            if (fault := self._fault(fqn, value, saved.get(fqn)))
+        ]
         if not self.allow_partial_load:
-            empty = {tuple(map(str, path)) for path, found in _dicts(self.original_state_dict) if path and not found}
+            empty = {
+                tuple(map(str, path))
+                for path, found in _dicts(self.original_state_dict)
+                if path and not found
+            }
             faults += _lost(empty, (metadata.planner_data or {}).values())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
@@ -150,7 +164,12 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         is_object, is_tensor = isinstance(saved, BytesStorageMetadata), isinstance(here, torch.Tensor)
         if is_object and not is_tensor:
             return None
-        if not is_object and is_tensor and saved.size == here.size() and (self.cast or saved.properties.dtype == here.dtype):
+        if (
+            not is_object
+            and is_tensor
+            and saved.size == here.size()
+            and (self.cast or saved.properties.dtype == here.dtype)
+        ):
             return None
         there = "an object" if is_object else _describe(saved.properties.dtype, saved.size)
         return f"{fqn}: saved as {there}; here {_describe(here.dtype, here.size()) if is_tensor else 'a ' + type(here).__name__}"
@@ -175,7 +194,9 @@ def _leave_meta(container: Any, name: str = "") -> None:
             _leave_meta(value, fqn)
         elif value.device.type == "meta":
             if not _job.in_a_job():
-                raise LoadMismatch(f"{fqn}: a tensor on the meta device, which holds no values; call to_empty(device=...) of its module before")
+                raise LoadMismatch(
+                    f"{fqn}: a tensor on the meta device, which holds no values; call to_empty(device=...) of its module before"
+                )
             container[key] = _private.off_meta(value)
 
 
@@ -183,7 +204,11 @@ def _unfit(tensor: torch.Tensor) -> Optional[str]:
     """Why nothing can be loaded into it."""
     if isinstance(tensor, DTensor):
         sums = any(placement.is_partial() for placement in tensor.placements)
-        return f"a DTensor of partial sums {tensor.placements}, whose parts no checkpoint has; redistribute it first" if sums else None
+        return (
+            f"a DTensor of partial sums {tensor.placements}, whose parts no checkpoint has; redistribute it first"
+            if sums
+            else None
+        )
     if _private.is_sharded_tensor(tensor):
         return None
     if is_lazy(tensor):
@@ -233,7 +258,10 @@ def _lost(empty: set, saved: Iterable[tuple]) -> list[str]:
     begins = (tuple(map(str, path[:length])) for path in saved for length in range(1, len(path)))
     counts = Counter(begin for begin in begins if begin in empty)
     made = "get_optimizer_state_dict of torch.distributed.checkpoint.state_dict makes what an optimizer has only after its first step"
-    return [f"{'.'.join(path)}: {count} values were saved in it, and here it is empty; {made}" for path, count in sorted(counts.items())]
+    return [
+        f"{'.'.join(path)}: {count} values were saved in it, and here it is empty; {made}"
+        for path, count in sorted(counts.items())
+    ]
 
 
 def _key(container: Any, part: Any) -> Any:

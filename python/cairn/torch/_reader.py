@@ -36,7 +36,10 @@ class TorchOpened(Opened):
             size = torch.Size(tensor["shape"])
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
-        paths = {fqn: [part["text"] if isinstance(part, dict) else part for part in self.path(fqn)] for fqn in entries}
+        paths = {
+            fqn: [part["text"] if isinstance(part, dict) else part for part in self.path(fqn)]
+            for fqn in entries
+        }
         return Metadata(entries, planner_data={fqn: tuple(path) for fqn, path in paths.items()})
 
     def nested(self, allow_pickle: bool) -> dict[str, Any]:
@@ -74,14 +77,18 @@ class _Node(dict):
     def put(self, path: list, value: Any) -> None:
         node = self
         for part in path[:-1]:
-            if not isinstance(node.get(part), _Node):  # an empty dict of a rank may be another's that is not empty
+            if not isinstance(
+                node.get(part), _Node
+            ):  # an empty dict of a rank may be another's that is not empty
                 node[part] = _Node()
             node = node[part]
         if not isinstance(node.get(path[-1]), _Node):
             node[path[-1]] = value
 
     def container(self) -> Any:
-        values = {part: value.container() if isinstance(value, _Node) else value for part, value in self.items()}
+        values = {
+            part: value.container() if isinstance(value, _Node) else value for part, value in self.items()
+        }
         if any(in_list for in_list, _ in values):
             return [values.get((True, at)) for at in range(1 + max(at for in_list, at in values if in_list))]
         return {key: value for (_, key), value in values.items()}
@@ -137,7 +144,9 @@ class CairnReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._alive().metadata()
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
         pass
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -150,8 +159,14 @@ class CairnReader(StorageReader):
         """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError."""
         opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
-        objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
-        targets = [with_memory(item.dest_index.fqn, planner.resolve_tensor(item)).detach() for item in tensors]
+        objects = [
+            (item, opened.value(item.storage_index.fqn, self._allow_pickle))
+            for item in plan.items
+            if item.type == LoadItemType.BYTE_IO
+        ]
+        targets = [
+            with_memory(item.dest_index.fqn, planner.resolve_tensor(item)).detach() for item in tensors
+        ]
         read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets), cached=opened.cached)
         opened.check()
         for item, target in zip(tensors, targets):

@@ -73,10 +73,23 @@ class Options:
 
     @classmethod
     def of(
-        cls, compress: bool, model: Optional[dict], state: Optional[dict], deadline: float, keep_last: int, on_error: OnError = "raise"
+        cls,
+        compress: bool,
+        model: Optional[dict],
+        state: Optional[dict],
+        deadline: float,
+        keep_last: int,
+        on_error: OnError = "raise",
     ) -> Options:
         """None: nothing to say."""
-        return cls(compress, {} if model is None else model, {} if state is None else state, deadline, keep_last, on_error)
+        return cls(
+            compress,
+            {} if model is None else model,
+            {} if state is None else state,
+            deadline,
+            keep_last,
+            on_error,
+        )
 
     @property
     def seconds(self) -> int:
@@ -85,7 +98,12 @@ class Options:
 
     def for_helper(self, mesh: str) -> dict:
         state = {"mesh": mesh, **self.state} if mesh else self.state
-        return {"compress": self.compress, "model": self.model, "state": state, "keep_last": operator.index(self.keep_last)}
+        return {
+            "compress": self.compress,
+            "model": self.model,
+            "state": state,
+            "keep_last": operator.index(self.keep_last),
+        }
 
 
 def whole(name: str, value: Any, what: str) -> int:
@@ -111,7 +129,9 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
             if not isinstance(key, str):
                 raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON has texts")
             if depth == 0 and (not key or "\0" in key or len(key.encode(errors="replace")) > _MAX_KEY):
-                raise ValueError(f"{name}: the key {key[:40]!r} is empty, has a NUL, or has more than {_MAX_KEY} bytes; rename it")
+                raise ValueError(
+                    f"{name}: the key {key[:40]!r} is empty, has a NUL, or has more than {_MAX_KEY} bytes; rename it"
+                )
     elif isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             _check_json(f"{name}[{at}]", item, depth + 1)
@@ -119,7 +139,9 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except TypeError:
-            raise TypeError(f"{name}: a {type(value).__name__}, which JSON has not; give its text or number") from None
+            raise TypeError(
+                f"{name}: a {type(value).__name__}, which JSON has not; give its text or number"
+            ) from None
         except ValueError:
             raise ValueError(f"{name}: {value!r}, which JSON has not") from None
 
@@ -171,7 +193,9 @@ class SaveHandle(Future[Saved]):
 class Staged:
     """A state dict with its place in a segment. It is copied there from `start` on."""
 
-    def __init__(self, layout: Layout, segment: Segment, free: Future, used_by: Helper, optimizers: Sequence[Optimizer]):
+    def __init__(
+        self, layout: Layout, segment: Segment, free: Future, used_by: Helper, optimizers: Sequence[Optimizer]
+    ):
         self.layout = layout
         self.objects: tuple[dict, bytes] = {}, b""
         self.segment = segment
@@ -208,7 +232,9 @@ class Staged:
         self.release()
 
     def __reduce__(self):
-        raise TypeError("a state dict staged by CairnStager stays in its process; use AsyncCheckpointerType.THREAD")
+        raise TypeError(
+            "a state dict staged by CairnStager stays in its process; use AsyncCheckpointerType.THREAD"
+        )
 
 
 _segments: Optional[Segments] = None
@@ -251,7 +277,9 @@ class Failures:
         if count < _ALARM_AFTER:
             logger.warning("the save of step %d failed: %s; the steps before are whole", step, error)
         else:
-            logger.critical("ALARM: the save of step %d failed, as did %d before it: %s", step, count - 1, error)
+            logger.critical(
+                "ALARM: the save of step %d failed, as did %d before it: %s", step, count - 1, error
+            )
         return True
 
     def forget(self, run: str) -> None:
@@ -278,7 +306,13 @@ class Save:
         self._nonce = _job.session.nonce(step, options.seconds)
         self._rank, world = _job.rank_and_world()
         self._begun = self._helper.request(
-            "begin", nonce=self._nonce, deadline=options.seconds, run=run, step=step, rank=self._rank, world=world
+            "begin",
+            nonce=self._nonce,
+            deadline=options.seconds,
+            run=run,
+            step=step,
+            rank=self._rank,
+            world=world,
         )
         self._news = _job.News(self._nonce, self._hear) if world > 1 else None
         self._begun.add_done_callback(self._opened)
@@ -312,7 +346,9 @@ class Save:
         """Gives the staged state dict to the helper, which writes the copied part while the rest is still being copied."""
         if staged.helper is not self._helper:
             death = self._helper.death or staged.helper.death  # one was started after the other had ended
-            raise death or HelperDied("the process `cairn serve` that the state dict was staged for has been replaced", 0)
+            raise death or HelperDied(
+                "the process `cairn serve` that the state dict was staged for has been replaced", 0
+            )
         handle = SaveHandle()
         handle._copying = staged.copying
         staged.start(lambda: self._send(handle, staged))

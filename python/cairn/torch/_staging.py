@@ -41,7 +41,15 @@ class Segment:
         self.written: Future = Future()
         self.written.set_result(None)
         self._helper = helper
-        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names, small=layout.small)
+        reply = helper.ask(
+            "plan",
+            plan=self.plan,
+            rank=rank,
+            world=world,
+            tensors=layout.tensors,
+            names=layout.names,
+            small=layout.small,
+        )
         try:
             self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
         finally:
@@ -49,7 +57,9 @@ class Segment:
                 os.close(fd)
         self._targets = list(self._views(layout.tensors, reply.fields["offsets"]))
         begins = [at for places in reply.fields["offsets"] for at in places]
-        self._order = sorted(range(len(begins)), key=begins.__getitem__)  # as they lie in the memory: pieces may come unsorted
+        self._order = sorted(
+            range(len(begins)), key=begins.__getitem__
+        )  # as they lie in the memory: pieces may come unsorted
         self._begins = sorted(begins)
         self._gpu: Optional[_device.Gpu] = None
         self._populated = threading.Event()
@@ -69,7 +79,9 @@ class Segment:
         pieces = []
         for number in self._order:
             name, source = sources[number]
-            pieces.append(_device.Piece(name, source, self._targets[number], bool(later) and storage(source) in later))
+            pieces.append(
+                _device.Piece(name, source, self._targets[number], bool(later) and storage(source) in later)
+            )
         return _device.Copying(pieces, self._gpu, self._populated)
 
     def filled(self, pieces: int) -> int:
@@ -117,7 +129,9 @@ class Segments:
                 return None
             if not self._said:
                 self._said = True
-                logger.warning("two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)")
+                logger.warning(
+                    "two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)"
+                )
             wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
 
     def _make(self, key: tuple, layout: Layout, rank: int, world: int) -> Segment:

@@ -62,8 +62,15 @@ class CairnWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
         """Copies, hands over, and waits until this rank's part is on disk. Raises the errors of cairn.torch.save."""
-        if self._alone and not isinstance(planner, CairnPlanner) and dist.is_initialized() and dist.get_world_size() > 1:
-            raise ValueError("with no_dist=True every rank would write everything: give planner=CairnPlanner()")
+        if (
+            self._alone
+            and not isinstance(planner, CairnPlanner)
+            and dist.is_initialized()
+            and dist.get_world_size() > 1
+        ):
+            raise ValueError(
+                "with no_dist=True every rank would write everything: give planner=CairnPlanner()"
+            )
         save = Save(self._directory, self._step, self._options, log=False)
         try:
             handle = self._handle = save.hand_over(_staged_by(planner, plan))
@@ -72,7 +79,9 @@ class CairnWriter(StorageWriter):
             raise
         handle.written.result()
         done: torch.futures.Future = torch.futures.Future()
-        done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items])
+        done.set_result(
+            [WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items]
+        )
         return done
 
     def finish(self, metadata: Metadata, results: list) -> None:
