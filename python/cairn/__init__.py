@@ -1,10 +1,10 @@
 """Checkpoints of large language models: the ``cairn`` command, for Python.
 
-`open` looks into a checkpoint of any format; `diff`, `report`, `ls` and `verify` are the commands of those names, as tables.
-`run` starts any command. ``cairn.torch`` saves and loads PyTorch trainings.
+`open` reads a checkpoint of any format. `diff`, `report`, `ls` and `verify` run the commands of those names
+and return tables. `run` runs any command. ``cairn.torch`` saves and loads PyTorch trainings.
 
-The command itself is a program beside this package, in the environment's ``bin``; ``python -m cairn`` starts it, too. Nothing
-here needs torch, and only arrays of values need numpy.
+The command is a program in the environment's ``bin``; ``python -m cairn`` runs it too. Nothing in this
+package needs torch, and only arrays of values need numpy.
 
 >>> import cairn
 >>> cairn.run(["--version"], capture=True).stdout.split()[0]
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cairn._rows import Differences, Problems, Rows, diff, ls, report, verify
     from cairn._tensor import Tensor
 
-_MODULES = {  # imported when they are first asked for
+_MODULES = {  # imported on first use
     "_checkpoint": ("Checkpoint", "Objects", "Pickle", "open"),
     "_errors": ("CorruptError", "HelperDied", "NotSupported"),
     "_rows": ("Differences", "Problems", "Rows", "diff", "ls", "report", "verify"),
@@ -34,7 +34,7 @@ _MODULES = {  # imported when they are first asked for
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
-# Without `open`: `from cairn import *` leaves Python's own.
+# `open` is left out: `from cairn import *` must not hide Python's own.
 __all__ = [
     "CairnError",
     "Checkpoint",

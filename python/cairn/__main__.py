@@ -1,4 +1,4 @@
-"""``python -m cairn``: becomes the program, so that signals and exit statuses pass without help."""
+"""``python -m cairn``: replaces itself by the program, which then gets signals and sets the exit status."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""Values as numpy arrays. numpy is imported when the first values are asked for.
+"""Values as numpy arrays. numpy is imported when values are first read.
 
-numpy has no bf16 and no fp8: they become float32, which holds each of their values exactly, NaN with its payload included.
-Of fp8_e8m0 and fp4_e2m1_x2, the scales and numbers of quantized blocks, it gets the bits.
+numpy has neither bf16 nor fp8. They become float32, which holds each of their values exactly, including NaN
+with its payload. fp8_e8m0 and fp4_e2m1_x2, the scales and numbers of quantized blocks, are returned as bits.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _SAME = {
     "fp8_e8m0": "uint8",
     "fp4_e2m1_x2": "uint8",
 }
-_WIDENED = {
+_WIDENED = {  # types that numpy lacks, and the types that hold their bits
     "bf16": "uint16",
     "fp8_e4m3": "uint8",
     "fp8_e5m2": "uint8",
     "fp8_e8m0": "uint8",
     "fp4_e2m1_x2": "uint8",
-}  # and the types that hold their bits
+}
 _OF_TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 
 def load_numpy() -> Any:
-    """Raises ImportError with a remedy."""
+    """Raises ImportError that says what to install."""
     try:
         import numpy
     except ImportError as error:
         raise ImportError(
-            "values as arrays need numpy: pip install numpy (names, shapes and .tobytes() do without)"
+            "arrays need numpy: pip install numpy (names, shapes and .tobytes() work without it)"
         ) from error
     return numpy
 
 
 def numpy_dtype(dtype: str) -> str:
-    """What numpy calls the arrays of this type of a checkpoint."""
+    """numpy's name for the arrays that hold a checkpoint's type."""
     return _SAME.get(dtype, "float32")
 
 
 def bits_dtype(dtype: str) -> str:
-    """The type that holds the bits of an element if numpy has no such type; otherwise the type itself."""
+    """The type that holds an element's bits if numpy lacks the type; otherwise the type itself."""
     return _WIDENED.get(dtype, dtype)
 
 
 def as_array(elements: Union[bytes, memoryview], dtype: str) -> numpy.ndarray:
-    """The elements in one dimension. dtype: as a checkpoint names it."""
+    """The elements as an array of one dimension. dtype: the checkpoint's name of the type."""
     np = load_numpy()
     if dtype in _SAME:
         return np.frombuffer(elements, dtype=_SAME[dtype])
@@ -66,14 +66,14 @@ def as_array(elements: Union[bytes, memoryview], dtype: str) -> numpy.ndarray:
 
 
 def as_array_of_torch(elements: bytes, dtype: str) -> numpy.ndarray:
-    """The same. dtype: as torch names it. Raises ValueError for one that numpy does not have."""
+    """As as_array, but `dtype` is torch's name of the type. Raises ValueError if numpy lacks it."""
     if dtype in _OF_TORCH:
         return as_array(elements, _OF_TORCH[dtype])
     np = load_numpy()
     try:
         return np.frombuffer(elements, dtype=dtype).copy()
     except TypeError:
-        raise ValueError(f"a tensor of the type torch.{dtype}, which numpy does not have") from None
+        raise ValueError(f"the tensor has type torch.{dtype}, which numpy lacks") from None
 
 
 def _of_bf16(np: Any, bits: Any) -> Any:
@@ -81,7 +81,7 @@ def _of_bf16(np: Any, bits: Any) -> Any:
 
 
 def _of_e5m2(np: Any, bits: Any) -> Any:
-    """It is the first byte of an fp16."""
+    """fp8_e5m2 is the first byte of an fp16."""
     return (bits.astype("uint16") << 8).view("float16").astype("float32")
 
 
@@ -91,7 +91,7 @@ def _of_e4m3(np: Any, bits: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _e4m3_values() -> tuple:
-    """All 256 values: no infinity, and NaN if all bits but the sign are 1."""
+    """All 256 values. The type has no infinity; NaN has all bits but the sign set."""
 
     def value(bits: int) -> float:
         sign, exponent, mantissa = bits >> 7, bits >> 3 & 15, bits & 7

@@ -1,4 +1,4 @@
-"""``cairn.open``: a checkpoint of any format that Cairn reads, as a mapping of lazy tensors."""
+"""``cairn.open``: opens a checkpoint of any format that Cairn reads, as a mapping of lazy tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Path = Union[str, os.PathLike]
 
 
 class Pickle:
-    """A value that was saved as a pickle, which can run any code when it is loaded. It was not loaded.
+    """A value that was saved as a pickle. It was not loaded, because a pickle can run any code.
 
-    ``data`` are its bytes. Where you trust them: ``torch.load(io.BytesIO(value.data), weights_only=False)``.
+    ``data`` holds its bytes. If you trust them: ``torch.load(io.BytesIO(value.data), weights_only=False)``.
     """
 
     def __init__(self, data: bytes):
@@ -33,17 +33,20 @@ class Pickle:
 
 
 class Objects(Mapping[str, Any]):
-    """The values of a checkpoint of `cairn.torch` other than tensors, as plain Python, by name in the state dict: ``objects["step"]``."""
+    """Values of a `cairn.torch` checkpoint that are not tensors, as plain Python values.
+
+    Keys are names in the state dict: ``objects["step"]``.
+    """
 
     def __init__(self, opened: Opened):
         self._opened = opened
 
     def __getitem__(self, name: str) -> Any:
-        """Raises KeyError; ImportError for a numpy array if there is no numpy."""
+        """Raises KeyError; ImportError if the value is a numpy array and numpy is not installed."""
         entry = self._opened.entry(name)
-        return (
-            Pickle(entry["pickle"]) if "pickle" in entry else from_json(json.loads(entry["json"]), DECODERS)
-        )
+        if "pickle" in entry:
+            return Pickle(entry["pickle"])
+        return from_json(json.loads(entry["json"]), DECODERS)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._opened.objects)
@@ -56,12 +59,16 @@ class Objects(Mapping[str, Any]):
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """An opened checkpoint: ``checkpoint[name]`` is a lazy `Tensor`. Made by `cairn.open`; closed by ``with``, `close` or when it is dropped.
+    """An opened checkpoint: ``checkpoint[name]`` is a lazy `Tensor`.
 
-    Names are those of `cairn inspect` and `cairn diff`: "layers.0.mlp.up.weight", and "layers.0.mlp.up.weight/exp_avg" for
-    another role of the same parameter, which ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is, too. In a step of `cairn.torch` it is
-    the name in the state dict that was saved: "model.0.weight", "optim.state.0.weight.exp_avg" or ``checkpoint["model.0.weight", "exp_avg"]``.
-    The names that other formats have for it ("0.weight", "0.weight/exp_avg") are taken, too.
+    `cairn.open` makes it. ``with``, `close` or dropping the last reference closes it.
+
+    Names are those of `cairn inspect` and `cairn diff`: "layers.0.mlp.up.weight", and
+    "layers.0.mlp.up.weight/exp_avg" for another role of the same parameter.
+    ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is the same tensor. In a step of `cairn.torch` the
+    name is that in the saved state dict: "model.0.weight", "optim.state.0.weight.exp_avg" or
+    ``checkpoint["model.0.weight", "exp_avg"]``. The names that other formats use ("0.weight",
+    "0.weight/exp_avg") work too.
 
     >>> import cairn
     >>> checkpoint = cairn.open("run")
@@ -70,7 +77,7 @@ class Checkpoint(Mapping[str, Tensor]):
     >>> sorted(checkpoint.match("layers.0.mlp.*.weight", role="weight"))
     ['layers.0.mlp.down.weight', 'layers.0.mlp.up.weight']
 
-    Any thread may read. After a fork, and if its process `cairn serve` was killed, the next read opens it again.
+    Any thread may read. After a fork, or if `cairn serve` was killed, the next read opens it again.
     """
 
     def __init__(self, path: Path, verify: bool = True, **options: Any):
@@ -80,15 +87,14 @@ class Checkpoint(Mapping[str, Tensor]):
         self._lock = threading.Lock()
         self._lock_of = os.getpid()
         self._opened = Opened(path, **options)
-        self._again = (
-            self._opened.directory if os.path.exists(path) else os.path.abspath(path)
-        )  # a run may have a newer step then
+        # The path to open again: the step itself, because the run may have a newer step by then.
+        self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)
         self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
         self._by_role = {(tensor.parameter, tensor.role): tensor for tensor in self._tensors.values()}
 
     @property
     def path(self) -> str:
-        """The step that was opened, or the checkpoint of another system."""
+        """The directory of the opened step, or of another system's checkpoint."""
         return self._opened.directory
 
     @property
@@ -98,14 +104,16 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Facts of the training: iteration, consumed samples and tokens, param_groups, scheduler, as far as the checkpoint says them."""
-        return {
-            key: value for key, value in self._opened.state.items() if key != "source_account"
-        }  # of no training
+        """Facts about the training, as far as the checkpoint records them.
+
+        Examples: iteration, consumed samples and tokens, param_groups, scheduler.
+        """
+        # source_account describes the source files, not the training.
+        return {key: value for key, value in self._opened.state.items() if key != "source_account"}
 
     @property
     def model(self) -> dict[str, Any]:
-        """Facts of the model: architecture, hidden_size, num_layers ..., as far as the checkpoint says them."""
+        """Facts about the model, as far as they are recorded: architecture, hidden_size, num_layers ..."""
         return self._opened.model
 
     @property
@@ -115,20 +123,23 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors, uncompressed."""
+        """The bytes of all tensors, uncompressed."""
         return sum(tensor.nbytes for tensor in self.values())
 
     def roles(self) -> list[str]:
-        """That its tensors have: "weight", "master", "exp_avg" ..."""
+        """The roles of its tensors: "weight", "master", "exp_avg" ..."""
         return list(dict.fromkeys(tensor.role for tensor in self.values()))
 
     def match(self, glob: str = "*", role: Optional[str] = None) -> dict[str, Tensor]:
-        """The tensors whose names match, of one role or of all: ``checkpoint.match("layers.*.mlp.*", role="weight")``."""
+        """The tensors whose names match: ``checkpoint.match("layers.*.mlp.*", role="weight")``.
+
+        role: None matches every role.
+        """
         names = fnmatch.filter(self, glob)
         return {name: self[name] for name in names if role is None or self[name].role == role}
 
     def __getitem__(self, name: Union[str, tuple[str, str]]) -> Tensor:
-        """name: or (name of the parameter, role). Raises KeyError naming similar tensors."""
+        """name: a tensor's name, or (parameter's name, role). Raises KeyError that lists similar names."""
         found = self._of_role(*name) if isinstance(name, tuple) and len(name) == 2 else self._named(name)
         if found is None:
             raise KeyError(self._absent(name))
@@ -162,7 +173,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self.close()
 
     def close(self) -> None:
-        """Tensors cannot be read any more. Their names and shapes stay."""
+        """After this, tensors cannot be read. Their names and shapes remain."""
         if not self._closed:
             self._closed = True
             self._opened.close()
@@ -190,15 +201,13 @@ class Checkpoint(Mapping[str, Tensor]):
             opened.check()
 
     def _alive(self) -> Opened:
-        if self._lock_of != os.getpid():  # another thread may have held it when this process was forked
+        if self._lock_of != os.getpid():  # another thread may have held the lock when this process was forked
             self._lock, self._lock_of = threading.Lock(), os.getpid()
         with self._lock:
             if not self._opened.helper.alive:
                 again = Opened(self._again, **self._options)
                 if again.tensors != self._opened.tensors:
-                    raise ValueError(
-                        f"{self.path} is another checkpoint than it was when it was opened; open it again"
-                    )
+                    raise ValueError(f"{self.path} has changed since it was opened; open it again")
                 self._opened = again
             return self._opened
 
@@ -210,10 +219,8 @@ class Checkpoint(Mapping[str, Tensor]):
         asked = "/".join(map(str, name)) if isinstance(name, tuple) else str(name)
         if asked in self._opened.objects:
             return f"{asked} is not a tensor: .objects[{asked!r}] is its value"
-        if asked in self._opened.state.get("types_not_held", {}):
-            return (
-                f"{asked} is {self._opened.state['types_not_held'][asked]}, a type that Cairn does not hold"
-            )
+        if not_held := self._opened.state.get("types_not_held", {}).get(asked):
+            return f"{asked} has type {not_held}, which Cairn does not support"
         alike = difflib.get_close_matches(asked, self, 3, 0.5)
         return f"{self.path} has no tensor {asked}" + (f"; is it {' or '.join(alike)}?" if alike else "")
 
@@ -228,17 +235,18 @@ def open(
     replicas: Optional[str] = None,
     true_vocab_size: Optional[int] = None,
 ) -> Checkpoint:
-    """Opens a checkpoint to look into it. Its names and shapes are read now, values when they are asked for.
+    """Opens a checkpoint for reading. Names and shapes are read now, values on demand.
 
-    path: a step, a run (its newest step that opens), `STORE:RUN@STEP`, or the file or directory of another system: all that
-    `cairn inspect` takes.
-    verify: compare the bytes read with every checksum that the format has. Steps of Cairn are compared in any case, chunk by chunk. In other
-    systems' files a CRC-32 is of a whole record, which is read to its end when a slice of it is asked for; ``verify=False`` reads the
-    slice alone.
-    config: config.json of the model, or its directory, if the tensors have Hugging Face's names and nothing says which model it is: then
-    they are found under canonical names.
-    from_, allow, replicas, true_vocab_size: of other systems' checkpoints, as the flags of `cairn inspect`: the format if the files do
-    not say it, globs of tensors to leave out, what to do if copies differ ("first", "mean"), rows of a padded vocabulary.
+    path: a step, a run (its newest step that opens), `STORE:RUN@STEP`, or the file or directory of another
+    system: everything that `cairn inspect` takes.
+    verify: compare the bytes read with every checksum of the format. Steps of Cairn are always verified,
+    chunk by chunk. In other systems' files a CRC-32 covers a whole record, so reading a slice reads its
+    record to the end; ``verify=False`` reads only the slice.
+    config: the model's config.json, or its directory. Needed if the tensors have Hugging Face's names and the
+    checkpoint does not record its model; tensors then have canonical names.
+    from_, allow, replicas, true_vocab_size: for other systems' checkpoints, as the flags of `cairn inspect`:
+    the format if the files do not record it, globs of tensors to leave out, how to resolve copies that differ
+    ("first", "mean"), the rows of the vocabulary without padding.
 
     Raises FileNotFoundError, CorruptError or NotSupported, which name the file, and ValueError.
 
@@ -246,7 +254,8 @@ def open(
     >>> with cairn.open("run") as checkpoint:
     ...     weight = checkpoint["layers.0.mlp.up.weight"]
     ...     print(weight)
-    ...     print(weight[:2, -3:].shape, checkpoint["layers.0.mlp.up.weight", "exp_avg"].dtype, checkpoint.step)
+    ...     moment = checkpoint["layers.0.mlp.up.weight", "exp_avg"]
+    ...     print(weight[:2, -3:].shape, moment.dtype, checkpoint.step)
     <cairn tensor layers.0.mlp.up.weight: bf16 [64, 16], 2.05 kB>
     (2, 3) fp32 100
     """

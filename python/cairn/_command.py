@@ -1,4 +1,4 @@
-"""Where the ``cairn`` program is, and how it is started."""
+"""Finds and runs the ``cairn`` program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISTRIBUTION = "cairn-checkpoints"
 
 
 class CairnError(RuntimeError):
-    """The ``cairn`` program failed. ``str(error)`` is its own message.
+    """The ``cairn`` program failed. ``str(error)`` is the program's message.
 
     ``status`` is its exit status: 1 if a check failed or two checkpoints differ, 2 for misuse or trouble.
     """
@@ -22,16 +22,16 @@ class CairnError(RuntimeError):
         super().__init__(message)
         self.status = status
 
-    def __reduce__(self) -> tuple:  # ranks send it to each other
+    def __reduce__(self) -> tuple:  # ranks send errors to each other
         return type(self), (str(self), self.status)
 
 
 def _places() -> Iterator[pathlib.Path]:
-    """Where the program may be, the surest first."""
+    """Where the program may be, most reliable first."""
     if given := os.environ.get("CAIRN"):
         yield pathlib.Path(given)
         return
-    try:  # what the installer wrote down: it holds for environments, --user and --prefix alike
+    try:  # the installer's record is right for environments, --user and --prefix
         for file in importlib.metadata.files(DISTRIBUTION) or ():
             if file.parts[-2:] == ("bin", "cairn"):
                 yield pathlib.Path(file.locate())
@@ -42,9 +42,9 @@ def _places() -> Iterator[pathlib.Path]:
 
 
 def program() -> str:
-    """The path of the ``cairn`` program: the one of this package, or the one that the variable CAIRN names.
+    """The path of the ``cairn`` program: this package's, or the one that the variable CAIRN names.
 
-    Raises FileNotFoundError if there is none.
+    Raises FileNotFoundError if it does not exist.
     """
     places = list(dict.fromkeys(_places()))
     for place in places:
@@ -52,7 +52,7 @@ def program() -> str:
             return str(place.resolve())
     looked = ", ".join(map(str, places))
     raise FileNotFoundError(
-        f"the cairn program is not there (looked at {looked}); install {DISTRIBUTION}, or set CAIRN to its path"
+        f"cannot find the cairn program (tried {looked}); install {DISTRIBUTION}, or set CAIRN to its path"
     )
 
 
@@ -61,13 +61,14 @@ def run(
 ) -> subprocess.CompletedProcess:
     """Runs ``cairn ARGUMENTS...`` and waits for it.
 
-    arguments: the words after ``cairn``, such as ``["verify", "/scratch/run/step-100"]``. No shell reads them.
-    check: raise CairnError if the exit status is not 0. Its message is the program's stderr, if that is captured.
-    capture: keep its output, as text, in ``stdout`` and ``stderr`` of the result; otherwise it shares yours.
+    arguments: the words after ``cairn``: ``["verify", "/scratch/run/step-100"]``. No shell reads them.
+    check: raise CairnError if the exit status is not 0. Its message is the program's stderr, if captured.
+    capture: return the output as text in ``stdout`` and ``stderr`` of the result; otherwise the program
+    writes to this process's own.
     """
     command = [program(), *(os.fspath(argument) for argument in arguments)]
     done = subprocess.run(command, capture_output=capture, text=True)
     if check and done.returncode != 0:
-        said = (done.stderr or "").strip() or f"cairn {' '.join(command[1:])}: exit status {done.returncode}"
-        raise CairnError(said, done.returncode)
+        status = f"cairn {' '.join(command[1:])}: exit status {done.returncode}"
+        raise CairnError((done.stderr or "").strip() or status, done.returncode)
     return done

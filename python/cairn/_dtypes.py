@@ -1,4 +1,4 @@
-"""Names of types in a checkpoint (ckpt/FORMAT.md), with the bytes of an element."""
+"""Names of a checkpoint's types (ckpt/FORMAT.md), with the bytes per element."""
 
 ITEMSIZE = {
     "fp64": 8,

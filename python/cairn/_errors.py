@@ -10,11 +10,11 @@ from cairn._command import CairnError
 
 
 class CorruptError(CairnError):
-    """A checkpoint's bytes differ from those that were written, or are not a checkpoint."""
+    """A checkpoint's bytes are not those that were written, or are not a checkpoint."""
 
 
 class SaveFailed(CairnError):
-    """A save ended without a checkpoint: a rank died, gave up or was late. The message names it. The steps before are whole."""
+    """A save failed: a rank died, failed or was late. The message names it. Earlier steps are kept."""
 
 
 class NotSupported(CairnError):
@@ -22,17 +22,19 @@ class NotSupported(CairnError):
 
 
 class HelperDied(CairnError):
-    """The helper process ``cairn serve`` ended. ``status``: its exit status; negative: the signal that ended it."""
+    """The helper process ``cairn serve`` ended. ``status``: its exit status, or minus a signal's number."""
 
 
 def rank_name(rank: int, host: str = "") -> str:
-    """As messages name it. host: this one, if it is not given."""
+    """The name of a rank in messages. host: defaults to this host."""
     return f"rank {rank} (host {host or socket.gethostname()})"
 
 
 def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]] = None) -> Exception:
-    """kind: as `cairn serve` names it. failure: errno, its text, and the path, if a system call failed. Built-in exceptions where they
-    say the same: OSError (FileNotFoundError, PermissionError, ...), ValueError."""
+    """The exception for an error of `cairn serve`: OSError (or a subclass) or ValueError if one of them fits.
+
+    kind: the helper's name of the error. failure: errno, its text, and the path, if a system call failed.
+    """
     numbers = {
         "not_found": errno.ENOENT,
         "already_exists": errno.EEXIST,
@@ -40,7 +42,7 @@ def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]
         "io_error": errno.EIO,
     }
     if kind in numbers:
-        return OSError(*(failure or (numbers[kind], message)))  # Python makes it a subclass, by its number
+        return OSError(*(failure or (numbers[kind], message)))  # Python chooses the subclass by the number
     if kind == "invalid_argument":
         return ValueError(message)
     own = {"corrupt": CorruptError, "aborted": SaveFailed, "not_supported": NotSupported}

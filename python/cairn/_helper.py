@@ -1,7 +1,7 @@
-"""The helper process ``cairn serve``: it writes the saves of this process, and outlives it until a save is whole.
+"""The helper process ``cairn serve``: it writes this process's saves, and may outlive it to commit them.
 
-A message is two lengths (u32 and u64, little-endian), JSON, and a tail of bytes that the JSON names by [begin, count]; file
-descriptors come with its first byte.
+A message is two lengths (u32 and u64, little-endian), JSON, and a tail of bytes that the JSON refers to by
+[begin, count]. File descriptors come with its first byte.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cairn._errors import HelperDied, exception_of
 
 _LENGTHS = struct.Struct("<IQ")
 _MAX_FDS = 4
-_PATIENCE = 5.0  # seconds that the end of Python waits for saves before it says so
+_PATIENCE = 5.0  # seconds that Python's exit waits for saves before it prints a message
 
 
 class Reply:
-    """What the helper answered: the fields of ``ok``, the tail, and file descriptors, which the receiver closes."""
+    """The helper's answer: the fields of ``ok``, the tail, and file descriptors that the receiver closes."""
 
     def __init__(self, fields: dict, tail: bytes, fds: list):
         self.fields = fields
@@ -37,7 +37,7 @@ class Reply:
 
 
 class Helper:
-    """One running ``cairn serve``. Any thread may ask it."""
+    """One running ``cairn serve``. Any thread may use it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,13 +47,13 @@ class Helper:
             )
         self._socket = ours
         self._sending = threading.Lock()
-        self._state = threading.Lock()  # of the three below
+        self._state = threading.Lock()  # guards _waiting, _last and _death
         self._waiting: dict[int, tuple[Future, Optional[Callable[[str], None]]]] = {}
         self._last = 0
         self._dropped: collections.deque[int] = collections.deque()
         self._death: Optional[HelperDied] = None
-        self.saves: set[Future] = set()  # handed over and not ended
-        self.windows: list = []  # free ones, of _windows.py
+        self.saves: set[Future] = set()  # handed over, not finished
+        self.windows: list = []  # the free windows of _windows.py
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
         self._receiver.start()
 
@@ -71,7 +71,7 @@ class Helper:
         return self._process.pid
 
     def next_number(self) -> int:
-        """A number that this helper has not heard: of a request, a plan or a window."""
+        """A number for a request, a plan or a window, not used before with this helper."""
         with self._state:
             self._last += 1
             return self._last
@@ -84,9 +84,9 @@ class Helper:
         on_event: Optional[Callable[[str], None]] = None,
         **fields: Any,
     ) -> Future:
-        """Asks, and returns at once. The Future has a Reply, or the exception that the helper's error is.
+        """Sends a request, and returns at once. The Future gets a Reply, or raises the helper's error.
 
-        on_event: called with the name of each event, by the thread that receives.
+        on_event: the receiving thread calls it with the name of each event.
         """
         if self._dropped and do != "close":
             self._close_dropped()
@@ -101,11 +101,11 @@ class Helper:
             with self._sending:
                 _send(self._socket, message, tail, fds)
         except OSError:
-            pass  # the receiving thread notices, too, and fails the requests that wait
+            pass  # the receiving thread notices too, and fails the waiting requests
         return future
 
     def drop(self, handle: int) -> None:
-        """Closes a checkpoint with the next request: for ``__del__``, which may be called while this thread holds our locks."""
+        """Closes a checkpoint with the next request: ``__del__`` may run while this thread holds a lock."""
         self._dropped.append(handle)
 
     def _close_dropped(self) -> None:
@@ -116,16 +116,16 @@ class Helper:
             pass
 
     def ask(self, do: str, **fields: Any) -> Reply:
-        """Asks and waits."""
+        """Sends a request and waits for the answer."""
         return self.request(do, **fields).result()
 
     def track(self, save: Future) -> None:
-        """The end of Python waits for it."""
+        """Makes Python's exit wait for the save."""
         self.saves.add(save)
         save.add_done_callback(self.saves.discard)
 
     def leave(self) -> None:
-        """In a forked child: closes the socket, so the helper notices the end of the parent."""
+        """In a forked child: closes the socket, so the helper still notices when the parent ends."""
         self._socket.close()
         self._death = HelperDied("the helper belongs to the parent process", 0)
 
@@ -137,15 +137,15 @@ class Helper:
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it died before
-        self._receiver.join()  # until the helper has ended
+            pass  # the helper has died
+        self._receiver.join()  # returns when the helper has ended
 
     def _receive(self) -> None:
         try:
             while (received := _receive_message(self._socket)) is not None:
                 self._deliver(*received)
         except OSError:
-            pass  # as at the end of the stream: requests that wait fail
+            pass  # as at the end of the stream: waiting requests fail
         self._fail()
 
     def _deliver(self, message: dict, tail: bytes, fds: list) -> None:
@@ -163,12 +163,12 @@ class Helper:
             future.set_result(Reply(message["ok"], tail, fds))
 
     def _fail(self) -> None:
-        """The helper is gone: everything that waits for it fails."""
+        """The helper has ended: all waiting requests fail."""
         status = self._process.wait()
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         with self._state:
             self._death = HelperDied(
-                f"the process `cairn serve` (pid {self.pid}) {how}; what it said is on stderr", status
+                f"the process `cairn serve` (pid {self.pid}) {how}; its messages are on stderr", status
             )
             orphans = list(self._waiting.values())
             self._waiting.clear()
@@ -179,22 +179,20 @@ class Helper:
 
 
 def absolute(path: Union[str, os.PathLike]) -> str:
-    """As the helper takes it, which is in another working directory later."""
+    """The absolute path as text. The helper needs it: its working directory may be another one."""
     text = os.fsdecode(path)
     if "\0" in text:
-        raise ValueError(f"{text!r}: a path has no null byte")
+        raise ValueError(f"{text!r}: a path cannot contain a null byte")
     whole = os.path.abspath(text)
     try:
         whole.encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{whole!r}: a path that is not Unicode text; rename it, or choose another"
-        ) from None
+        raise ValueError(f"{whole!r}: the path is not Unicode text; rename it, or use another path") from None
     return whole
 
 
 def _encoded(message: dict) -> bytes:
-    """As JSON. Raises ValueError for a name or a path that is not Unicode, which the helper would take for a broken message."""
+    """The message as JSON. Raises ValueError for text that is not Unicode: the helper could not parse it."""
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -210,7 +208,7 @@ def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:
 
 
 def _receive_message(source: socket.socket) -> Optional[tuple[dict, bytes, list]]:
-    """(message, tail, file descriptors); None at the end of the stream."""
+    """Returns (message, tail, file descriptors); None at the end of the stream."""
     lengths, fds = b"", array.array("i")
     while len(lengths) < _LENGTHS.size:
         space = socket.CMSG_SPACE(_MAX_FDS * fds.itemsize)
@@ -240,7 +238,7 @@ _starting = threading.Lock()
 
 
 def helper() -> Helper:
-    """Returns this process's helper, and starts it the first time. Raises FileNotFoundError if the program does not exist."""
+    """This process's helper, started on first use. Raises FileNotFoundError if the program does not exist."""
     global _current
     with _starting:
         if _current is None or not _current.alive:

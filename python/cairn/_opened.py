@@ -1,4 +1,4 @@
-"""A checkpoint that the helper has open, as the helper describes it."""
+"""A checkpoint that the helper has opened, with the helper's description of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from cairn._helper import Helper, absolute, helper
 
 
 class Opened:
-    """path: a step, a run (its newest step that opens), or another system's checkpoint. options: of READING; None: its default.
+    """path: a step, a run (its newest step that opens), or another system's checkpoint.
 
-    Opened here: FileNotFoundError, CorruptError, NotSupported, ValueError.
+    options: those that READING names; None means the default.
+    The constructor raises FileNotFoundError, CorruptError, NotSupported or ValueError.
     """
 
-    READING = (
-        "from_",
-        "config",
-        "allow",
-        "replicas",
-        "true_vocab_size",
-    )  # flags of every verb that reads another system's checkpoint
+    # The flags of every verb that reads another system's checkpoint.
+    READING = ("from_", "config", "allow", "replicas", "true_vocab_size")
 
     def __init__(self, path: Union[str, os.PathLike], **options: Any):
         self.helper: Helper = helper()
@@ -37,7 +33,7 @@ class Opened:
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
         self._branches: list = fields.get("branches", [])
-        numbered = enumerate(fields["tensors"])  # one without a name holds objects
+        numbered = enumerate(fields["tensors"])  # a tensor without a name holds objects
         self.tensors: dict = {
             tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None
         }
@@ -46,7 +42,7 @@ class Opened:
         self._tail = reply.tail
 
     def entry(self, fqn: str) -> dict:
-        """Of an object: ``{"json": TEXT}`` or ``{"pickle": bytes}``."""
+        """The entry of an object: ``{"json": TEXT}`` or ``{"pickle": bytes}``."""
         entry = self.objects[fqn]
         if "pickle" not in entry:
             return entry
@@ -54,15 +50,18 @@ class Opened:
         return {"pickle": self._tail[begin : begin + count]}
 
     def path(self, fqn: str) -> list:
-        """The keys and list positions that lead to it in the state dict that was saved. A key that is not a text is {"key", "text"}."""
+        """The keys and list positions that lead to the value in the saved state dict.
+
+        A key that is not a string is {"key", "text"}.
+        """
         return self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or [fqn]
 
     def gave_up(self, step: int) -> bool:
-        """Whether its training went back before `step`, which another program saved in the directory earlier."""
+        """Whether the training resumed from before `step`, which another program had saved in the run."""
         return bool(self._branches) and self._branches[0]["last"] < step
 
     def check(self) -> None:
-        """Data that was read is valid only after this. Raises CorruptError if a record of another system's file does not match its CRC-32."""
+        """Call this before using what was read. Raises CorruptError if a record does not match its CRC-32."""
         self.helper.ask("check", handle=self.handle)
 
     def close(self) -> None:
