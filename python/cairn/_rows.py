@@ -1,4 +1,4 @@
-"""``cairn.diff``, ``report``, ``ls`` and ``verify``: the commands of those names, as lists of rows."""
+"""``cairn.diff``, ``report``, ``ls`` and ``verify`` run the commands of those names and return rows."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ Paths = Union[Path, Iterable[Path]]
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of dicts with the same keys: ``pandas.DataFrame(rows)`` is a table of them. A notebook shows it as one."""
+    """A list of dicts with the same keys, for ``pandas.DataFrame(rows)``. A notebook shows it as a table."""
 
     title: str = ""
 
     def column(self, name: str) -> list:
-        """Of all rows; None if one has no such value."""
+        """The values of one column; None for a row without one."""
         return [row.get(name) for row in self]
 
     def _repr_html_(self) -> str:
-        columns = list(
-            dict.fromkeys(
-                key for row in self for key, value in row.items() if value not in (None, "", [], {})
-            )
-        )
+        filled = (key for row in self for key, value in row.items() if value not in (None, "", [], {}))
+        columns = list(dict.fromkeys(filled))
         return html_table(self.title, columns, ([row.get(key) for key in columns] for row in self), len(self))
 
 
 class Differences(Rows):
-    """What `cairn.diff` found: one row for each tensor that differs, the worst first."""
+    """The result of `cairn.diff`: one row for each tensor that differs, the worst first."""
 
     a: str
     b: str
@@ -46,7 +43,10 @@ class Differences(Rows):
 
 
 class Problems(Rows):
-    """The result of `cairn.verify`: one row for each problem, with "checkpoint", "file", "offset", "tensor" and "what"."""
+    """The result of `cairn.verify`: one row for each problem.
+
+    A row has "checkpoint", "file", "offset", "tensor" and "what".
+    """
 
     ok: bool
     bytes_checked: int
@@ -62,14 +62,16 @@ def diff(
     rtol: Optional[float] = None,
     **options: Any,
 ) -> Differences:
-    """Compares two checkpoints of any topology and format, tensor by tensor. It streams: memory stays small.
+    """Compares two checkpoints of any topology and format, tensor by tensor, in little memory.
 
     a, b: a step, a run, `STORE:RUN@STEP`, or another system's checkpoint.
-    ignore: "optimizer", "dtype", or globs of tensors. tolerance: by glob, ABS or (ABS, REL): |a-b| <= ABS + REL*|b|.
-    options: other flags of `cairn diff`, with underscores: ``max_memory="1GB"``, ``replicas="first"``, ``from_="hf"``.
+    ignore: "optimizer", "dtype", or globs of tensors.
+    tolerance: limits by glob, ABS or (ABS, REL): |a-b| <= ABS + REL*|b|.
+    options: other flags of `cairn diff`, with underscores: ``max_memory="1GB"``, ``from_="hf"``.
 
-    A row has "tensor" and "difference": "values" with "elements", "differing", "beyond_tolerance", "max_abs", "max_rel", "max_ulp",
-    "relative_norm", "cosine", "first_element"; "only in A", "only in B", shapes or types with "a" and "b".
+    A row has "tensor" and "difference". If that is "values", the row also has "elements", "differing",
+    "beyond_tolerance", "max_abs", "max_rel", "max_ulp", "relative_norm", "cosine" and "first_element". Other
+    differences are "only in A", "only in B", and shapes or types, with "a" and "b".
     Raises FileNotFoundError, CorruptError, NotSupported or CairnError, which name the file.
 
     >>> import cairn
@@ -85,18 +87,21 @@ def diff(
     rows = Differences(_uniform(found["differences"]))
     for name in ("a", "b", "equal", "within_tolerance", "tensors_compared", "tensors_equal"):
         setattr(rows, name, found[name])
-    rows.title = f"{rows.a} and {rows.b}: {rows.tensors_equal} of {rows.tensors_compared} tensors compared are equal bit for bit"
+    equal = f"{rows.tensors_equal} of {rows.tensors_compared} tensors compared are equal bit for bit"
+    rows.title = f"{rows.a} and {rows.b}: {equal}"
     return rows
 
 
 def report(logs: Paths, **options: Any) -> Rows:
-    """Averages of trainings from their logs: Megatron-LM, DeepSpeed, Hugging Face's Trainer, cairn train.
+    """Averages of trainings from the logs of Megatron-LM, DeepSpeed, Hugging Face's Trainer or cairn train.
 
-    logs: a file or several. options: flags of `cairn report` that add facts missing in the logs, and say how to count:
+    logs: one or more files.
+    options: flags of `cairn report`, which add facts that the logs lack, or choose which iterations count:
     ``gpus=64, seq_length=1024, skip=5, sort="sec_per_it"``.
 
-    A row is a run: "file", "status", "sec_per_it", "tflops", "tokens_per_s", "loss", "tp", "pp", "dp" and so on; None is unknown.
-    Raises FileNotFoundError, ValueError for an option that is none, and CairnError.
+    A row is a run: "file", "status", "sec_per_it", "tflops", "tokens_per_s", "loss", "tp", "pp", "dp" ...;
+    None means unknown.
+    Raises FileNotFoundError, ValueError for an unknown option, and CairnError.
 
     >>> import cairn
     >>> cairn.report("train.log", gpus=8)[0]["sec_per_it"]
@@ -108,9 +113,10 @@ def report(logs: Paths, **options: Any) -> Rows:
 
 
 def ls(paths: Paths, **options: Any) -> Rows:
-    """Runs and steps: one row for each step, with "run", "step", "state", "bytes", "directory", "topology.tp" and so on.
+    """Lists runs: one row per step, with "run", "step", "state", "bytes", "directory", "topology.tp" ...
 
-    paths: runs, steps, or directories of runs. options: flags of `cairn ls`: ``store="/archive"``, ``purge_days=60``.
+    paths: runs, steps, or directories of runs. options: flags of `cairn ls`: ``store="/archive"``,
+    ``purge_days=60``.
     Raises FileNotFoundError and CairnError.
 
     >>> import cairn
@@ -119,19 +125,18 @@ def ls(paths: Paths, **options: Any) -> Rows:
     """
     found = _json("ls", _listed(paths), _flags(**options))
     facts = [{key: value for key, value in one.items() if key != "steps"} for one in found]
-    rows = Rows(
-        _uniform([_flat({**facts[at], **step}) for at, one in enumerate(found) for step in one["steps"]])
-    )
+    steps = [_flat({**facts[at], **step}) for at, one in enumerate(found) for step in one["steps"]]
+    rows = Rows(_uniform(steps))
     rows.title = f"{len(rows)} step" + "s" * (len(rows) != 1)
     return rows
 
 
 def verify(path: Path, **options: Any) -> Problems:
-    """Checks a checkpoint: by default its structure and every byte. An empty list is a good one; ``.ok`` says the same.
+    """Checks a checkpoint: by default its structure and every byte. ``.ok`` and an empty list mean: good.
 
     path: a step, a run (its newest step), `STORE:RUN@STEP`, or another system's checkpoint.
     options: flags of `cairn verify`: ``values=True``, ``sample="5%"``, ``all=True``, ``record=False``.
-    Raises FileNotFoundError and CairnError if it cannot be checked; a damaged checkpoint is not an error here, but rows.
+    Raises FileNotFoundError and CairnError if it cannot be checked. Damage is returned as rows, not raised.
 
     >>> import cairn
     >>> cairn.verify("run", record=False).ok
@@ -150,7 +155,10 @@ def verify(path: Path, **options: Any) -> Problems:
 
 
 def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optional[dict] = None) -> Any:
-    """The output of the command. reading: the paths are checkpoints; opening one gives the best message about a fault."""
+    """The command's output.
+
+    reading: options for opening the paths if they are checkpoints; opening one gives the best error message.
+    """
     for path in paths:
         if not os.path.exists(path) and "@" not in os.fspath(path):  # STORE:RUN@STEP is not a path
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", os.fspath(path))
@@ -160,14 +168,17 @@ def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optio
     if reading is not None:
         for path in paths:
             Opened(path, **reading).close()
-    said = done.stderr.strip().removeprefix("cairn: ") or f"cairn {verb}: exit status {done.returncode}"
-    if "cairn " + verb + " --help" in said:
-        raise ValueError(said)
-    raise CairnError(said, done.returncode)
+    message = done.stderr.strip().removeprefix("cairn: ") or f"cairn {verb}: exit status {done.returncode}"
+    if "cairn " + verb + " --help" in message:
+        raise ValueError(message)
+    raise CairnError(message, done.returncode)
 
 
 def _flags(**options: Any) -> list:
-    """``max_memory="1GB"`` as the command has it. None and False are left out, True is a flag, a list one flag for each item."""
+    """``max_memory="1GB"`` as the command's flag.
+
+    None and False give no flag, True one without a value, a list one for each item.
+    """
     flags: list = []
     for name, value in options.items():
         flag = "--" + name.rstrip("_").replace("_", "-")
@@ -190,15 +201,14 @@ def _flat(row: dict) -> dict:
     """{"topology": {"tp": 2}} as {"topology.tp": 2}, as pandas.json_normalize does."""
     flat: dict = {}
     for key, value in row.items():
-        flat.update(
-            {f"{key}.{inner}": one for inner, one in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+        if isinstance(value, dict):
+            flat.update({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            flat[key] = value
     return flat
 
 
 def _uniform(rows: list) -> list:
-    """All with the same keys."""
+    """Gives all rows the same keys."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{**keys, **row} for row in rows]

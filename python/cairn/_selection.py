@@ -1,4 +1,4 @@
-"""What an index means for a shape, as numpy has it: integers, slices with any step, an ellipsis and None."""
+"""Applies an index to a shape as numpy does: integers, slices with any step, an ellipsis and None."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-_WORTH_A_GAP = 64 << 10  # bytes between two wanted ones that are worth a box of their own
+_WORTH_A_GAP = 64 << 10  # a gap of so many bytes between wanted elements is worth two boxes
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """shape: of the tensor. ranges: the selection along each of its dimensions. result: the shape of the result.
-    scalar: numpy would give a number, no array."""
+    """The elements of a tensor that an index selects.
+
+    shape: the tensor's. ranges: the selection along each of its dimensions. result: the shape of the result.
+    scalar: numpy would return a number instead of an array.
+    """
 
     shape: tuple
     ranges: tuple
@@ -27,17 +30,16 @@ class Selection:
         return tuple(map(len, self.ranges))
 
     def boxes(self, itemsize: int) -> Iterator[tuple[list, list]]:
-        """(offset, extent): they hold all that is wanted, and little else."""
+        """The (offset, extent) of boxes that hold all selected elements and few others."""
         if 0 in self.counts:
             return
-        along = [
-            _runs(wanted, math.prod(self.shape[at + 1 :]) * itemsize) for at, wanted in enumerate(self.ranges)
-        ]
+        sizes = [math.prod(self.shape[at + 1 :]) * itemsize for at in range(len(self.ranges))]
+        along = [_runs(wanted, size) for wanted, size in zip(self.ranges, sizes)]
         for box in itertools.product(*along):
             yield [begin for begin, _ in box], [count for _, count in box]
 
     def places(self, offset: Sequence[int], extent: Sequence[int]) -> Optional[tuple[tuple, tuple]]:
-        """(slices of the selection, slices of the box) that are the same elements; None if the box has none."""
+        """(slices of the selection, slices of the box) for the elements of both; None if they share none."""
         pairs = [pair for one in zip(self.ranges, offset, extent) if (pair := _place(*one)) is not None]
         if len(pairs) < len(self.ranges):
             return None
@@ -51,9 +53,7 @@ def select(shape: Sequence[int], index: Any) -> Selection:
     if sum(part is Ellipsis for part in parts) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     if given > len(shape):
-        raise IndexError(
-            f"too many indices: the tensor has {len(shape)} dimensions, but {given} were indexed"
-        )
+        raise IndexError(f"too many indices: the tensor has {len(shape)} dimensions; the index has {given}")
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, *[slice(None)] * (len(shape) - given))
     ranges: list = []
@@ -71,7 +71,7 @@ def select(shape: Sequence[int], index: Any) -> Selection:
 
 
 def _along(size: int, part: Any, dimension: int) -> tuple[range, bool]:
-    """(the selection, whether the dimension stays)"""
+    """Returns (the selection, whether the result keeps the dimension)."""
     if isinstance(part, slice):
         return range(size)[part], True
     try:
@@ -80,7 +80,8 @@ def _along(size: int, part: Any, dimension: int) -> tuple[range, bool]:
         at = operator.index(part)
     except TypeError:
         raise TypeError(
-            f"an index of {type(part).__name__}; only integers, slices, ... and None: read it first, t.numpy()[...]"
+            f"cannot index with a {type(part).__name__}, only with integers, slices, ... and None; "
+            "read the tensor first: t.numpy()[...]"
         ) from None
     if not -size <= at < size:
         raise IndexError(f"index {at} is out of bounds for dimension {dimension} with size {size}")
@@ -93,7 +94,7 @@ def _upwards(wanted: range) -> range:
 
 
 def _runs(wanted: range, bytes_of_one: int) -> list:
-    """(begin, count): one for all, or one for each if much lies between."""
+    """Pairs (begin, count): one for all wanted, or one for each if the gaps are large."""
     up = _upwards(wanted)
     if up.step > 1 and (up.step - 1) * bytes_of_one >= _WORTH_A_GAP:
         return [(at, 1) for at in up]

@@ -1,4 +1,4 @@
-"""How checkpoints and tables look in a terminal and in a notebook."""
+"""Texts and tables for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-HTML_ROWS = 200  # that a notebook shows
+HTML_ROWS = 200  # shown in a notebook at most
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def size_text(count: int) -> str:
-    """As the `cairn` command prints it.
+    """A size as the `cairn` command prints it.
 
     >>> size_text(1600), size_text(384), size_text(17_900_000)
     ('1.60 kB', '384 B', '17.9 MB')
@@ -24,14 +24,15 @@ def size_text(count: int) -> str:
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], count: int) -> str:
-    """count: of all rows; the first ones are shown."""
+    """A table of the first HTML_ROWS rows. count: the number of all rows."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     shown = [
         f"<tr>{''.join(f'<td>{html.escape(_text(value))}</td>' for value in row)}</tr>"
         for _, row in zip(range(HTML_ROWS), rows)
     ]
     more = f"<p>... and {count - HTML_ROWS} more</p>" if count > HTML_ROWS else ""
-    return f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>{more}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>"
+    return f"<p>{html.escape(title)}</p>{table}{more}"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Steps of a run directory by their names (ckpt/FORMAT.md). To find the one that a run means, open the run."""
+"""Lists the steps of a run directory by name (ckpt/FORMAT.md). To find the newest whole one, open the run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ _STEP = re.compile(r"step-([0-9]{8,})(\.superseded-[0-9a-f]+)?")
 
 
 def steps(run: pathlib.Path) -> list[pathlib.Path]:
-    """The committed steps, the highest number first.
+    """The committed steps, highest number first.
 
-    A partial or retired one has another name; so has one that waits for the step that replaces it.
+    Partial and retired steps have other names. So does a step that waits for the step that replaces it.
     """
     while run.is_dir():
         names = set(os.listdir(run))
-        numbers = {
-            run / name: _number(name, names) for name in names if (run / name / "manifest.json").is_file()
-        }
+        whole = [name for name in names if (run / name / "manifest.json").is_file()]
+        numbers = {run / name: _number(name, names) for name in whole}
         if set(os.listdir(run)) == names:
-            return sorted(
-                (step for step in numbers if numbers[step] >= 0), key=numbers.__getitem__, reverse=True
-            )
+            committed = (step for step in numbers if numbers[step] >= 0)
+            return sorted(committed, key=numbers.__getitem__, reverse=True)
     return []
 
 
 def _number(name: str, names: set[str]) -> int:
-    """Of a committed step; -1 for other names."""
+    """The number of a committed step; -1 for other names."""
     match = _STEP.fullmatch(name)
     if match is None:
         return -1

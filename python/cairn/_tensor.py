@@ -1,4 +1,4 @@
-"""A tensor of an opened checkpoint, whose values are read when they are asked for."""
+"""A tensor of an opened checkpoint, whose values are read on demand."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Source(Protocol):
 
 
 class Tensor:
-    """One tensor of a checkpoint. Nothing is read before ``t[...]``, ``t.numpy()``, ``numpy.asarray(t)`` or ``t.tobytes()``.
+    """One tensor of a checkpoint. `t[...]`, `t.numpy()`, `numpy.asarray(t)` and `t.tobytes()` read its values.
 
-    An index may have integers, slices with any step, ``...`` and None, with numpy's meaning; only the selected elements are
-    read, in the checkpoint's own pieces. Each read gives a new array. bf16 and fp8, which numpy does not have, become float32, which
-    holds their values exactly; ``t.bits`` has them as they are.
+    An index may have integers, slices with any step, ``...`` and None, as in numpy; only the selected
+    elements are read, in the checkpoint's own pieces. Each read returns a new array. numpy lacks bf16 and
+    fp8: they become float32, which holds their values exactly. ``t.bits`` returns their bits.
 
     >>> import cairn
     >>> t = cairn.open("run")["embedding.word.weight"]
@@ -37,7 +37,8 @@ class Tensor:
     >>> t[::10, 0].dtype, t.bits[::10, 0].dtype
     (dtype('float32'), dtype('uint16'))
 
-    Reading raises CorruptError naming the file if bytes differ from those saved; OSError; ValueError if the checkpoint is closed.
+    Reading raises CorruptError naming the file if bytes differ from those saved, OSError, and ValueError if
+    the checkpoint is closed.
     """
 
     def __init__(self, source: Source, number: int, described: dict, as_bits: bool = False):
@@ -48,32 +49,29 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        """As `cairn inspect` prints it."""
-        return (
-            self.parameter
-            if self._described["fqn"] == f"{self.parameter}/{self.role}"
-            else self._described["fqn"]
-        )
+        """The name that `cairn inspect` prints."""
+        fqn = self._described["fqn"]
+        return self.parameter if fqn == f"{self.parameter}/{self.role}" else fqn
 
     @property
     def parameter(self) -> str:
-        """The same for all states of a parameter, and for it in every format: without the prefix of a state dict."""
+        """The parameter's name without a state dict's prefix: equal for all its roles and in all formats."""
         return self._described["name"]
 
     @property
     def role(self) -> str:
-        """What it is of the parameter: "weight", "master", "exp_avg", "exp_avg_sq", "momentum_buffer" ..."""
+        """Its role for the parameter: "weight", "master", "exp_avg", "exp_avg_sq", "momentum_buffer" ..."""
         return self._described["role"]
 
     @property
     def dtype(self) -> str:
-        """In the checkpoint: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int64" ... "int8", "uint8", "bool",
-        "fp8_e8m0" or "fp4_e2m1_x2" (two elements in a byte, which counts as one)."""
+        """The type in the checkpoint: "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int64" ...
+        "int8", "uint8", "bool", "fp8_e8m0" or "fp4_e2m1_x2" (a byte holds two elements and counts as one)."""
         return bits_dtype(self._described["dtype"]) if self._as_bits else self._described["dtype"]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole tensor, however many ranks have cut it."""
+        """The shape of the whole tensor, on however many ranks it was."""
         return tuple(self._described["shape"])
 
     @property
@@ -82,26 +80,26 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element in the checkpoint."""
+        """Bytes per element in the checkpoint."""
         return ITEMSIZE[self._described["dtype"]]
 
     @property
     def nbytes(self) -> int:
-        """In the checkpoint, uncompressed; the array of a bf16 tensor has twice as many."""
+        """Bytes in the checkpoint, uncompressed. The array of a bf16 tensor has twice as many."""
         return self.size * self.itemsize
 
     @property
     def bits(self) -> Tensor:
-        """The same tensor, whose bf16 are read as uint16 and whose fp8 as uint8: bit for bit, ``t.bits[:].view(ml_dtypes.bfloat16)``."""
+        """The same tensor; bf16 is read as uint16, fp8 as uint8: ``t.bits[:].view(ml_dtypes.bfloat16)``."""
         return Tensor(self._source, self._number, self._described, as_bits=True)
 
     def __getitem__(self, index: Any) -> ndarray:
-        """An array of the selected values; a number if numpy would give one. Raises IndexError and TypeError as numpy does."""
+        """An array of the selected values, or a number, as in numpy. Raises IndexError and TypeError."""
         return self._read(select(self.shape, index))
 
     def numpy(self) -> ndarray:
@@ -110,14 +108,14 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> ndarray:
         if copy is False:
-            raise ValueError("the values are in a file: an array of them is always a copy")
+            raise ValueError("the values are in a file, so an array of them is always a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def item(self) -> Any:
-        """The only value, as a number of Python. Raises ValueError if there is not exactly one."""
+        """The value of a tensor with one element, as a Python number. Raises ValueError for other sizes."""
         if self.size != 1:
-            raise ValueError(f"{self.name}: item() of a tensor with {self.size} elements")
+            raise ValueError(f"{self.name}: item() needs one element, and the tensor has {self.size}")
         return self.numpy().item()
 
     def tobytes(self) -> bytes:
@@ -127,22 +125,23 @@ class Tensor:
 
         def deliver(elements: memoryview, offset: Sequence[int], extent: Sequence[int]) -> None:
             begin = sum(at * stride for at, stride in zip(offset, strides)) * self.itemsize
-            whole[begin : begin + len(elements)] = elements  # a part is a run: only whole rows are split
+            whole[begin : begin + len(elements)] = elements  # contiguous: boxes are split along rows only
 
         self._source.read([Box(self._number, [0] * self.ndim, self.shape, self.itemsize, deliver)])
         return bytes(whole)
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a tensor without dimensions")
+            raise TypeError("a tensor without dimensions has no len()")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[ndarray]:
-        """Rows, each read by itself."""
+        """Yields the rows, and reads them one by one."""
         return (self[at] for at in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<cairn tensor {self._described['fqn']}: {self.dtype} {list(self.shape)}, {size_text(self.nbytes)}>"
+        fqn, size = self._described["fqn"], size_text(self.nbytes)
+        return f"<cairn tensor {fqn}: {self.dtype} {list(self.shape)}, {size}>"
 
     def _read(self, selection: Selection) -> Any:
         np = load_numpy()
@@ -154,11 +153,7 @@ class Tensor:
             if places is not None:
                 out[places[0]] = as_array(elements, dtype).reshape(extent)[places[1]]
 
-        self._source.read(
-            [
-                Box(self._number, offset, extent, self.itemsize, deliver)
-                for offset, extent in selection.boxes(self.itemsize)
-            ]
-        )
+        boxes = selection.boxes(self.itemsize)
+        self._source.read([Box(self._number, *box, self.itemsize, deliver) for box in boxes])
         array = out.reshape(selection.result)
         return array[()] if selection.scalar else array

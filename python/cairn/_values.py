@@ -1,6 +1,7 @@
-"""What is not a tensor in a step, out of its JSON: cairn.torch wrote it (torch/_objects.py). Never a pickle.
+"""Decodes the JSON of a step's values that are not tensors, as cairn.torch (torch/_objects.py) wrote it.
 
-The types of torch have plain forms here: a Size is a tuple, a dtype or device its name, a small tensor in a list a numpy array.
+It never loads a pickle. torch's types become plain ones: a Size a tuple, a dtype or device its name, a small
+tensor in a list a numpy array.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ Decoders = dict[str, Callable[[dict, dict], Any]]
 
 
 def from_json(value: Any, decoders: Decoders) -> Any:
-    """decoders: by the name of the type, called with (the tagged object, decoders). Raises ValueError for a type that is not among them."""
+    """Decodes a value. decoders: by name of the type, called with (the tagged object, decoders).
+
+    Raises ValueError for a type without a decoder.
+    """
     if isinstance(value, list):
         return [from_json(item, decoders) for item in value]
     if not isinstance(value, dict):
@@ -24,9 +28,7 @@ def from_json(value: Any, decoders: Decoders) -> Any:
     if TAG not in value:
         return {key: from_json(item, decoders) for key, item in value.items()}
     if value[TAG] not in decoders:
-        raise ValueError(
-            f"a value of the type {value[TAG]!r}, which this version of cairn does not know; install a newer one"
-        )
+        raise ValueError(f"a value has type {value[TAG]!r}, unknown to this cairn; install a newer version")
     return decoders[value[TAG]](value, decoders)
 
 
@@ -41,14 +43,13 @@ def data(value: dict) -> bytes:
 def _array(value: dict, _: Decoders) -> Any:
     numpy = load_numpy()
     content, dtype = data(value), numpy.dtype(value["dtype"])
-    if dtype.itemsize == 0:  # an empty text, as numpy calls its type
+    if dtype.itemsize == 0:  # numpy's type of an empty string
         return dtype.type() if value[TAG] == "numpy" else numpy.empty(value["shape"], dtype)
-    if value[TAG] == "numpy" and dtype.kind in "SU":  # an element of an array loses the nulls at its end
-        return dtype.type(
-            content
-            if dtype.kind == "S"
-            else content.decode("utf-32-le" if dtype.str[0] == "<" else "utf-32-be", "surrogatepass")
-        )
+    if value[TAG] == "numpy" and dtype.kind in "SU":  # an array's element would lose null bytes at its end
+        if dtype.kind == "S":
+            return dtype.type(content)
+        encoding = "utf-32-le" if dtype.str[0] == "<" else "utf-32-be"
+        return dtype.type(content.decode(encoding, "surrogatepass"))
     flat = numpy.frombuffer(content, dtype=dtype)
     return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
 

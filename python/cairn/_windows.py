@@ -1,6 +1,7 @@
-"""Reads boxes of tensors through shared memory: while one window is copied from, the helper fills the others.
+"""Reads boxes of tensors through windows of shared memory: while one is copied out, the helper fills the
+others.
 
-Windows are kept for the next load: their pages are new only once.
+Windows are kept for the next load, because new memory costs page faults.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from typing import Callable
 from cairn._helper import Helper
 
 WINDOW = 32 << 20
-_CHUNK = 4 << 20  # a file's unit of verification: a chunk that ends in the next window is read twice
-_FROM_CACHE = (
-    4 << 20
-)  # of a window at a time, if files are in the page cache: it is still in the processor's cache when it is copied
-_IN_FLIGHT = 3  # windows, each a read of the helper's at once
-_ALIGNMENT = 4096  # the disk's own transfers go to such places
-_MAX_BOXES = 4096  # of one request
+_CHUNK = 4 << 20  # bytes verified together: a chunk that spans two windows is read twice
+# Bytes filled at a time if the files are in the page cache: they are still in the CPU's cache when copied
+# out.
+_FROM_CACHE = 4 << 20
+_IN_FLIGHT = 3  # windows that the helper reads into at once
+_ALIGNMENT = 4096  # of direct I/O
+_MAX_BOXES = 4096  # per request
 
-# (elements in row-major order, where they begin in the tensor, how many there are along each dimension)
+# (elements in row-major order, their offset in the tensor, their extent)
 Deliver = Callable[[memoryview, Sequence[int], Sequence[int]], None]
 
 
 @dataclasses.dataclass
 class Box:
-    """tensor: its number in the opened checkpoint. offset: in the whole tensor. deliver: takes the values of the box, or of parts of it."""
+    """tensor: its number in the opened checkpoint. offset: in the whole tensor.
+
+    deliver: receives the values of the box, at once or in parts.
+    """
 
     tensor: int
     offset: Sequence[int]
@@ -45,14 +49,14 @@ class Box:
 
 
 def split(box: Box, limit: int) -> Iterator[Box]:
-    """Boxes of at most `limit` bytes that together are the box; an element larger than the limit does not exist."""
+    """Splits the box into boxes of at most `limit` bytes. An element is never larger than the limit."""
     if box.nbytes <= limit:
         yield box
         return
     dimension = next(at for at, extent in enumerate(box.extent) if extent > 1)
     extent = box.extent[dimension]
     row = box.nbytes // extent
-    rows, whole = max(1, limit // row), _CHUNK // math.gcd(row, _CHUNK)  # so many rows are whole chunks
+    rows, whole = max(1, limit // row), _CHUNK // math.gcd(row, _CHUNK)  # `whole` rows fill whole chunks
     rows -= rows % whole if whole <= rows else 0
     for begin in range(0, extent, rows):
         offset, part = list(box.offset), list(box.extent)
@@ -62,7 +66,7 @@ def split(box: Box, limit: int) -> Iterator[Box]:
 
 
 def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
-    """Lists of (box, where it begins in a window), in the order of the boxes: `limit` bytes, or one larger box."""
+    """Groups boxes into lists of (box, offset in a window), in order: `limit` bytes, or one larger box."""
     batch: list = []
     end = 0
     for box in boxes:
@@ -96,7 +100,7 @@ class _Window:
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
 
     def check(self) -> None:
-        """Raises the error that kept the helper from taking the window. Call it before using a read of it."""
+        """Raises the helper's error if it could not map the window. Call it before using what was read."""
         self._added.result()
 
     def copy_out(self, batch: list) -> None:
@@ -111,9 +115,12 @@ class _Window:
 def read_boxes(
     helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW, *, cached: bool = False
 ) -> None:
-    """Delivers the values of all boxes of the opened checkpoint `handle`. cached: as of Opened. Raises the helper's errors."""
+    """Delivers the values of all boxes. Raises the helper's errors.
+
+    handle: the opened checkpoint. cached: see Opened.
+    """
     parts = [part for box in boxes if box.nbytes for part in split(box, window)]
-    parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
+    parts.sort(key=lambda part: (part.tensor, *part.offset))  # the order in the files
     if not parts:
         return
     under_way: collections.deque = collections.deque()
