@@ -24,7 +24,7 @@ class Source(Protocol):
 
 
 class Tensor:
-    """One tensor of a checkpoint. `t[...]`, `t.numpy()`, `numpy.asarray(t)` and `t.tobytes()` read its values.
+    """One tensor of a checkpoint. `t[...]`, `t.numpy()`, `numpy.asarray(t)` and `t.tobytes()` read values.
 
     An index may have integers, slices with any step, ``...`` and None, as in numpy; only the selected
     elements are read, in the checkpoint's own pieces. Each read returns a new array. numpy lacks bf16 and

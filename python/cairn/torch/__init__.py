@@ -1,8 +1,9 @@
-"""Checkpoints of PyTorch trainings, saved and loaded by Cairn.
+"""Saves and loads the checkpoints of PyTorch trainings.
 
-`save`, `async_save` and `load` take the state dicts of torch.distributed.checkpoint, with and without torch.distributed; `read` returns one.
-`CairnWriter`, `CairnReader`, `CairnPlanner` and `CairnStager` are for torch.distributed.checkpoint itself. Needs torch 2.4 or later.
-docs/guide/save-from-pytorch.md is for users.
+`save`, `async_save` and `load` take the state dicts of torch.distributed.checkpoint, with and without
+torch.distributed; `read` returns one. `CairnWriter`, `CairnReader`, `CairnPlanner` and `CairnStager` are for
+torch.distributed.checkpoint itself. Needs torch 2.4 or later. The user guide is
+docs/guide/save-from-pytorch.md.
 """
 
 from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed

@@ -34,26 +34,23 @@ def async_save(
     keep_last: int = 0,
     on_error: OnError = "raise",
 ) -> SaveHandle:
-    """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
-    waits for another.
+    """Begins to save step `step` in the run directory `dir`.
 
-    state_dict: as torch.distributed.checkpoint takes it: nested dicts and lists of tensors, DTensors and other values, or objects with
-    state_dict(). optimizer: one or more of torch's. Their parameters and states are copied while training continues, and their next
-    step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
-    beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
+    Every rank of the job calls it, with the same steps in the same order. No rank waits for another.
+
+    state_dict: as for torch.distributed.checkpoint: nested dicts and lists of tensors, DTensors and other
+    values, or objects with state_dict().
+    optimizer: one or more of torch's. Their parameters and states are copied while training continues. Their
+    next step() waits for the copy; nothing else may change these tensors earlier. Other tensors are copied
+    before async_save returns. On a GPU all tensors are copied while training continues: without optimizer,
+    call SaveHandle.wait_staged before the next step.
     replicas: see CairnPlanner. compress, model, state, deadline, keep_last, on_error: see Options.
-    A later failure is logged, and is the handle's exception. Raises TypeError or ValueError naming a value that cannot be saved; the other
-    ranks' saves fail, too.
+
+    Raises TypeError or ValueError naming a value that cannot be saved; the save then fails on all ranks. A
+    later failure is logged, and is the handle's exception.
     """
-    return _begin(
-        state_dict,
-        dir,
-        step,
-        Options.of(compress, model, state, deadline, keep_last, on_error),
-        replicas,
-        optimizer,
-        log=True,
-    )
+    options = Options(compress, model, state, deadline, keep_last, on_error)
+    return _begin(state_dict, dir, step, options, replicas, optimizer, log=True)
 
 
 def _begin(
@@ -84,10 +81,8 @@ def _state_of(value: Any) -> Any:
 
 
 def _is_stateful(value: Any) -> bool:
-    plain = type(value) is dict or isinstance(
-        value, torch.Tensor
-    )  # to ask whether it is a Stateful takes long
-    return not plain and isinstance(value, Stateful)
+    plain = type(value) is dict or isinstance(value, torch.Tensor)
+    return not plain and isinstance(value, Stateful)  # the check of the protocol Stateful is slow
 
 
 def save(
@@ -103,31 +98,27 @@ def save(
     keep_last: int = 0,
     on_error: OnError = "raise",
 ) -> Saved:
-    """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
+    """Saves step `step` in the run directory `dir`. Returns when the step is committed.
 
-    Arguments as of async_save. A step of the same number is kept next to the new one; `cairn ls` shows it. Raises SaveFailed if a rank died,
-    gave up or was late (the message names it; the steps before are whole), OSError if there is no space, HelperDied.
+    Arguments: see async_save. An existing step of that number is kept next to the new one; see `cairn ls`.
+    Raises SaveFailed if a rank died, failed or was late (the message names it; earlier steps are kept),
+    OSError if the disk is full, HelperDied.
     """
-    return _begin(
-        state_dict,
-        dir,
-        step,
-        Options.of(compress, model, state, deadline, keep_last, on_error),
-        replicas,
-        (),
-        log=False,
-    ).result()
+    options = Options(compress, model, state, deadline, keep_last, on_error)
+    return _begin(state_dict, dir, step, options, replicas, (), log=False).result()
 
 
 def load(
     state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False
 ) -> int:
-    """Fills `state_dict` in place from a checkpoint, and returns its step. Ranks and their meshes may differ from those that saved.
+    """Fills `state_dict` in place from a checkpoint, saved on any ranks and meshes, and returns its step.
 
-    path: a step's or a run's directory (its newest whole step), or a checkpoint of another system that Cairn reads. Tensors must have the saved
-    shape, and the saved type unless `cast`. Each name must be in the checkpoint, unless strict=False; the checkpoint may have more,
-    but not if a dict is empty here: an optimizer that never stepped has no states to fill.
-    Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
+    path: a step, a run (its newest whole step), or another system's checkpoint that Cairn reads.
+    allow_pickle: load values that were saved as pickles; only from a source that you trust.
+    strict: each name of the state dict must be in the checkpoint. The checkpoint may have more names, but a
+    dict that is empty here must be empty there: an optimizer that has not made a step has no states to fill.
+    cast: convert tensors of another type than the saved one. Shapes must always match.
+    Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError.
     """
     states = {key: _state_of(value) for key, value in state_dict.items()}
     with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
@@ -144,14 +135,15 @@ def load(
 
 
 def read(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
-    """Returns the state dict as it was saved, for ``load_state_dict``: nested, with whole tensors on the CPU, and all other values.
+    """Returns the saved state dict, for ``load_state_dict``: nested, with whole tensors on the CPU.
 
-    Every process that calls it reads all of it: ranks of a job that each hold a part load with `load`. path: as of load. Tensors of a
-    checkpoint that no `cairn.torch` saved are in one flat dict, under the names that `cairn inspect` shows.
-    Raises PickleRefused unless allow_pickle, FileNotFoundError, CorruptError.
+    Every process that calls it reads the whole checkpoint. If ranks hold only a part each, call `load`.
+    path, allow_pickle: see load. Tensors that `cairn.torch` did not save are in one flat dict, under the
+    names that `cairn inspect` shows. Raises PickleRefused, FileNotFoundError, CorruptError.
 
-    >>> saved = cairn.torch.read("run")                                                        # doctest: +SKIP
-    >>> model.load_state_dict(saved["model"]), optimizer.load_state_dict(saved["optim"])       # doctest: +SKIP
+    >>> saved = cairn.torch.read("run")                    # doctest: +SKIP
+    >>> model.load_state_dict(saved["model"])              # doctest: +SKIP
+    >>> optimizer.load_state_dict(saved["optim"])          # doctest: +SKIP
     """
     with contextlib.closing(TorchOpened(path)) as opened:
         return opened.nested(allow_pickle)

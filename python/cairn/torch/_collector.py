@@ -1,4 +1,4 @@
-"""Python's garbage collector, which looks through all objects again and again while a plan of many tensors makes more."""
+"""Pauses Python's garbage collector, which scans all objects again and again while a large plan is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """For work that makes many objects and no garbage."""
+    """For code that makes many objects and no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

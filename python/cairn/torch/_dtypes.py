@@ -1,4 +1,4 @@
-"""Names of types in a checkpoint (ckpt/FORMAT.md), and torch's."""
+"""Names of a checkpoint's types (ckpt/FORMAT.md), and torch's types."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ TORCH_OF = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-for _name, _of_torch in (
-    ("fp8_e8m0", "float8_e8m0fnu"),
-    ("fp4_e2m1_x2", "float4_e2m1fn_x2"),
-):  # of torch 2.7, and of 2.8
+# Since torch 2.7 and 2.8.
+for _name, _of_torch in (("fp8_e8m0", "float8_e8m0fnu"), ("fp4_e2m1_x2", "float4_e2m1fn_x2")):
     if hasattr(torch, _of_torch):
         TORCH_OF[_name] = getattr(torch, _of_torch)
 NAME_OF = {dtype: name for name, dtype in TORCH_OF.items()}

@@ -1,4 +1,4 @@
-"""Optimizers whose next step waits for a copy: values that only they change can be copied while training continues."""
+"""Makes an optimizer's next step wait for a copy: its values can then be copied while training continues."""
 
 from __future__ import annotations
 
@@ -14,34 +14,30 @@ from cairn.torch._device import Copying
 
 Optimizers = Union[Optimizer, Sequence[Optimizer]]
 
-_held: "weakref.WeakKeyDictionary[Optimizer, list]" = (
-    weakref.WeakKeyDictionary()
-)  # the copies that their steps wait for
+# The copies that each optimizer's next step waits for.
+_held: "weakref.WeakKeyDictionary[Optimizer, list]" = weakref.WeakKeyDictionary()
 
 
 def listed(optimizers: Optimizers) -> list:
-    """Raises TypeError for an object that is not an optimizer of torch: nothing would wait."""
+    """A list of the optimizers. Raises TypeError if one is not torch's, because its steps would not wait."""
     every = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     for optimizer in every:
         if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
             raise TypeError(
-                f"optimizer: a {type(optimizer).__name__}; give the torch.optim.Optimizer whose step() changes the parameters"
+                f"optimizer: a {type(optimizer).__name__}; "
+                "give the torch.optim.Optimizer whose step() changes the parameters"
             )
     return every
 
 
 def storages(optimizers: Sequence[Optimizer]) -> frozenset:
-    """The addresses of the values that their steps change: parameters and states."""
-    return frozenset(
-        address
-        for optimizer in optimizers
-        for tensor in _tensors_of(optimizer)
-        if (address := storage(tensor))
-    )
+    """The addresses of the values that the optimizers' steps change: parameters and states."""
+    tensors = (tensor for optimizer in optimizers for tensor in _tensors_of(optimizer))
+    return frozenset(address for tensor in tensors if (address := storage(tensor)))
 
 
 def storage(tensor: torch.Tensor) -> int:
-    """0: none that a copy could be made from later."""
+    """The address of a tensor's storage; 0 if it cannot be copied later."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return 0 if local.is_inference() or local.layout != torch.strided else local.untyped_storage().data_ptr()
 
@@ -54,7 +50,7 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def hold(optimizers: Sequence[Optimizer], copying: Copying) -> None:
-    """The next step of each waits for the copy."""
+    """Makes the next step of each optimizer wait for the copy."""
     for optimizer in optimizers:
         if optimizer not in _held:
             _held[optimizer] = []

@@ -1,4 +1,4 @@
-"""One save of this rank, from its begin to the committed step."""
+"""One save of this rank, from its start to the committed step."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
 
-_MAX_SECONDS = 10**8  # three years: more overflows clocks
+_MAX_SECONDS = 10**8  # three years; more overflows clocks
 _MAX_INT = 2**63 - 1
-_MAX_KEY = 65534  # bytes, of a name of an attribute of HDF5
-_MAX_DEPTH = 24  # of what a manifest says
+_MAX_KEY = 65534  # bytes of an HDF5 attribute's name
+_MAX_DEPTH = 24  # of the manifest's values
 OnError = Literal["raise", "warn"]
-_FAILURES = (OSError, SaveFailed, HelperDied, CorruptError)  # those that on_error="warn" does not raise
-_ALARM_AFTER = 3  # saves that failed in a row
+_FAILURES = (OSError, SaveFailed, HelperDied, CorruptError)  # not raised if on_error is "warn"
+_ALARM_AFTER = 3  # failed saves in a row
 logger = logging.getLogger("cairn.torch")
 
 
 class Saved(NamedTuple):
-    """step_dir: the committed step. written_s, durable_s: seconds from the begin until this rank's part, and the step, was on disk.
-    error: why the save failed, with on_error="warn"; step_dir is empty then."""
+    """The result of a save.
+
+    step_dir: the committed step. written_s, durable_s: seconds from the start of the save until this rank's
+    part was on disk, and until the step was committed. error: with on_error="warn", why the save failed;
+    step_dir is empty then.
+    """
 
     step_dir: str
     written_s: float
@@ -46,21 +50,26 @@ class Saved(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """compress: store tensors compressed. model, state: facts about the model and the training for the manifest, as JSON.
-    deadline: seconds without any progress of any rank after which a save fails. keep_last: once a step is committed, all steps of the run
-    but so many of the newest are removed (two stay at least; docs/deletion.md), and each step is read back before; 0: none.
-    on_error: "raise", or "warn": a save that fails (a full disk, a directory that is gone, a rank that died) is logged, and says so in
-    Saved.error; values that cannot be saved are raised all the same."""
+    """Options of a save.
+
+    compress: store tensors compressed.
+    model, state: facts about the model and the training for the manifest, as JSON.
+    deadline: a save fails after so many seconds without progress of any rank.
+    keep_last: keep this many of the newest steps and remove older ones after each commit, once the new step
+    was read back; at least two are kept (docs/deletion.md). 0 keeps all.
+    on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and
+    reported in Saved.error. Values that cannot be saved still raise.
+    """
 
     compress: bool = False
-    model: dict = dataclasses.field(default_factory=dict)
-    state: dict = dataclasses.field(default_factory=dict)
+    model: Optional[dict] = None
+    state: Optional[dict] = None
     deadline: float = 600.0
     keep_last: int = 0
     on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
-        """Validates here, because the helper would notice late or not at all."""
+        """Validates, because the helper would notice late or not at all."""
         whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
         if type(self.compress) is not bool:
             raise TypeError(f"compress={self.compress!r}: True or False")
@@ -69,45 +78,25 @@ class Options:
         if not self.deadline > 0:
             raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
         for name in ("model", "state"):
-            _check_json(name, getattr(self, name))
-
-    @classmethod
-    def of(
-        cls,
-        compress: bool,
-        model: Optional[dict],
-        state: Optional[dict],
-        deadline: float,
-        keep_last: int,
-        on_error: OnError = "raise",
-    ) -> Options:
-        """None: nothing to say."""
-        return cls(
-            compress,
-            {} if model is None else model,
-            {} if state is None else state,
-            deadline,
-            keep_last,
-            on_error,
-        )
+            if (facts := getattr(self, name)) is not None:
+                _check_json(name, facts)
 
     @property
     def seconds(self) -> int:
-        """The deadline, as clocks take it."""
+        """The deadline in whole seconds that clocks can hold."""
         return math.ceil(min(self.deadline, _MAX_SECONDS))
 
     def for_helper(self, mesh: str) -> dict:
-        state = {"mesh": mesh, **self.state} if mesh else self.state
         return {
             "compress": self.compress,
-            "model": self.model,
-            "state": state,
+            "model": self.model or {},
+            "state": {**({"mesh": mesh} if mesh else {}), **(self.state or {})},
             "keep_last": operator.index(self.keep_last),
         }
 
 
 def whole(name: str, value: Any, what: str) -> int:
-    """The value, which may be an integer of numpy's or torch's. Raises TypeError or ValueError: 1.7 is not a step."""
+    """The value, an integer of Python, numpy or torch, as an int. Raises TypeError or ValueError."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -118,20 +107,19 @@ def whole(name: str, value: Any, what: str) -> int:
 
 
 def _check_json(name: str, value: Any, depth: int = 0) -> None:
-    """Of what the manifest says."""
+    """Checks a value for the manifest."""
     if depth == 0 and not isinstance(value, dict):
-        raise TypeError(f"{name}: a {type(value).__name__}; a dict of JSON")
+        raise TypeError(f"{name}: a {type(value).__name__}; give a dict of JSON values")
     if depth > _MAX_DEPTH:
-        raise ValueError(f"{name}: nests more than {_MAX_DEPTH} deep")
+        raise ValueError(f"{name}: nests more than {_MAX_DEPTH} levels")
     if isinstance(value, dict):
         for key, item in value.items():
             _check_json(f"{name}[{key!r}]", item, depth + 1)
             if not isinstance(key, str):
-                raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON has texts")
+                raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON keys are strings")
             if depth == 0 and (not key or "\0" in key or len(key.encode(errors="replace")) > _MAX_KEY):
-                raise ValueError(
-                    f"{name}: the key {key[:40]!r} is empty, has a NUL, or has more than {_MAX_KEY} bytes; rename it"
-                )
+                fault = f"is empty, has a NUL, or has more than {_MAX_KEY} bytes"
+                raise ValueError(f"{name}: the key {key[:40]!r} {fault}; rename it")
     elif isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             _check_json(f"{name}[{at}]", item, depth + 1)
@@ -139,17 +127,16 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except TypeError:
-            raise TypeError(
-                f"{name}: a {type(value).__name__}, which JSON has not; give its text or number"
-            ) from None
+            kind = type(value).__name__
+            raise TypeError(f"{name}: JSON cannot hold a {kind}; give a string or a number") from None
         except ValueError:
-            raise ValueError(f"{name}: {value!r}, which JSON has not") from None
+            raise ValueError(f"{name}: JSON cannot hold {value!r}") from None
 
 
 class SaveHandle(Future[Saved]):
-    """A save under way; ``result()`` is a Saved when the step is committed, or raises the failure.
+    """A running save. ``result()`` waits for the commit and returns a Saved, or raises the failure.
 
-    ``staged``: a Future, done when the tensors may change. ``written``: done when this rank's part is on disk.
+    ``staged``: a Future, done when the tensors may change. ``written``: one for this rank's part on disk.
     """
 
     def __init__(self) -> None:
@@ -161,13 +148,13 @@ class SaveHandle(Future[Saved]):
 
     @classmethod
     def failed(cls, error: BaseException) -> SaveHandle:
-        """One whose save could not begin, and whose failure is tolerated."""
+        """The handle of a save that could not start, with on_error="warn"."""
         handle = cls()
         handle.fail(error, warn=True)
         return handle
 
     def fail(self, error: BaseException, warn: bool) -> None:
-        """Ends the save. warn: nothing is raised where somebody waits."""
+        """Ends the save. warn: waiting callers get no exception."""
         for future in (self.staged, self.written):
             if warn:
                 _settle(future)
@@ -179,19 +166,22 @@ class SaveHandle(Future[Saved]):
             self.set_exception(error)
 
     def result(self, timeout: Optional[float] = None) -> Saved:
-        """Raises HelperDied in a forked child, which never hears how the save of its parent ends."""
+        """Raises HelperDied in a forked child, because only the parent learns how its save ends."""
         if self._process != os.getpid() and not self.done():
             raise HelperDied("the save belongs to the parent process; wait for it there", 0)
         return super().result(timeout)
 
     def wait_staged(self) -> None:
-        """What this thread does to the tensors afterwards is not in the checkpoint. On a GPU the current stream waits, not the CPU."""
+        """Changes that this thread makes to the tensors after this call are not in the checkpoint.
+
+        On a GPU the current stream waits, not the CPU.
+        """
         if self._copying is not None:
             self._copying.wait()
 
 
 class Staged:
-    """A state dict with its place in a segment. It is copied there from `start` on."""
+    """A state dict with its place in a segment. `start` begins to copy it there."""
 
     def __init__(
         self, layout: Layout, segment: Segment, free: Future, used_by: Helper, optimizers: Sequence[Optimizer]
@@ -207,8 +197,10 @@ class Staged:
         self._optimizers = optimizers
 
     def start(self, hand_over: Callable[[], None] = lambda: None) -> None:
-        """Begins to copy, once; encodes the other values meanwhile, and hands over; returns once the values that no optimizer's step waits
-        for are copied."""
+        """Starts the copy (once), meanwhile encodes the other values, and hands over.
+
+        Returns when all values are copied but those that an optimizer's step waits for.
+        """
         if self._started:
             return hand_over()
         self._started = True
@@ -221,9 +213,9 @@ class Staged:
             self.copying.join()
 
     def release(self) -> None:
-        """The segment may be filled again, once no copy goes there any more."""
+        """Frees the segment as soon as no copy writes to it."""
         if self._started:
-            free = self.free  # without a reference to self, which the copy outlives
+            free = self.free  # a reference to self would keep it alive until the copy ends
             self.copying.future.add_done_callback(lambda _: _settle(free))
         else:
             _settle(self.free)
@@ -232,9 +224,7 @@ class Staged:
         self.release()
 
     def __reduce__(self):
-        raise TypeError(
-            "a state dict staged by CairnStager stays in its process; use AsyncCheckpointerType.THREAD"
-        )
+        raise TypeError("CairnStager's state dict cannot leave its process; use AsyncCheckpointerType.THREAD")
 
 
 _segments: Optional[Segments] = None
@@ -250,7 +240,7 @@ def _segments_of(current: Helper) -> Segments:
 
 
 def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
-    """Finds the shared memory for copies of the values that this rank writes. The Staged is given to one Save, or dropped."""
+    """Finds shared memory for the values that this rank writes. Give the Staged to one Save, or drop it."""
     waiting = _optimizers.listed(optimizers)
     current = helper()
     with _collector.paused():
@@ -263,23 +253,22 @@ def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
 
 
 class Failures:
-    """How many saves into each run have failed since the last that did not, with on_error="warn"."""
+    """With on_error="warn": counts for each run the failed saves since the last good one."""
 
     def __init__(self) -> None:
         self._in_a_row: collections.Counter[str] = collections.Counter()
 
     def tolerates(self, options: Options, run: str, step: int, error: BaseException) -> bool:
-        """Whether the options say that this failure is not raised. It is counted and logged then."""
+        """Whether on_error forbids raising this failure. If so, counts and logs it."""
         if options.on_error != "warn" or not isinstance(error, _FAILURES):
             return False
         self._in_a_row[run] += 1
         count = self._in_a_row[run]
         if count < _ALARM_AFTER:
-            logger.warning("the save of step %d failed: %s; the steps before are whole", step, error)
+            logger.warning("the save of step %d failed: %s; earlier steps are kept", step, error)
         else:
-            logger.critical(
-                "ALARM: the save of step %d failed, as did %d before it: %s", step, count - 1, error
-            )
+            alarm = "ALARM: the save of step %d failed, as did %d before it: %s"
+            logger.critical(alarm, step, count - 1, error)
         return True
 
     def forget(self, run: str) -> None:
@@ -290,8 +279,9 @@ failures = Failures()
 
 
 class Save:
-    """Begins when it is made: the other ranks learn at once if this one dies. Then `hand_over` or `abort`.
+    """One save. The constructor starts it: from then on the other ranks learn at once if this rank dies.
 
+    Then call `hand_over` or `abort`.
     log: log a failure at once; False if the caller waits for the handle, which raises it.
     Raises TimeoutError if rank 0 does not save.
     """
@@ -318,7 +308,7 @@ class Save:
         self._begun.add_done_callback(self._opened)
 
     def abort(self, error: BaseException) -> None:
-        """Tells the other ranks why there will be nothing of this one."""
+        """Tells the other ranks why this rank saves nothing."""
         why = f"{type(error).__name__}: {error}"
         if self._helper.alive:
             self._helper.request("abort", nonce=self._nonce, error=why)
@@ -335,7 +325,7 @@ class Save:
             self._news.opened()
 
     def _tell_failure(self, why: Union[str, BaseException]) -> str:
-        """Tells the other ranks; returns it with the hosts of ranks that are late."""
+        """Tells the other ranks. Returns the text, with the hosts of late ranks added."""
         if self._news is None:
             return str(why)
         heard = isinstance(why, SaveFailed) and str(why).startswith("rank ")
@@ -343,12 +333,10 @@ class Save:
         return self._news.end(f"{begin}{why}").removeprefix(begin)
 
     def hand_over(self, staged: Staged) -> SaveHandle:
-        """Gives the staged state dict to the helper, which writes the copied part while the rest is still being copied."""
+        """Gives the staged state dict to the helper, which writes copied parts while the rest is copied."""
         if staged.helper is not self._helper:
-            death = self._helper.death or staged.helper.death  # one was started after the other had ended
-            raise death or HelperDied(
-                "the process `cairn serve` that the state dict was staged for has been replaced", 0
-            )
+            death = self._helper.death or staged.helper.death  # one started after the other ended
+            raise death or HelperDied("the `cairn serve` that the state dict was staged for was replaced", 0)
         handle = SaveHandle()
         handle._copying = staged.copying
         staged.start(lambda: self._send(handle, staged))
@@ -366,7 +354,7 @@ class Save:
             options=self._options.for_helper(staged.layout.mesh),
         )
         saved.add_done_callback(lambda done: self._finish(done, handle, staged))
-        self._helper.track(handle)  # not before: the end of Python would wait for a save that was never sent
+        self._helper.track(handle)  # only now: Python's exit must not wait for a save that was never sent
         staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
         staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
 
@@ -399,8 +387,7 @@ class Save:
         handle.set_result(Saved(**fields))
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
-        """The begin's error says more than that of a save that could not begin."""
-        if self._begun.done():
+        if self._begun.done():  # the error of "begin" says more than that of "write"
             error = self._begun.exception() or error
         staged.release()
         if handle.done():

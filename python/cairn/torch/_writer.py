@@ -23,10 +23,11 @@ from cairn.torch._saving import Options, Save, SaveHandle, Staged, stage
 
 
 class CairnWriter(StorageWriter):
-    """``dcp.save(state_dict, storage_writer=CairnWriter(dir, step=100), planner=CairnPlanner(), no_dist=True)``
+    """``dcp.save(state_dict, storage_writer=CairnWriter(dir, step=100), planner=CairnPlanner(),
+    no_dist=True)``
 
-    dir: the run's directory, which every rank must be able to write. compress, model, state, deadline, keep_last: see Options.
-    With DCP's own planner leave no_dist out: that planner needs the ranks' collectives to share the work.
+    dir: the run's directory; every rank needs write access. compress, model, state, deadline, keep_last: see
+    Options. With DCP's own planner omit no_dist: that planner divides the work by collectives.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class CairnWriter(StorageWriter):
     ):
         self._directory = dir
         self._step = step
-        self._options = Options.of(compress, model, state, deadline, keep_last)
+        self._options = Options(compress, model, state, deadline, keep_last)
         self._alone = False
         self._handle: Optional[SaveHandle] = None
 
     def reset(self, checkpoint_id: Union[str, os.PathLike, None] = None) -> None:
-        """checkpoint_id: another directory of a run."""
+        """checkpoint_id: the directory of another run."""
         self._directory = checkpoint_id or self._directory
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -61,16 +62,10 @@ class CairnWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
-        """Copies, hands over, and waits until this rank's part is on disk. Raises the errors of cairn.torch.save."""
-        if (
-            self._alone
-            and not isinstance(planner, CairnPlanner)
-            and dist.is_initialized()
-            and dist.get_world_size() > 1
-        ):
-            raise ValueError(
-                "with no_dist=True every rank would write everything: give planner=CairnPlanner()"
-            )
+        """Saves this rank's part, and waits until it is on disk. Raises the errors of cairn.torch.save."""
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        if self._alone and several and not isinstance(planner, CairnPlanner):
+            raise ValueError("with no_dist=True each rank would write all; give planner=CairnPlanner()")
         save = Save(self._directory, self._step, self._options, log=False)
         try:
             handle = self._handle = save.hand_over(_staged_by(planner, plan))
@@ -79,15 +74,14 @@ class CairnWriter(StorageWriter):
             raise
         handle.written.result()
         done: torch.futures.Future = torch.futures.Future()
-        done.set_result(
-            [WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items]
-        )
+        sizes = [(item.index, item.tensor_storage_size() or 0) for item in plan.items]
+        done.set_result([WriteResult(index, size, None) for index, size in sizes])
         return done
 
     def finish(self, metadata: Metadata, results: list) -> None:
         """Waits until the step is committed."""
         if self._handle is None:
-            raise ValueError("write_data comes before finish")
+            raise ValueError("call write_data before finish")
         self._handle.result()
 
     @classmethod
@@ -102,10 +96,11 @@ def _staged_by(planner: SavePlanner, plan: SavePlan) -> Staged:
 
 
 class CairnStager(AsyncStager):
-    """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``: copies once, directly into the memory that is written.
+    """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``
 
-    optimizer: as of async_save. Returns a Future from torch 2.9 on, so that dcp.async_save gives an AsyncSaveResponse; before, it
-    waits for the copy.
+    Copies the tensors once, into the memory that the helper writes from.
+    optimizer: see async_save. With torch 2.9 or later it returns a Future, and dcp.async_save an
+    AsyncSaveResponse; with an older torch it waits for the copy.
     """
 
     _synchronize_after_execute = False
@@ -125,12 +120,13 @@ class CairnStager(AsyncStager):
             staged.copying.future.result()
             return {STAGED: staged}
         future: Future = Future()
-        waiting = [(future, staged)]  # not kept by the copy's own future, which this stager keeps
+        # Popped when used, because the copy's future, which this stager keeps, must not keep them.
+        waiting = [(future, staged)]
         staged.copying.future.add_done_callback(lambda copied: _follow(copied, *waiting.pop()))
         return future
 
     def synchronize_staging(self) -> None:
-        """What this thread does to the tensors afterwards is not in the checkpoint."""
+        """Changes that this thread makes to the tensors after this call are not in the checkpoint."""
         if self._copying is not None:
             self._copying.wait()
 
