@@ -38,9 +38,10 @@ from cairn._windows import Box, read_boxes
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._layout import Layout
 from cairn.torch._objects import PickleRefused
+from cairn.torch._options import Options
 from cairn.torch._planner import CairnPlanner, LoadMismatch
 from cairn.torch._reader import TorchOpened, box_of
-from cairn.torch._saving import Options, Save, SaveHandle, stage
+from cairn.torch._saving import Save, SaveHandle, stage
 
 BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn says that it does not know it
 COMMON = "common.pt"

@@ -707,7 +707,7 @@ class RoundTripTest(ProcessTest):
         rows = torch.randn(4, 4096)
         pieces = [{"offset": [begin, 0], "extent": [2, 4096]} for begin in (2, 0)]
         tensors = [{"fqn": "w", "dtype": "fp32", "shape": [4, 4096], "pieces": pieces}]
-        save = _saving.Save(self.directory, 1, _saving.Options())
+        save = _saving.Save(self.directory, 1, cairn.torch.Options())
         save.hand_over(_saving.stage(_layout.Layout(tensors, sources=[("w", rows[2:]), ("w", rows[:2])]))).result(60)
         loaded = {"w": torch.zeros(4, 4096)}
         cairn.torch.load(loaded, self.directory)

@@ -9,9 +9,10 @@ docs/guide/save-from-pytorch.md.
 from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed
 from cairn.torch._api import async_save, load, read, save
 from cairn.torch._objects import PickleRefused
+from cairn.torch._options import Options
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner, LoadMismatch
 from cairn.torch._reader import CairnReader
-from cairn.torch._saving import Options, Saved, SaveHandle
+from cairn.torch._saving import Saved, SaveHandle
 from cairn.torch._writer import CairnStager, CairnWriter
 
 __all__ = [

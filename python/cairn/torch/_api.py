@@ -12,10 +12,11 @@ from torch.distributed.checkpoint.stateful import Stateful
 from cairn._helper import absolute
 from cairn.torch import _collector
 from cairn.torch._optimizers import Optimizers
+from cairn.torch._options import OnError, Options
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader, TorchOpened
-from cairn.torch._saving import OnError, Options, Save, Saved, SaveHandle, failures, stage
+from cairn.torch._saving import Save, Saved, SaveHandle, failures, stage
 
 Path = Union[str, os.PathLike]
 

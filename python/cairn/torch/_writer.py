@@ -17,9 +17,10 @@ from cairn.torch import _private
 from cairn.torch._device import Copying
 from cairn.torch._layout import Recipe
 from cairn.torch._optimizers import Optimizers
+from cairn.torch._options import Options
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import STAGED, CairnPlanner
-from cairn.torch._saving import Options, Save, SaveHandle, Staged, stage
+from cairn.torch._saving import Save, SaveHandle, Staged, stage
 
 
 class CairnWriter(StorageWriter):

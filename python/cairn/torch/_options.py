@@ -1,0 +1,100 @@
+"""The options of a save, and the checks of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import operator
+from typing import Any, Literal, Optional, get_args
+
+_MAX_SECONDS = 10**8  # three years; more overflows clocks
+_MAX_INT = 2**63 - 1
+_MAX_KEY = 65534  # bytes of an HDF5 attribute's name
+_MAX_DEPTH = 24  # of the manifest's values
+OnError = Literal["raise", "warn"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a save.
+
+    compress: store tensors compressed.
+    model, state: facts about the model and the training for the manifest, as JSON.
+    deadline: a save fails after so many seconds without progress of any rank.
+    keep_last: keep this many of the newest steps and remove older ones after each commit, once the new step
+    was read back; at least two are kept (docs/deletion.md). 0 keeps all.
+    on_error: "raise", or "warn": a save that fails (disk full, directory missing, a rank died) is logged and
+    reported in Saved.error. Values that cannot be saved still raise.
+    """
+
+    compress: bool = False
+    model: Optional[dict] = None
+    state: Optional[dict] = None
+    deadline: float = 600.0
+    keep_last: int = 0
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        """Validates, because the helper would notice late or not at all."""
+        whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
+        if type(self.compress) is not bool:
+            raise TypeError(f"compress={self.compress!r}: True or False")
+        if self.on_error not in get_args(OnError):
+            raise ValueError(f"on_error={self.on_error!r}: one of {', '.join(get_args(OnError))}")
+        if not self.deadline > 0:
+            raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
+        for name in ("model", "state"):
+            if (facts := getattr(self, name)) is not None:
+                _check_json(name, facts)
+
+    @property
+    def seconds(self) -> int:
+        """The deadline in whole seconds that clocks can hold."""
+        return math.ceil(min(self.deadline, _MAX_SECONDS))
+
+    def for_helper(self, mesh: str) -> dict:
+        return {
+            "compress": self.compress,
+            "model": self.model or {},
+            "state": {**({"mesh": mesh} if mesh else {}), **(self.state or {})},
+            "keep_last": operator.index(self.keep_last),
+        }
+
+
+def whole(name: str, value: Any, what: str) -> int:
+    """The value, an integer of Python, numpy or torch, as an int. Raises TypeError or ValueError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: {what}") from None
+    if not 0 <= number <= _MAX_INT:
+        raise ValueError(f"{name}={number}: {what}")
+    return number
+
+
+def _check_json(name: str, value: Any, depth: int = 0) -> None:
+    """Checks a value for the manifest."""
+    if depth == 0 and not isinstance(value, dict):
+        raise TypeError(f"{name}: a {type(value).__name__}; give a dict of JSON values")
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{name}: nests more than {_MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_json(f"{name}[{key!r}]", item, depth + 1)
+            if not isinstance(key, str):
+                raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON keys are strings")
+            if depth == 0 and (not key or "\0" in key or len(key.encode(errors="replace")) > _MAX_KEY):
+                fault = f"is empty, has a NUL, or has more than {_MAX_KEY} bytes"
+                raise ValueError(f"{name}: the key {key[:40]!r} {fault}; rename it")
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            _check_json(f"{name}[{at}]", item, depth + 1)
+    else:
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except TypeError:
+            kind = type(value).__name__
+            raise TypeError(f"{name}: JSON cannot hold a {kind}; give a string or a number") from None
+        except ValueError:
+            raise ValueError(f"{name}: JSON cannot hold {value!r}") from None
