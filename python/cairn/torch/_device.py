@@ -1,4 +1,4 @@
-"""Copies of tensors into shared memory: by two threads while this one waits, by one that runs in parallel with the training, or by a GPU."""
+"""Copies tensors into shared memory: on two threads while the caller waits, on one later, or by a GPU."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch
 from cairn.torch import _private
 
 _BATCH = 32 << 20  # bytes between two reports
-_THREADS = 2  # one alone does not use all of the memory's bandwidth
+_THREADS = 2  # a single thread does not use all of the memory's bandwidth
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls release the GIL
 
 
 class Piece(NamedTuple):
-    """name: for errors. later: copied while training continues; only code that waits for the copy changes the source."""
+    """name: for errors. later: copied while training continues; whoever changes it waits for the copy."""
 
     name: str
     source: torch.Tensor
@@ -32,9 +32,10 @@ class Piece(NamedTuple):
 
 
 class Copying:
-    """Pieces on their way, in their order. ``future``: done when all sources may change.
+    """A copy of pieces, in order. ``future``: done when all sources may change.
 
-    populated: set once every page of the targets' memory is there; None: they are all there."""
+    populated: set once every page of the targets' memory exists; None: all pages exist.
+    """
 
     def __init__(
         self,
@@ -48,20 +49,20 @@ class Copying:
         self._gpu = gpu
         self._populated = populated
         self._event: Any = None
-        self._rest: Optional[Callable[[], None]] = None  # of start, for join
-        self._lock = threading.Lock()  # of the two below
+        self._rest: Optional[Callable[[], None]] = None  # the part of start that join() does
+        self._lock = threading.Lock()  # guards the next two
         self._copied = 0
         self._heard: Optional[Callable[[int], None]] = None
 
     def follow(self, heard: Callable[[int], None]) -> None:
-        """Calls heard(n) each time when the first n pieces are copied; more than once for one n, and from any thread."""
+        """Calls heard(n) each time the first n pieces are copied: on any thread, maybe twice for one n."""
         with self._lock:
             self._heard, copied = heard, self._copied
         if copied:
             heard(copied)
 
     def start(self) -> None:
-        """Begins. Then call join(). Errors are the future's."""
+        """Starts the copy. Then call join(). Errors go to the future."""
         fresh = self._populated is not None and not self._populated.is_set()
         with self._failing():
             if self._gpu is not None and self._pieces:
@@ -75,7 +76,7 @@ class Copying:
                 self._rest = lambda: self._go(copied)
 
     def join(self) -> None:
-        """Returns when every piece is copied that is not for later; on a GPU, at once."""
+        """Returns when all pieces not marked `later` are copied; on a GPU, at once."""
         rest, self._rest = self._rest, None
         if rest is not None:
             with self._failing():
@@ -85,17 +86,17 @@ class Copying:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except (
-            BaseException
-        ) as error:  # an interrupt, too: an optimizer's step and a save wait for the future
+        except BaseException as error:  # even an interrupt: steps and saves wait for the future
             if not self.future.done():
                 self.future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
 
     def wait(self) -> None:
-        """What this thread does next, on the CPU or on its current stream, comes after the copy. On a GPU it returns at once, and so it does
-        in a forked child: its memory is not what is copied, and the thread that copies is its parent's."""
+        """Makes this thread's next work, on the CPU or on its current stream, wait for the copy.
+
+        Returns at once on a GPU, and in a forked child: the parent copies its own memory.
+        """
         if self._process != os.getpid():
             return
         if self._event is not None and self._gpu is not None:
@@ -120,7 +121,7 @@ class Copying:
 
 
 def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
-    """Where each batch ends."""
+    """The end of each batch, as a number of pieces."""
     size = 0
     for number, piece in enumerate(pieces, 1):
         size += piece.target.nbytes
@@ -148,7 +149,7 @@ def _copied_by(pool: ThreadPoolExecutor, ends: Sequence[int], copies: Sequence[F
 def _submit(pool: ThreadPoolExecutor, pieces: Sequence[Piece], fresh: bool) -> Future:
     try:
         return pool.submit(_copy, pieces, fresh)
-    except RuntimeError:  # at the end of Python, when no thread begins any more
+    except RuntimeError:  # no thread can start while Python exits
         _copy(pieces, fresh)
     done: Future = Future()
     done.set_result(None)
@@ -163,7 +164,7 @@ def _copy(pieces: Sequence[Piece], fresh: bool) -> None:
 
 
 def _copy_later(pieces: Sequence[Piece], fresh: bool) -> Iterator[int]:
-    """Copies now the sources that are not for later. Torch's version counters show sources that change meanwhile all the same."""
+    """Copies the pieces not marked `later` now. torch's version counters show whether the others change."""
     _copy([piece for piece in pieces if not piece.later], fresh)
     versions = [piece.source._version for piece in pieces]
     return _copy_quietly(pieces, versions, fresh)
@@ -177,15 +178,17 @@ def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int], fresh: bool)
                 _copy([piece], fresh)
                 if piece.source._version != version:
                     raise RuntimeError(
-                        f"{piece.name} was changed while it was copied: by something else than the optimizers that were given"
+                        f"{piece.name} was changed while it was copied, not by one of the given optimizers"
                     )
         yield end
         begin = end
 
 
 def populate(memory: torch.Tensor) -> bool:
-    """Gives shared memory its pages, and this process's mapping of them, at a fraction of the cost of a fault for each page. Returns
-    False if the kernel cannot. Raises OSError if there are not enough pages: to write there would be a SIGBUS."""
+    """Allocates and maps all pages of shared memory, at a fraction of the cost of a fault per page.
+
+    Returns False if the kernel cannot. Raises OSError if memory runs out, where a write would be a SIGBUS.
+    """
     skipped = memory.data_ptr() % mmap.PAGESIZE
     begin, size = ctypes.c_void_p(memory.data_ptr() - skipped), ctypes.c_size_t(memory.nbytes + skipped)
     if not memory.nbytes or _libc.madvise(begin, size, _POPULATE_WRITE) == 0:
@@ -196,41 +199,43 @@ def populate(memory: torch.Tensor) -> bool:
 
 
 def with_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, whose elements may be copied; of a wrapper around one of its shape and type (as float8 trainings have), that one. Raises
-    TypeError or ValueError for one without memory of its own: another wrapper (of quantized weights, say), a fake one, or one whose storage was
-    given back."""
+    """The tensor, if it has memory; for a wrapper around one of its own shape and type (as in float8
+    trainings), that one.
+
+    Raises TypeError or ValueError for a tensor without memory of its own: another wrapper (such as one of
+    quantized weights), a fake tensor, or one whose storage was freed.
+    """
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         tensor = _wrapped(_private.waited_for(tensor))
         if not _has_storage(tensor):
             raise TypeError(
-                f"{name}: a {type(tensor).__name__}, which has no memory of its own; give the plain tensors that it is made of"
+                f"{name}: a {type(tensor).__name__}, which has no memory of its own; give its inner tensors"
             )
     if tensor.numel() == 0:
         return tensor
     storage = tensor.untyped_storage()
-    last = tensor.storage_offset() + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())
-    )
+    strides = zip(tensor.shape, tensor.stride())
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in strides)
     if storage.nbytes() < (last + 1) * tensor.dtype.itemsize:
         raise ValueError(
-            f"{name}: its storage has {storage.nbytes()} bytes, less than its shape {list(tensor.shape)}: it was freed or resized"
+            f"{name}: its storage has {storage.nbytes()} bytes, "
+            f"too few for its shape {list(tensor.shape)}: it was freed or resized"
         )
     return tensor
 
 
 def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """A wrapper may also have numbers that are made of it, such as its scale."""
+    """The tensor inside a wrapper, which may also hold numbers computed from it, such as its scale."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     alike = [part for part in inner if part.shape == tensor.shape and part.dtype == tensor.dtype]
-    return (
-        alike[0] if len(alike) == 1 and all(part is alike[0] or part.dim() == 0 for part in inner) else tensor
-    )
+    only_one = len(alike) == 1 and all(part is alike[0] or part.dim() == 0 for part in inner)
+    return alike[0] if only_one else tensor
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    """Of a subclass of torch.Tensor."""
+    """Whether a tensor of a subclass has memory."""
     try:
         storage = tensor.untyped_storage()
         return tensor.numel() == 0 or (storage.device.type != "meta" and storage.data_ptr() != 0)
@@ -239,7 +244,10 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
-    """As target.copy_(source), whose threads wait for each other if cores are busy: 2.1 GB/s then on two cores, 10 GB/s on one thread."""
+    """target.copy_(source) on one thread. copy_'s own threads wait for each other if cores are busy.
+
+    That took 2.1 GB/s on two busy cores; one thread copies 10 GB/s.
+    """
     if source.dtype == target.dtype and _is_plain(source) and _is_plain(target):
         ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
     else:
@@ -248,42 +256,35 @@ def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type == "cpu"
-        and tensor.is_contiguous()
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
+    on_cpu = tensor.device.type == "cpu"
+    return on_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Gpu:
-    """Copies on a stream of its own, which the current stream does not wait for. `cuda`: torch.cuda, or a test's double."""
+    """Copies on a stream that the current one does not wait for. cuda: torch.cuda, or a test's double."""
 
     def __init__(self, cuda: Any = torch.cuda):
         self._cuda = cuda
         self._stream = cuda.Stream()
 
     def register(self, buffer: torch.Tensor) -> None:
-        """Pins shared memory, once for its life: copies into pageable memory are slower and block."""
-        self._check(
-            self._cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0), "cudaHostRegister"
-        )
+        """Pins shared memory until `unregister`: copies into pageable memory are slower and block."""
+        status = self._cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)
+        self._check(status, "cudaHostRegister")
 
     def unregister(self, buffer: torch.Tensor) -> None:
         self._check(self._cuda.cudart().cudaHostUnregister(buffer.data_ptr()), "cudaHostUnregister")
 
     def copy(self, pieces: Sequence[Piece]) -> list:
-        """Begins. Returns (how many pieces, an event when they are copied) for each batch."""
-        self._stream.wait_stream(self._cuda.current_stream())  # the sources may still be written there
+        """Starts the copy. Returns (number of pieces so far, event of their copy) for each batch."""
+        self._stream.wait_stream(self._cuda.current_stream())  # it may still write the sources
         begin, events = 0, []
         with self._cuda.stream(self._stream), torch.no_grad():
             for end in _batches(pieces):
                 for piece in pieces[begin:end]:
                     piece.target.copy_(piece.source, non_blocking=True)
-                    if piece.source.is_cuda:
-                        piece.source.record_stream(
-                            self._stream
-                        )  # its memory is not used again before the copy
+                    if piece.source.is_cuda:  # its memory must not be used again before the copy
+                        piece.source.record_stream(self._stream)
                 begin = end
                 event = self._cuda.Event()
                 event.record(self._stream)

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, and names for its saves that all ranks agree on."""
+"""This process's rank and job, and names of its saves that all ranks agree on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ import torch.distributed as dist
 from cairn._errors import rank_name
 from cairn.torch import _private
 
-_HOST = "cairn.torch/host/%d"  # of a rank, in the store
-_LATE = re.compile(
-    r"\brank (\d+)(?= did not |, rank | and \d+ more$|$)"
-)  # as the helper, which knows no hosts, names a rank that is late
-_LOOK = 0.5  # seconds between two looks at the store
-_TELL = 5.0  # seconds that a rank at the end of a save waits for the store
+_HOST = "cairn.torch/host/%d"  # key of a rank's host in the store
+# A late rank in a message of the helper, which does not know the ranks' hosts.
+_LATE = re.compile(r"\brank (\d+)(?= did not |, rank | and \d+ more$|$)")
+_LOOK = 0.5  # seconds between two reads of the store
+_TELL = 5.0  # seconds that a rank waits for the store at the end of a save
 
 
 def in_a_job() -> bool:
@@ -41,7 +40,8 @@ def rank_and_world() -> tuple[int, int]:
 class Session:
     """Makes the nonces of saves: the same on all ranks of a job, and never used twice.
 
-    Rank 0 leaves a random word in the job's store, which the others wait for once: no collective. Each rank leaves its host there.
+    Rank 0 puts a random word into the job's store, and the others wait for it once, without a collective.
+    Each rank also puts its host there.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Session:
         self._saves: collections.Counter = collections.Counter()
 
     def nonce(self, step: int, deadline: float) -> str:
-        """For the next save of `step`. Raises TimeoutError without rank 0's word."""
+        """The nonce for the next save of `step`. Raises TimeoutError if rank 0's word is missing."""
         with self._lock:
             word = self._session_word(deadline)
             self._saves[step] += 1
@@ -73,12 +73,14 @@ class Session:
 
 
 def agree(key: str, word: str, deadline: float) -> str:
-    """Rank 0's word, on all ranks: through the job's store, under a key that was not used before. Raises TimeoutError without it."""
+    """Returns rank 0's word on all ranks, through the job's store. Raises TimeoutError if it is late.
+
+    key: one not used before.
+    """
     if rank_and_world()[1] == 1:
         return word
-    return _agree(
-        _private.default_store(), key, word, deadline, f"rank 0 has not said {key} within {deadline:g} s"
-    )
+    late = f"rank 0 did not publish {key} within {deadline:g} s"
+    return _agree(_private.default_store(), key, word, deadline, late)
 
 
 def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
@@ -93,17 +95,19 @@ def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
 
 
 class News:
-    """How one save goes: rank 0's word that it is open or saved, or the first failure. It passes through the job's store, so it comes at once,
-    and also to a rank that has lost the directory. Nothing depends on it: the helpers meet in the directory, also after the trainers died.
+    """News of one save: rank 0's word that it is open or saved, or the first failure.
+
+    News pass through the job's store: they arrive at once, even on a rank that has lost the directory. No
+    save depends on them: the helpers meet in the directory, even after the trainers died.
     """
 
     def __init__(self, nonce: str, hear: Callable[..., None]):
-        """hear: called by another thread with opened=True, saved=True or failed=TEXT."""
+        """hear: another thread calls it with opened=True, saved=True or failed=TEXT."""
         self._store = _private.default_store()
         self._key = f"cairn.torch/save/{nonce}"
         self._hear = hear
         self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._named: dict[str, str] = {}  # last words, with hosts
+        self._named: dict[str, str] = {}  # last words, with hosts added
         self._thread = threading.Thread(target=self._run, name="cairn-news", daemon=True)
         self._thread.start()
 
@@ -111,8 +115,11 @@ class News:
         self._words.put("opened")
 
     def end(self, word: str) -> str:
-        """The last word of this rank: "saved", "failed: TEXT" or "". Returns it when the others can hear it (this process may end next), with
-        the hosts of ranks that are late."""
+        """Publishes this rank's last word: "saved", "failed: TEXT" or "".
+
+        Returns it, with the hosts of late ranks added, when the other ranks can read it, because this process
+        may end next.
+        """
         word = word.encode(errors="replace").decode() or "ended"
         self._words.put(word)
         self._thread.join(_TELL)  # another thread may hold the store for long
@@ -120,7 +127,7 @@ class News:
 
     def _run(self) -> None:
         last = ""
-        with contextlib.suppress(RuntimeError):  # the process that has the store is dead
+        with contextlib.suppress(RuntimeError):  # the store's process has died
             while True:
                 try:
                     word = self._words.get(timeout=_LOOK)
@@ -138,14 +145,14 @@ class News:
                 last = heard
 
     def _read(self, key: str) -> str:
-        return self._store.compare_set(key, "", "").decode()  # does not wait as get() does
+        return self._store.compare_set(key, "", "").decode()  # unlike get(), it does not wait
 
     def _name(self, late: re.Match) -> str:
         host = self._read(_HOST % int(late[1]))
         return rank_name(int(late[1]), host) if host else late[0]
 
     def _tell(self, word: str) -> None:
-        """The first end stays."""
+        """Publishes the word, unless the save has already ended."""
         if self._store.compare_set(self._key, "", word) == b"opened":
             self._store.compare_set(self._key, "opened", word)
 

@@ -1,4 +1,4 @@
-"""Shared memory that a save is copied into: one segment, and a second one while the first is being written."""
+"""Shared memory for copies of a save: one segment, and a second one while the first is being written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("cairn.torch")
 
 
 def map_bytes(fd: int, size: int) -> torch.Tensor:
-    """New shared memory as a tensor of bytes, which keeps the mapping alive. Its pages come with the first copy, which populates them."""
+    """New shared memory as a tensor of bytes, which keeps it mapped. The first copy populates its pages."""
     if not size:
         return torch.empty(0, dtype=torch.uint8)
     memory = torch.frombuffer(mmap.mmap(fd, size, mmap.MAP_SHARED), dtype=torch.uint8)
@@ -33,7 +33,7 @@ def map_bytes(fd: int, size: int) -> torch.Tensor:
 
 
 class Segment:
-    """One plan of the helper, with its memory. ``written``: done when it may be filled again."""
+    """One of the helper's plans, with its memory. ``written``: done when the memory may be filled again."""
 
     def __init__(self, helper: Helper, key: tuple, layout: Layout, rank: int, world: int):
         self.plan = helper.next_number()
@@ -57,9 +57,7 @@ class Segment:
                 os.close(fd)
         self._targets = list(self._views(layout.tensors, reply.fields["offsets"]))
         begins = [at for places in reply.fields["offsets"] for at in places]
-        self._order = sorted(
-            range(len(begins)), key=begins.__getitem__
-        )  # as they lie in the memory: pieces may come unsorted
+        self._order = sorted(range(len(begins)), key=begins.__getitem__)  # pieces as they lie in memory
         self._begins = sorted(begins)
         self._gpu: Optional[_device.Gpu] = None
         self._populated = threading.Event()
@@ -72,20 +70,19 @@ class Segment:
                 yield self._buffer[at : at + size].view(dtype).view(piece["extent"])
 
     def copying(self, sources: list, later: frozenset) -> _device.Copying:
-        """A copy of the sources, to be started. later: addresses of values that are copied while training continues."""
+        """A copy of the sources, to be started. later: addresses of values that may be copied later."""
         if self._gpu is None and (gpu := _device.gpu_of([source for _, source in sources])) is not None:
             gpu.register(self._buffer)
             self._gpu = gpu
         pieces = []
         for number in self._order:
             name, source = sources[number]
-            pieces.append(
-                _device.Piece(name, source, self._targets[number], bool(later) and storage(source) in later)
-            )
+            is_later = bool(later) and storage(source) in later
+            pieces.append(_device.Piece(name, source, self._targets[number], is_later))
         return _device.Copying(pieces, self._gpu, self._populated)
 
     def filled(self, pieces: int) -> int:
-        """How many bytes of the memory, from its begin, are there when so many pieces are."""
+        """How many bytes from the start of the memory are filled by so many pieces."""
         return self._begins[pieces] if pieces < len(self._begins) else self._buffer.nbytes
 
     def forget(self) -> None:
@@ -96,18 +93,18 @@ class Segment:
 
 
 class Segments:
-    """The segments of one helper. Any thread may ask it."""
+    """The segments of one helper. Any thread may use it."""
 
     def __init__(self, helper: Helper):
         self.helper = helper
         self._lock = threading.Lock()
         self._all: list[Segment] = []
-        self._said = False
+        self._warned = False
 
     def take(self, layout: Layout, rank: int, world: int) -> tuple[Segment, Future]:
         """A free segment for the layout, and the Future to set when it is free again.
 
-        Waits if two saves are being written, and logs that once.
+        If two saves are still being written, waits, and logs that once.
         """
         key = (rank, world, layout.tensors, layout.names, layout.small)
         with self._lock:
@@ -123,14 +120,15 @@ class Segments:
                     return segment
             if len(self._all) < _SEGMENTS:
                 return None
-            if free:  # another state dict than before
+            if free:  # the state dict has changed
                 self._all.remove(free[0])
                 free[0].forget()
                 return None
-            if not self._said:
-                self._said = True
+            if not self._warned:
+                self._warned = True
                 logger.warning(
-                    "two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)"
+                    "two saves are still being written, so this one waits; save less often, "
+                    "or to faster storage (this warning appears once)"
                 )
             wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
 
