@@ -913,7 +913,7 @@ class RoundTripTest(ProcessTest):
 
     def test_pickles_are_refused_unasked(self):
         state = {"sampler": types.SimpleNamespace(epoch=3)}
-        _layout._told.clear()
+        _layout._warned.clear()
         with self.assertLogs("cairn.torch", "WARNING") as said:
             cairn.torch.save(state, self.directory, 6)
             saved = cairn.torch.save(state, self.directory, 7)

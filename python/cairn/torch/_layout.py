@@ -1,4 +1,4 @@
-"""The parts of a state dict that one rank holds and writes, as they are described to the helper."""
+"""The parts of a state dict that one rank writes, as described to the helper."""
 
 from __future__ import annotations
 
@@ -20,19 +20,24 @@ from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership, mesh_text
 
-MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper has the same limit for those of all ranks
+MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper limits those of all ranks together to the same
 _MAX_NAME = 65535  # bytes
 _MAX_DIMENSIONS = 8
 logger = logging.getLogger("cairn.torch")
-SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
-GROUPS = 16  # of a layout at most: each is a file of a save
+SMALL = 8192  # bytes; plain tensors up to this size are saved with the objects
+GROUPS = 16  # at most per layout; each is a file of the save
 
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
-    sources: (FQN, local tensor) of all pieces, in their order. encode: makes the groups of the other values, by the first component of
-    their names (by its CRC-32, if there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
+    """What one rank writes.
+
+    tensors: as in the request "plan". names: of all objects. small: the objects that are tensors, described
+    like `tensors`. sources: (FQN, local tensor) of all pieces, in order. encode: encodes the other values in
+    groups, by the first component of their names, or by its CRC-32 if there are many; ranks with equal groups
+    share the bytes.
+    mesh: see mesh_text.
+    """
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
@@ -42,7 +47,10 @@ class Layout:
     mesh: str = ""
 
     def objects(self) -> tuple[dict, bytes]:
-        """(as in "write", the tail of that message). Call it before the state dict changes. Raises TypeError or ValueError naming a value."""
+        """Returns (the objects as in "write", that message's tail). Call it before the state dict changes.
+
+        Raises TypeError or ValueError naming a value that cannot be saved.
+        """
         with _collector.paused():
             groups = self.encode()
         fields, tail = {}, bytearray()
@@ -55,7 +63,7 @@ class Layout:
 
 @dataclasses.dataclass
 class Group:
-    """values: JSON. tail: the bytes that the values name by [begin, count]."""
+    """values: JSON. tail: the bytes that values refer to by [begin, count]."""
 
     values: dict = dataclasses.field(default_factory=dict)
     tail: bytearray = dataclasses.field(default_factory=bytearray)
@@ -66,16 +74,16 @@ class Group:
 
 
 class Recipe:
-    """What the layouts of all state dicts with the same names, types, shapes and placements have in common."""
+    """The common part of the layouts of all state dicts with the same names, types, shapes and placements."""
 
     def __init__(self, items: Iterable[WriteItem], planner: SavePlanner, ownership: Optional[Ownership]):
-        """items: of a local plan. ownership: decides which of them this rank writes; None: all.
+        """items: of a local plan. ownership: decides which items this rank writes; None: all.
 
         Raises TypeError or ValueError naming a value that cannot be saved.
         """
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
-        self._others: list = []  # (item, path, name of its group) of everything else
+        self._others: list = []  # (item, path, name of its group) of all other values
         numbers: dict = {}
         mappings = _private.mappings(planner)
         keys = getattr(planner, "keys", {})
@@ -94,15 +102,11 @@ class Recipe:
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
         if len({group for _, _, group in self._others}) > GROUPS:
-            self._others = [
-                (item, path, str(zlib.crc32(group.encode()) % GROUPS)) for item, path, group in self._others
-            ]
+            hashed = [str(zlib.crc32(group.encode()) % GROUPS) for _, _, group in self._others]
+            self._others = [(item, path, group) for (item, path, _), group in zip(self._others, hashed)]
         self._names = [item.index.fqn for item, _, _ in self._others]
-        self._small = [
-            _described(item.index.fqn, item.tensor_data, path)
-            for item, path, _ in self._others
-            if item.tensor_data is not None
-        ]
+        small = ((item, path) for item, path, _ in self._others if item.tensor_data is not None)
+        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in small]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
         self._mesh = mesh_text(getattr(planner, "state_dict", {}).values(), _job.rank_and_world()[1])
 
@@ -119,23 +123,19 @@ class Recipe:
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
             self._tensors.append({**_described(fqn, data, path), "pieces": []})
-        if math.prod(chunk.sizes) and (
-            ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)
-        ):
-            self._tensors[numbers[fqn]]["pieces"].append(
-                {"offset": list(chunk.offsets), "extent": list(chunk.sizes)}
-            )
+        if not math.prod(chunk.sizes):
+            return
+        if ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets):
+            piece = {"offset": list(chunk.offsets), "extent": list(chunk.sizes)}
+            self._tensors[numbers[fqn]]["pieces"].append(piece)
             self._written.append(item)
 
     def layout(self, planner: Any, warn: bool = True) -> Layout:
-        """The layout of the planner's current state dict. warn: about values that become pickles."""
-        sources = [
-            (item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach())
-            for item in self._written
-        ]
-        return Layout(
-            self._tensors, self._names, self._small, sources, lambda: self._groups(planner, warn), self._mesh
-        )
+        """The layout of the planner's current state dict. warn: log values that become pickles."""
+        pieces = ((item.index.fqn, planner.resolve_data(item)) for item in self._written)
+        sources = [(fqn, with_memory(fqn, tensor).detach()) for fqn, tensor in pieces]
+        encode = lambda: self._groups(planner, warn)
+        return Layout(self._tensors, self._names, self._small, sources, encode, self._mesh)
 
     def _groups(self, planner: Any, warn: bool) -> dict:
         groups: dict = {}
@@ -151,7 +151,7 @@ class Recipe:
 
 
 def signature_of(state_dict: dict, mappings: dict) -> Optional[list]:
-    """Equal if two flat state dicts have one Recipe, as long as the meshes in it live. None: of a kind that is not compared."""
+    """Equal for flat state dicts with the same Recipe, while the meshes in it live. None: do not compare."""
     kinds = [_kind_of(value) for value in state_dict.values()]
     return None if None in kinds else [list(mappings.items()), kinds]
 
@@ -175,7 +175,7 @@ def _first(fqn: str, path: list) -> str:
 
 
 def _with_keys(path: tuple, keys: dict) -> list:
-    """keys: as of CairnPlanner."""
+    """The path with the keys themselves instead of their texts. keys: see CairnPlanner."""
     exact = list(path)
     for at, part in enumerate(path):
         if (found := keys.get(path[:at])) and part in found:
@@ -187,7 +187,7 @@ def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
     if path != [fqn]:
         entry["path"] = path
     if "pickle" in entry:
-        _check_name(fqn, [fqn], True)  # it becomes a tensor of bytes
+        _check_name(fqn, [fqn], True)  # a pickle becomes a tensor of bytes
         entry["pickle"] = group.put(entry["pickle"])
     if "tensor" in entry:
         entry["tensor"]["data"] = group.put(entry["tensor"]["data"])
@@ -195,46 +195,46 @@ def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
 
 
 def _entry(item: WriteItem, planner: Any) -> tuple[dict, str]:
-    """(the entry, the name of the value's type)"""
+    """Returns (the entry, the name of the value's type)."""
     if item.type != WriteItemType.BYTE_IO:
         tensor = with_memory(item.index.fqn, planner.resolve_data(item))
-        return encode_tensor(
-            tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape
-        ), "Tensor"
+        shape = item.tensor_data.size if item.tensor_data else tensor.shape
+        return encode_tensor(tensor, NAME_OF[tensor.dtype], shape), "Tensor"
     if _private.looks_up(planner):
         value = _private.look_up(planner, item)
         return encode(value, item.index.fqn), type(value).__name__
     return {"pickle": planner.resolve_data(item).getvalue()}, "value that the planner pickled"
 
 
-_told: set = set()  # names of pickles
+_warned: set = set()  # names of pickles
 
 
 def _warn_of(pickles: dict) -> None:
-    """Of each name once in a process. pickles: types by name."""
-    if new := {name: kind for name, kind in pickles.items() if name not in _told}:
-        _told.update(new)
-        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9]) + (
-            f" and {len(new) - 9} more" if len(new) > 9 else ""
-        )
+    """Warns of each name once per process. pickles: types by name."""
+    if new := {name: kind for name, kind in pickles.items() if name not in _warned}:
+        _warned.update(new)
+        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9])
+        more = f" and {len(new) - 9} more" if len(new) > 9 else ""
         logger.warning(
-            "saved as pickles, which load takes only with allow_pickle=True: %s; save plain values, or what state_dict() says",
+            "saved as pickles; load needs allow_pickle=True: %s%s. "
+            "Save plain values or a state_dict() instead",
             listed,
+            more,
         )
 
 
 def _check_size(sizes: dict) -> None:
-    """By name. What is larger than a load takes would be written and never be read again."""
+    """Refuses objects that are together too large for a load. sizes: by name."""
     if (total := sum(sizes.values())) > MAX_VALUE_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
-        what = f"{largest}: non-tensor values take {total} bytes, this alone {sizes[largest]}"
         raise ValueError(
-            f"{what}, and a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)"
+            f"{largest}: non-tensor values take {total} bytes, {sizes[largest]} of them in this one; "
+            f"a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)"
         )
 
 
 def _size(entry: dict) -> int:
-    """Of an object; a tensor has its own place."""
+    """The bytes of an object. A tensor does not count: its bytes are not among the objects'."""
     return len(entry.get("json", "")) + (entry["pickle"][1] if "pickle" in entry else 0)
 
 
@@ -244,25 +244,27 @@ def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
 
 
 def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
-    """A step with such a key in it could not be read."""
+    """Raises ValueError for a name with which the step could not be read."""
     for text in (fqn, *(part for part in path if isinstance(part, str))):
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
             raise ValueError(
-                f"{fqn!r}: its key {text!r} is not a name that a step can hold (empty, with a NUL, or not Unicode); rename it"
+                f"{fqn!r}: its key {text!r} is not a name that a step can hold "
+                "(it is empty, has a NUL, or is not Unicode); rename it"
             )
-    if of_tensor and (
-        len(fqn.encode()) > _MAX_NAME
-        or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))
-    ):
+    if not of_tensor:
+        return
+    parts = [part for text in (fqn, str(path[-1])) for part in text.split("/")]
+    if len(fqn.encode()) > _MAX_NAME or "" in parts or "." in parts:
         raise ValueError(
-            f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot"
+            f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, "
+            "and no part between slashes is empty or a dot; rename it"
         )
 
 
 def check(fqn: str, tensor: Any) -> None:
-    """Raises TypeError or ValueError for a tensor that is not saved."""
+    """Raises TypeError or ValueError for a tensor that cannot be saved."""
     if is_lazy(tensor):
-        raise ValueError(f"{fqn}: not initialized yet; run the module once before")
+        raise ValueError(f"{fqn}: not initialized yet; run the module once first")
     if tensor.is_nested:
         raise TypeError(f"{fqn}: a nested tensor; only dense tensors are saved")
     if tensor.device.type == "meta":
@@ -270,8 +272,7 @@ def check(fqn: str, tensor: Any) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{fqn}: a {tensor.layout} tensor of {tensor.dtype}; only dense tensors are saved")
     if tensor.dtype not in NAME_OF:
-        raise TypeError(
-            f"{fqn}: {tensor.dtype} is not a type that a checkpoint holds ({', '.join(NAME_OF.values())}); save it as one of them"
-        )
+        types = ", ".join(NAME_OF.values())
+        raise TypeError(f"{fqn}: {tensor.dtype} is not a type of a checkpoint; save it as one of {types}")
     if tensor.dim() > _MAX_DIMENSIONS:
-        raise ValueError(f"{fqn}: {tensor.dim()} dimensions; a checkpoint holds {_MAX_DIMENSIONS}")
+        raise ValueError(f"{fqn}: {tensor.dim()} dimensions; a tensor has at most {_MAX_DIMENSIONS}")

@@ -1,7 +1,8 @@
 """Values that are not tensors, as JSON that restores them exactly.
 
-None, bool, int, float, str, list and dict with str keys are themselves. Other types are an object with the key ``__cairn__`` that
-names the type. A value without such a form is a pickle (by torch.save), which is loaded only if the user allows it.
+None, bool, int, float, str, list, and dict with str keys are written as themselves. Other types become an
+object whose key ``__cairn__`` names the type. A value of an unknown type becomes a pickle (by torch.save),
+which is loaded only if the user allows it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class _NoJson(Exception):
 
 
 class PickleRefused(ValueError):
-    """A checkpoint has a pickle under a name that is loaded, and ``allow_pickle`` is not set."""
+    """A value to load was saved as a pickle, and ``allow_pickle`` is not set."""
 
 
 def encode(value: Any, name: str) -> dict:
     """``{"json": TEXT}`` if that is exact, else ``{"pickle": bytes}``.
 
-    name: of the value, for errors. Raises TypeError if pickle cannot hold it either.
+    name: the value's, for errors. Raises TypeError if the value cannot be pickled either.
     """
     try:
         return {"json": json.dumps(_to_json(value, 0), allow_nan=False)}
@@ -47,24 +48,26 @@ def encode(value: Any, name: str) -> dict:
         torch.save(value, buffer)
     except Exception as error:
         raise TypeError(
-            f"{name}: a {type(value).__name__} that neither JSON nor pickle holds ({error}); leave it out, or save its state"
+            f"{name}: a {type(value).__name__} that neither JSON nor a pickle can hold ({error}); "
+            "leave it out, or save its state"
         ) from error
     return {"pickle": buffer.getvalue()}
 
 
 def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
-    """What `encode` was given. Raises PickleRefused for a pickle that is not allowed."""
+    """The value that `encode` was given. Raises PickleRefused for a pickle unless allow_pickle."""
     if "json" in entry:
         return _values.from_json(json.loads(entry["json"]), _DECODERS)
     if not allow_pickle:
         raise PickleRefused(
-            f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint"
+            f"{name}: saved as a pickle, which can run any code; "
+            "give allow_pickle=True if you trust the checkpoint"
         )
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
 
 
 def encode_key(key: Any, text: str) -> Union[str, dict]:
-    """A key that is not a text, as a part of a path that has `text` in its place; the text if JSON cannot say it."""
+    """A path's part for a key that is not a string; just `text`, its text, if JSON cannot hold the key."""
     try:
         return {"key": _to_json(key, 0), "text": text}
     except _NoJson:
@@ -72,13 +75,15 @@ def encode_key(key: Any, text: str) -> Union[str, dict]:
 
 
 def decode_key(part: Any) -> Any:
-    """The key that `encode_key` was given; a place in a list as it is."""
+    """The key that `encode_key` was given. A position in a list is returned as it is."""
     return _values.from_json(part["key"], _DECODERS) if isinstance(part, dict) else part
 
 
 def encode_tensor(tensor: torch.Tensor, dtype: str, shape: Sequence[int]) -> dict:
-    """The entry of a small plain tensor, or of a large one's empty part: dtype as the checkpoint calls it, shape of the whole, elements in
-    row-major order."""
+    """The entry of a small plain tensor, or of a large one's empty part. Elements are in row-major order.
+
+    dtype: the checkpoint's name of the type. shape: the whole tensor's.
+    """
     return {"tensor": {"dtype": dtype, "shape": list(shape), "data": _bytes_of(tensor)}}
 
 
@@ -87,7 +92,7 @@ def _base64(data: bytes) -> str:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    """Its elements in row-major order. Without numpy, which torch does not need."""
+    """The tensor's elements in row-major order. It does not use numpy, because torch does not need numpy."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
 
@@ -120,15 +125,13 @@ def _float_to_json(value: float, _: int) -> Any:
 
 
 def _str_to_json(value: str, _: int) -> Any:
-    return (
-        value
-        if is_unicode(value)
-        else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
-    )
+    if is_unicode(value):
+        return value
+    return _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold it: a lone surrogate, as os.listdir makes them, it cannot."""
+    """Whether UTF-8 can hold the text. It cannot hold lone surrogates, which os.listdir may return."""
     return text.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in text)
 
 
@@ -141,7 +144,7 @@ def _items_to_json(kind: str) -> Callable[[Any, int], dict]:
 
 
 def _set_to_json(kind: str) -> Callable[[Any, int], dict]:
-    """Sorted: equal sets are equal bytes on every rank."""
+    """Items are sorted, so equal sets are equal bytes on every rank."""
     return lambda value, depth: _tagged(kind, items=sorted(_list_to_json(list(value), depth), key=json.dumps))
 
 
@@ -162,16 +165,11 @@ def _numpy_to_json(kind: str, value: Any, **fields: Any) -> dict:
 
 
 def _tensor_to_json(value: torch.Tensor, _: int) -> dict:
-    if (
-        value.layout != torch.strided
-        or value.requires_grad
-        or value.is_quantized
-        or value.device.type == "meta"
-    ):
+    plain = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
+    if not plain or value.requires_grad:
         raise _NoJson
-    return _tagged(
-        "tensor", dtype=_name(value.dtype), shape=list(value.shape), data=_base64(_bytes_of(value))
-    )
+    data = _base64(_bytes_of(value))
+    return _tagged("tensor", dtype=_name(value.dtype), shape=list(value.shape), data=data)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -200,7 +198,7 @@ _ENCODERS: dict = {
 def _torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"a tensor of the type {name!r}, which this torch does not have")
+        raise ValueError(f"a tensor has type {name!r}, which this version of torch lacks")
     return dtype
 
 
