@@ -1,4 +1,4 @@
-"""Which rank writes what: a pure function of the device mesh and the name, so no rank has to ask another."""
+"""Decides which rank writes a tensor, from the device mesh and the name alone: ranks need not communicate."""
 
 from __future__ import annotations
 
@@ -13,49 +13,40 @@ from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 
-PIPELINE = (
-    "pp",
-    "pipe",
-    "pipeline",
-    "stage",
-)  # names of a mesh's dimension along which ranks hold other layers
-EXPERTS = {
-    "ep",
-    "expert",
-    "experts",
-}  # a word of the name of a dimension along which ranks hold other experts
+PIPELINE = ("pp", "pipe", "pipeline", "stage")  # names of mesh dimensions along which layers differ
+EXPERTS = {"ep", "expert", "experts"}  # words in names of mesh dimensions along which experts differ
 Replicas = Union[Sequence[int], Callable[[str], Optional[Sequence[int]]]]
 
 
 def choose(holders: Sequence[int], fqn: str, offset: Sequence[int]) -> int:
-    """The one of `holders` that writes the box at `offset` of tensor `fqn`: spread evenly, and the same on all ranks."""
+    """The rank of `holders` that writes the box at `offset` of tensor `fqn`. All ranks choose the same one.
+
+    The boxes are spread evenly over the ranks.
+    """
     digest = hashlib.blake2b(f"{fqn}\0{','.join(map(str, offset))}".encode(), digest_size=8).digest()
     return holders[int.from_bytes(digest, "little") % len(holders)]
 
 
 def mesh_holders(mesh: torch.Tensor, coordinate: Sequence[int], replicated: Sequence[bool]) -> list[int]:
-    """The ranks that hold the same box as the one at `coordinate`.
+    """The ranks that hold the same box as the rank at `coordinate`.
 
-    mesh: ranks, of the shape of the device mesh. replicated: for each of its dimensions, whether it replicates (or shards).
+    mesh: ranks, in the shape of the device mesh. replicated: for each dimension of the mesh, whether it
+    replicates or shards.
     """
-    return sorted(
-        mesh[tuple(slice(None) if copies else at for copies, at in zip(replicated, coordinate))]
-        .flatten()
-        .tolist()
-    )
+    place = tuple(slice(None) if copies else at for copies, at in zip(replicated, coordinate))
+    return sorted(mesh[place].flatten().tolist())
 
 
 def widened(
     ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], apart: Sequence[bool]
 ) -> list[int]:
-    """`ranks`, and those that differ from them along the dimensions of `root` that a mesh cut out of it has not.
+    """`ranks`, plus the ranks that differ only along dimensions of `root` that the mesh lacks.
 
-    root: ranks, of the shape of the mesh that it was cut out of. members: all ranks of the mesh. apart: for each dimension of root,
-    whether ranks along it hold other tensors.
+    root: ranks, in the shape of the mesh from which the mesh was cut. members: all ranks of the mesh. apart:
+    for each dimension of root, whether ranks along it hold different tensors.
     """
-    if (
-        root.dim() == 1
-    ):  # a world that meshes were unflattened from says nothing of its dimensions: stages may be among them
+    # A flat root is a world from which meshes were unflattened: its dimensions are unknown, maybe stages.
+    if root.dim() == 1:
         return sorted(ranks)
     place = {rank: at for at, rank in enumerate(root.flatten().tolist())}
     coordinates = {rank: _unravelled(place[rank], root.shape) for rank in (*ranks, *members)}
@@ -80,15 +71,14 @@ def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
 def _check_dtensor(fqn: str, tensor: DTensor) -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(f"{fqn}: a DTensor of partial sums {tensor.placements}; redistribute it first")
-    for (
-        placement
-    ) in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only if they divide evenly
-        if type(placement).__name__ == "_StridedShard" and tensor.shape[
-            dimension := _dimension(placement)
-        ] % _shards(tensor, dimension):
-            raise ValueError(
-                f"{fqn}: dimension {dimension} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}"
-            )
+    # With FSDP over TP on one dimension, a rank's rows are one box only if they divide evenly.
+    for placement in tensor.placements:
+        if type(placement).__name__ != "_StridedShard":
+            continue
+        dimension, shape = _dimension(placement), tuple(tensor.shape)
+        if shape[dimension] % _shards(tensor, dimension):
+            uneven = f"dimension {dimension} of {shape} is sharded unevenly by {tensor.placements}"
+            raise ValueError(f"{fqn}: {uneven}")
 
 
 def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
@@ -98,13 +88,10 @@ def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
 
 
 def mesh_text(values: Iterable[Any], world: int) -> str:
-    """How the job's ranks are laid out, for people: "dp_shard=2 tp=2", by the largest mesh that DTensors among the values have."""
+    """The layout of the job's ranks, for people: "dp_shard=2 tp=2". It is the DTensors' largest mesh."""
     meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
-    root = max(
-        map(_private.root_mesh, meshes.values()),
-        key=lambda root: (root.mesh.numel(), root.mesh.dim()),
-        default=None,
-    )
+    roots = map(_private.root_mesh, meshes.values())
+    root = max(roots, key=lambda root: (root.mesh.numel(), root.mesh.dim()), default=None)
     ranks = f"{world} rank" + ("s" if world > 1 else "")
     if root is None or not root.mesh_dim_names:
         return ranks
@@ -113,9 +100,9 @@ def mesh_text(values: Iterable[Any], world: int) -> str:
 
 
 def expert_dimension(meshes: Iterable[tuple[Sequence[str], Sequence[int]]]) -> Optional[str]:
-    """The name of a dimension along which ranks hold other experts; None if there is none.
+    """The name of a mesh dimension along which ranks hold different experts; None if no mesh has one.
 
-    meshes: of each, the names and the sizes of its dimensions.
+    meshes: the names and the sizes of the dimensions of each.
     """
     dimensions = [dimension for names, sizes in meshes for dimension in zip(names, sizes)]
     return next((name for name, size in dimensions if size > 1 and EXPERTS & set(name.split("_"))), None)
@@ -126,7 +113,7 @@ def _names_and_sizes(mesh: DeviceMesh) -> tuple[Sequence[str], Sequence[int]]:
 
 
 def _dimension(placement: Any) -> int:
-    """The dimension of the tensor that it shards; -1 if it shards none."""
+    """The tensor's dimension that the placement shards; -1 if it does not shard."""
     return getattr(placement, "dim", -1)
 
 
@@ -136,10 +123,11 @@ def _shards(tensor: DTensor, dimension: int) -> int:
 
 
 class Ownership:
-    """Says for each tensor of one rank's state dict whether this rank writes it.
+    """Decides for each tensor of this rank's state dict whether this rank writes it.
 
-    values: all values of the flat state dict. replicas: the ranks that hold the same plain tensors as this rank; or a function
-    that says it for each name (None: by the rule that holds without it), and that is asked about DTensors, too.
+    values: all values of the flat state dict. replicas: the ranks that hold the same plain tensors as this
+    rank, or a function from a name to these ranks. It is called for DTensors too; None means the default
+    rule.
     """
 
     def __init__(self, rank: int, world: int, values: Iterable[Any], replicas: Optional[Replicas] = None):
@@ -147,26 +135,22 @@ class Ownership:
         self._replicas = replicas
         self._of_mesh: dict = {}
         meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
-        on_meshes = {
-            holder
-            for mesh in meshes.values()
-            for holder in _widened_by_mesh(mesh.mesh.flatten().tolist(), mesh)
-        }
+        members = {id(mesh): mesh.mesh.flatten().tolist() for mesh in meshes.values()}
+        on_meshes = {rank for at, mesh in meshes.items() for rank in _widened_by_mesh(members[at], mesh)}
         self._plain_holders = sorted(on_meshes) or list(range(world))
         roots = (_private.root_mesh(mesh) for mesh in meshes.values())
         self._experts = expert_dimension(map(_names_and_sizes, (*meshes.values(), *roots)))
 
     def writes(self, fqn: str, value: Any, offset: Sequence[int]) -> bool:
-        """value: a torch.Tensor, DTensor or ShardedTensor. offset: where this rank's box begins in the whole tensor."""
+        """value: a torch.Tensor, DTensor or ShardedTensor. offset: this rank's box's, in the whole tensor."""
         return choose(self.holders(fqn, value), fqn, offset) == self._rank
 
     def holders(self, fqn: str, value: Any) -> list[int]:
-        """All ranks that hold what this rank holds of the tensor. Raises ValueError if `replicas` leaves this rank out."""
+        """All ranks that hold the same part as this one. Raises ValueError if `replicas` omits this rank."""
         if (given := self._given(fqn, value)) is not None:
             if self._rank not in given:
-                raise ValueError(
-                    f"{fqn}: replicas says that ranks {given} hold it, but rank {self._rank} does, too"
-                )
+                but = f"replicas says that ranks {given} hold it, but rank {self._rank} does too"
+                raise ValueError(f"{fqn}: {but}")
             return given
         if isinstance(value, DTensor):
             return self._dtensor_holders(fqn, value)
@@ -176,15 +160,18 @@ class Ownership:
         return self._plain_holders
 
     def check_plain(self, fqn: str, value: torch.Tensor) -> None:
-        """Raises ValueError if the ranks may hold different experts under this name, and `replicas` does not decide."""
+        """Raises ValueError if ranks may hold different experts under this name, unless `replicas` decides."""
         if self._experts and value.dim() > 1 and self._given(fqn, value) is None:
             raise ValueError(
-                f"{fqn}: a plain tensor, and the ranks along {self._experts!r} of the mesh may hold different experts; make it a DTensor,"
-                " or say with replicas= which ranks hold the same"
+                f"{fqn}: a plain tensor, and the ranks along {self._experts!r} of the mesh may hold "
+                "different experts; make it a DTensor, or name the ranks with equal values by replicas="
             )
 
     def _dtensor_holders(self, fqn: str, tensor: DTensor) -> list[int]:
-        """By its mesh, and by the one that this was cut out of: each rank of TP has the whole of a tensor that only FSDP has sharded."""
+        """The holders, from the DTensor's mesh and the mesh from which it was cut.
+
+        Each TP rank holds the same part of a tensor that only FSDP shards.
+        """
         _check_dtensor(fqn, tensor)
         mesh = tensor.device_mesh
         replicated = tuple(placement.is_replicate() for placement in tensor.placements)

@@ -1,4 +1,4 @@
-"""Planners for torch.distributed.checkpoint: DCP's own, which flatten a state dict, with Cairn's rule of who writes what."""
+"""Planners for torch.distributed.checkpoint: DCP's own, which flatten state dicts, with Cairn's ownership."""
 
 from __future__ import annotations
 
@@ -37,19 +37,22 @@ class LoadMismatch(ValueError):
 
 
 class CairnPlanner(DefaultSavePlanner):
-    """Plans a save in which each element is written once, without communication between the ranks.
+    """Plans a save that writes each element once, without communication between the ranks.
 
-    replicas: the ranks that hold the same plain (not DTensor) tensors as this one; or a function from a name to them, which is
-    asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it, and along the dimensions of the mesh that it was
-    cut out of, it is taken to be replicated, but not along one called pp, pipe, pipeline or stage. Plain tensors are taken to be
-    on all ranks of the meshes of this rank's DTensors, so widened, or of the job if there is no DTensor.
+    replicas: the ranks that hold the same plain tensors (not DTensors) as this rank, or a function from a
+    name to these ranks. The function is called for DTensors too, and may return None for the default rule.
+
+    The default rule: a DTensor's mesh says which ranks hold the same part. If that mesh was cut from a larger
+    one, the tensor counts as replicated along the larger mesh's other dimensions, except those named pp,
+    pipe, pipeline or stage. Plain tensors count as replicated on all ranks of these meshes, or on all ranks
+    of the job if the state dict has no DTensor.
     """
 
     def __init__(self, replicas: Optional[Replicas] = None):
         super().__init__()
         self.replicas = replicas
         self.staged: Optional[Staged] = None
-        self.keys: dict = {}  # by the path of a dict: its keys that are not texts, by the texts that paths have for them
+        self.keys: dict = {}  # {path of a dict: {text in a path: key}} for keys that are not strings
 
     def set_up_planner(
         self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False
@@ -60,7 +63,7 @@ class CairnPlanner(DefaultSavePlanner):
             self._keep_shape_of(state_dict)
 
     def _keep_shape_of(self, state_dict: dict) -> None:
-        """Keeps the facts that flat names lose: the types of keys, and dicts without a value."""
+        """Keeps what flat names lose: the types of keys, and empty dicts."""
         for path, found in _dicts(state_dict):
             if keys := {str(key): key for key in found if not isinstance(key, str)}:
                 self.keys[path] = keys
@@ -70,7 +73,7 @@ class CairnPlanner(DefaultSavePlanner):
                 self.mappings.setdefault(name, path)
 
     def create_local_plan(self) -> SavePlan:
-        self.plan = SavePlan([], planner_data=self.mappings)  # nothing for a coordinator to look at
+        self.plan = SavePlan([], planner_data=self.mappings)  # a coordinator has nothing to do
         return self.plan
 
     def create_global_plan(self, all_plans: list) -> tuple:
@@ -78,13 +81,16 @@ class CairnPlanner(DefaultSavePlanner):
         return self.global_plan, self.metadata
 
     def layout(self, warn: bool = True) -> Layout:
-        """This rank's parts. warn: about values that become pickles. Raises TypeError or ValueError naming a value that cannot be saved."""
+        """This rank's parts. warn: log values that become pickles.
+
+        Raises TypeError or ValueError naming a value that cannot be saved.
+        """
         with _collector.paused():
             return _recipes.of(self).layout(self, warn)
 
 
 class _Recipes:
-    """The last one. To make it takes longer than anything else that a training waits for at a save."""
+    """Keeps the last Recipe: making one is the longest wait of a training at a save."""
 
     def __init__(self) -> None:
         self._last: tuple = (None, None)
@@ -102,7 +108,7 @@ class _Recipes:
     def _make(planner: CairnPlanner) -> Recipe:
         for fqn, value in planner.state_dict.items():
             if isinstance(value, torch.Tensor) and not _private.is_sharded_tensor(value):
-                check(fqn, value)  # before DCP looks at it, whose errors name nothing
+                check(fqn, value)  # before DCP, whose errors do not name the value
         items = create_default_local_save_plan(planner.state_dict, is_coordinator=True).items
         rank, world = _job.rank_and_world()
         return Recipe(items, planner, Ownership(rank, world, planner.state_dict.values(), planner.replicas))
@@ -112,10 +118,11 @@ _recipes = _Recipes()
 
 
 class CairnLoadPlanner(DefaultLoadPlanner):
-    """Plans a load; objects come without a pickle between. One error names all that does not fit.
+    """Plans a load. Objects are not pickled in between. One error names every mismatch.
 
-    strict: every name of the state dict must be in the checkpoint, and no dict may be empty that was saved with something in it, as that of
-    an optimizer is before its first step. cast: a tensor may have another type than the saved one.
+    strict: every name of the state dict must be in the checkpoint, and a dict that was saved with values must
+    not be empty here, as an optimizer's is before its first step. cast: a tensor may have another type than
+    the saved one.
     """
 
     def __init__(self, strict: bool = True, cast: bool = False):
@@ -125,12 +132,11 @@ class CairnLoadPlanner(DefaultLoadPlanner):
     def set_up_planner(
         self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False
     ) -> None:
-        """Skips the first step of DCP's, which replaces each value of an unknown type by None."""
+        """As DCP's, without its first step, which replaces each value of an unknown type by None."""
         for path, found in _dicts(state_dict):
             if len({str(key) for key in found}) < len(found):
-                raise ValueError(
-                    f"two keys of {'.'.join(map(str, path)) or 'the state dict'} have one name: {', '.join(map(repr, found))}"
-                )
+                name = ".".join(map(str, path)) or "the state dict"
+                raise ValueError(f"two keys of {name} have one name: {', '.join(map(repr, found))}")
         _leave_meta(state_dict)
         self.original_state_dict = state_dict
         self.state_dict, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
@@ -138,19 +144,13 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
     def create_local_plan(self) -> LoadPlan:
         if (metadata := self.metadata) is None:
-            raise ValueError("set_up_planner comes first, with the metadata of the checkpoint")
+            raise ValueError("call set_up_planner first, with the metadata of the checkpoint")
         saved = metadata.state_dict_metadata
-        faults = [
-            fault
-            for fqn, value in self.state_dict.items()
-            if (fault := self._fault(fqn, value, saved.get(fqn)))
-        ]
+        checked = (self._fault(fqn, value, saved.get(fqn)) for fqn, value in self.state_dict.items())
+        faults = [fault for fault in checked if fault]
         if not self.allow_partial_load:
-            empty = {
-                tuple(map(str, path))
-                for path, found in _dicts(self.original_state_dict)
-                if path and not found
-            }
+            dicts = _dicts(self.original_state_dict)
+            empty = {tuple(map(str, path)) for path, found in dicts if path and not found}
             faults += _lost(empty, (metadata.planner_data or {}).values())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
@@ -164,18 +164,15 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         is_object, is_tensor = isinstance(saved, BytesStorageMetadata), isinstance(here, torch.Tensor)
         if is_object and not is_tensor:
             return None
-        if (
-            not is_object
-            and is_tensor
-            and saved.size == here.size()
-            and (self.cast or saved.properties.dtype == here.dtype)
-        ):
-            return None
-        there = "an object" if is_object else _describe(saved.properties.dtype, saved.size)
-        return f"{fqn}: saved as {there}; here {_describe(here.dtype, here.size()) if is_tensor else 'a ' + type(here).__name__}"
+        if not is_object and is_tensor and saved.size == here.size():
+            if self.cast or saved.properties.dtype == here.dtype:
+                return None
+        before = "an object" if is_object else _describe(saved.properties.dtype, saved.size)
+        now = _describe(here.dtype, here.size()) if is_tensor else f"a {type(here).__name__}"
+        return f"{fqn}: saved as {before}; here {now}"
 
     def load_object(self, item: ReadItem, value: Any) -> None:
-        """Puts a loaded object in place of the state dict's object of that name."""
+        """Replaces the state dict's object of that name by the loaded one."""
         fqn = item.dest_index.fqn
         container: Any = self.original_state_dict
         path = self.mappings[fqn]
@@ -185,7 +182,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
 
 def _leave_meta(container: Any, name: str = "") -> None:
-    """Puts a tensor on the job's device if it is on the meta device, as DCP does. Raises LoadMismatch outside of a job."""
+    """Moves tensors from the meta device to the job's, as DCP does. Raises LoadMismatch outside of a job."""
     if not isinstance(container, (MutableMapping, list)):
         return
     for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):
@@ -195,37 +192,35 @@ def _leave_meta(container: Any, name: str = "") -> None:
         elif value.device.type == "meta":
             if not _job.in_a_job():
                 raise LoadMismatch(
-                    f"{fqn}: a tensor on the meta device, which holds no values; call to_empty(device=...) of its module before"
+                    f"{fqn}: a tensor on the meta device, which holds no values; "
+                    "call to_empty(device=...) of its module first"
                 )
             container[key] = _private.off_meta(value)
 
 
 def _unfit(tensor: torch.Tensor) -> Optional[str]:
-    """Why nothing can be loaded into it."""
+    """Why the tensor cannot be loaded into; None if it can."""
     if isinstance(tensor, DTensor):
-        sums = any(placement.is_partial() for placement in tensor.placements)
-        return (
-            f"a DTensor of partial sums {tensor.placements}, whose parts no checkpoint has; redistribute it first"
-            if sums
-            else None
-        )
+        if not any(placement.is_partial() for placement in tensor.placements):
+            return None
+        return f"a DTensor of partial sums {tensor.placements}, which checkpoints lack; redistribute it first"
     if _private.is_sharded_tensor(tensor):
         return None
     if is_lazy(tensor):
-        return "a parameter that is not initialized yet; run the module once before"
+        return "the parameter is not initialized yet; run the module once first"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"a {'nested' if tensor.is_nested else tensor.layout} tensor; only dense tensors are loaded"
     if _overlaps_itself(tensor):
-        return "a tensor whose elements share memory, as those of an expanded one do; give a clone() of it"
+        return "a tensor whose elements share memory, as in an expanded one; give a clone() of it"
     return None
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a strided tensor have one place in memory."""
+    """Whether two elements of a strided tensor share one place in memory."""
     if tensor.numel() == 0:
         return False
     steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1)
-    last = 0  # the last place that dimensions with smaller strides reach
+    last = 0  # the last place within reach of the dimensions with smaller strides
     for stride, size in steps:
         if stride <= last:
             break
@@ -235,13 +230,13 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
     if steps[0][0] == 0 or 1 + sum(stride * (size - 1) for stride, size in steps) < tensor.numel():
         return True
     places = torch.zeros((), dtype=torch.int64)
-    for stride, size in steps:  # few tensors come so far
+    for stride, size in steps:  # few tensors need this
         places = places[..., None] + torch.arange(0, stride * size, stride)
     return places.unique().numel() < places.numel()
 
 
 def _dicts(container: Any, path: tuple = ()) -> Iterator[tuple[tuple, Mapping]]:
-    """All dicts in the container, each with its path as DCP flattens it: a text for each key, a number for a place in a list."""
+    """All dicts in the container, with paths as in DCP: strings for keys, numbers for list positions."""
     if isinstance(container, Mapping):
         yield path, container
         for key, value in container.items():
@@ -254,18 +249,21 @@ def _dicts(container: Any, path: tuple = ()) -> Iterator[tuple[tuple, Mapping]]:
 
 
 def _lost(empty: set, saved: Iterable[tuple]) -> list[str]:
-    """saved: paths of values. Names the dicts that were not empty."""
+    """A fault for each dict that is empty now and was saved with values. saved: paths of values."""
     begins = (tuple(map(str, path[:length])) for path in saved for length in range(1, len(path)))
     counts = Counter(begin for begin in begins if begin in empty)
-    made = "get_optimizer_state_dict of torch.distributed.checkpoint.state_dict makes what an optimizer has only after its first step"
+    remedy = (
+        "get_optimizer_state_dict of torch.distributed.checkpoint.state_dict "
+        "makes the state of an optimizer before its first step"
+    )
     return [
-        f"{'.'.join(path)}: {count} values were saved in it, and here it is empty; {made}"
+        f"{'.'.join(path)}: {count} values were saved in it, and here it is empty; {remedy}"
         for path, count in sorted(counts.items())
     ]
 
 
 def _key(container: Any, part: Any) -> Any:
-    """A flat name has str(key) for every key: finds the key itself."""
+    """Finds the key itself: flat names have str(key) instead."""
     if isinstance(container, Mapping) and part not in container:
         return next((key for key in container if str(key) == part), part)
     return part
