@@ -1,7 +1,9 @@
-"""Megatron Bridge saves and loads with Cairn: ``config.checkpoint.custom_manager_class = "cairn.bridge.CairnCheckpointManager"``.
+"""Lets Megatron Bridge save and load with Cairn.
 
-docs/guide/save-from-megatron.md is for users. Needs Megatron Bridge 0.4, the first that takes a manager by name. The manager is Bridge's own with
-the strategies of cairn.megatron: Bridge decides what is saved, when, and what is removed.
+Set ``config.checkpoint.custom_manager_class = "cairn.bridge.CairnCheckpointManager"``. Needs Megatron Bridge
+0.4 or later, which take a manager by name. The manager is Bridge's own with cairn.megatron's strategies:
+Bridge decides which checkpoints are saved and removed, and when. The user guide is
+docs/guide/save-from-megatron.md.
 """
 
 from __future__ import annotations
@@ -24,34 +26,32 @@ except ImportError as error:
         f"cairn.bridge needs Megatron Bridge 0.4 or later, with a DefaultCheckpointManager ({error})"
     ) from error
 
-_LOADERS = (
-    "TorchDistLoadShardedStrategy",
-    "get_default_load_sharded_strategy",
-)  # called for a strategy; by Bridge the second up to 0.5
+# Functions that return a strategy. Bridge calls the second up to 0.5.
+_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")
 _saving: dict[str, Any] = {}
 _loading: dict[str, Any] = {}
 
 
 class CairnCheckpointManager(DefaultCheckpointManager):
-    """Bridge's checkpoint manager; each iteration is a step of Cairn. Raises NotSupported for another ckpt_format than torch_dist."""
+    """Bridge's checkpoint manager, which saves each iteration as a step of Cairn.
+
+    Raises NotSupported if checkpoint.ckpt_format is not torch_dist.
+    """
 
     def __init__(self, checkpoint_config: Any):
-        if checkpoint_config.ckpt_format != "torch_dist":
-            raise NotSupported(
-                f"checkpoint.ckpt_format={checkpoint_config.ckpt_format}: cairn.bridge saves torch_dist alone",
-                2,
-            )
+        if (given := checkpoint_config.ckpt_format) != "torch_dist":
+            raise NotSupported(f"checkpoint.ckpt_format={given}: cairn.bridge only saves torch_dist", 2)
         super().__init__(checkpoint_config)
         _replace_loaders()
 
     def save(self, ctx: Any, *callbacks: Any, **named: Any) -> None:
-        """Raises the errors of cairn.torch.save; with checkpoint.async_save finalize_async_saves does."""
+        """Raises the errors of cairn.torch.save (with checkpoint.async_save, finalize_async_saves does)."""
         if "save_strategy" not in self._context:
             self._context["save_strategy"] = self._save_strategy(ctx)
         super().save(ctx, *callbacks, **named)
 
     def _save_strategy(self, ctx: Any) -> Any:
-        """The manager that Bridge makes if its context has none, with Cairn's strategies in place of Megatron's."""
+        """The strategy that Bridge makes if its context has none, but with Cairn's in place of Megatron's."""
         strategy = CairnSaveStrategy(**_saving)
         if not self.checkpoint_config.fully_parallel_save:
             return strategy
@@ -62,26 +62,29 @@ class CairnCheckpointManager(DefaultCheckpointManager):
 
 
 def patch(**options: Any) -> None:
-    """Lets Bridge make the manager by its name, and load Cairn's saves everywhere: call it before `pretrain`, and before an export.
+    """Lets Bridge make the manager by name and load Cairn's steps. Call it before `pretrain` or an export.
 
-    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Raises TypeError for others.
+    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Others: TypeError.
     """
     global _saving, _loading
     _saving, _loading = split_options(options)
-    register_allowed_target_prefix("cairn.")  # from 0.5.1 on a manager's name is refused without
+    register_allowed_target_prefix("cairn.")  # since 0.5.1 Bridge refuses other managers' names
     _replace_loaders()
 
 
 class _LoadStrategy(CairnLoadStrategy):
-    """With the options of `patch`, whatever Bridge gives."""
+    """Has the options of `patch`, and ignores Bridge's arguments."""
 
     def __init__(self, *_: Any, **__: Any):
         super().__init__(**_loading)
 
 
 def _replace_loaders() -> None:
-    """Bridge takes no strategy for loads from its context: it makes one. Its adapters' loads ask Megatron-Core for one, or give none, and
-    Megatron-Core then makes it. What Megatron saved is loaded by Cairn's as before."""
+    """Replaces the functions that make load strategies, because Bridge's context cannot provide one.
+
+    Bridge's adapters ask Megatron-Core for a strategy, or pass none, and Megatron-Core makes it. Cairn's
+    strategy loads Megatron's own checkpoints as before.
+    """
     for module in (_theirs, serialization, _strategies):
         for name in _LOADERS:
             if hasattr(module, name):

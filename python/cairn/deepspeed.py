@@ -1,18 +1,17 @@
-"""DeepSpeed saves a tag as a whole or not at all: ``cairn.deepspeed.use(engine)`` once after ``deepspeed.initialize()``.
+"""Makes DeepSpeed's saves atomic: call ``cairn.deepspeed.use(engine)`` once after ``deepspeed.initialize()``.
 
-The files keep DeepSpeed's names and its format. Its engine hands over the state of one rank, already partitioned by its optimizer, with
-no description of the whole; in another format only Cairn could read it, and it would still be tied to its number of ranks.
-So DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py and `cairn convert` read these files, and `cairn reshape`'s work
-stays offline. Cairn adds what the files lack:
+The files keep DeepSpeed's names and format. DeepSpeed's engine hands over the state of one rank, already
+partitioned by its optimizer, without a description of the whole. In another format only Cairn could read it,
+and it would still be tied to the number of ranks. DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py
+and `cairn convert` read these files; a change of the number of ranks is an offline conversion. Cairn adds:
 
-- Each rank writes into ``DIR/.cairn-partial/TAG`` and gives its files to the disk. When all ranks have, rank 0
-  checks that the files of every rank are there, seals them (``cairn seal``: a digest of every file) and publishes
-  the directory as ``DIR/TAG`` (``cairn seal --publish``). Then DeepSpeed moves ``latest``. A crash before that
-  leaves ``DIR`` unchanged. A TAG that existed before changes places with the new one in one step; where the file
-  system cannot do that (NFS), it waits below ``.cairn-partial`` for the time of one rename, and the next start
-  brings it back after a crash.
-- A rank that cannot write makes the save fail on all ranks, with its error, instead of leaving the others in a barrier.
-- ``engine.load_checkpoint`` compares the tag with its seal before a byte of it is loaded, and skips tags that are not whole.
+- Each rank writes into ``DIR/.cairn-partial/TAG`` and flushes its files to disk. Then rank 0 checks that the
+  files of all ranks exist, seals them (``cairn seal``: a digest of every file) and publishes the directory as
+  ``DIR/TAG`` (``cairn seal --publish``). Then DeepSpeed moves ``latest``. A crash before that leaves ``DIR``
+  unchanged. An existing TAG is exchanged with the new one in one operation. If the file system cannot do that
+  (NFS), the old one is kept below ``.cairn-partial`` during a rename; after a crash the next start restores it.
+- If a rank cannot write, the save fails on all ranks with its error; the others do not hang in a barrier.
+- ``engine.load_checkpoint`` compares the tag with its seal before it loads a byte, and skips broken tags.
 """
 
 from __future__ import annotations
@@ -31,25 +30,21 @@ from deepspeed.runtime.checkpoint_engine import checkpoint_engine as interface
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from cairn._command import CairnError, run
-from cairn._errors import rank_name
+from cairn._errors import SaveFailed, rank_name
 
 logger = logging.getLogger("cairn.deepspeed")
 
-PARTIAL = ".cairn-partial"  # next to the tags; its name has no number, so no tool takes it for a step
+PARTIAL = ".cairn-partial"  # next to the tags; without a number in its name, no tool takes it for a step
 SEAL = ".cairn-seal.json"
 _METHODS = {"create", "save", "load", "commit"}
 
 
-class SaveFailed(CairnError):
-    """A tag was not committed; the message names the rank and what went wrong. The tags of before are unchanged."""
-
-
 class NotWhole(CairnError):
-    """A tag's files are not those that were sealed; the message names them."""
+    """A tag's files are not those that were sealed. The message names them."""
 
 
 class CairnCheckpointEngine(TorchCheckpointEngine):
-    """What DeepSpeed calls to write and read files; `use` puts it in its place."""
+    """DeepSpeed calls this to write and read files. `use` installs it."""
 
     def __init__(self, zipfile_serialization: bool = True):
         interface.CheckpointEngine.__init__(self)
@@ -59,17 +54,17 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         self._fault: Optional[str] = None
 
     def create(self, info: Any) -> None:
-        """Begins a save. What an earlier one left unfinished is removed."""
+        """Starts a save. Removes the files of an earlier unfinished one."""
         self._directory, self._tag, self._fault = os.path.abspath(info.save_dir), info.tag, None
         if info.tag != os.path.basename(info.tag) or info.tag.startswith("."):
-            raise ValueError(f"the tag {info.tag!r}: give the name of a directory, without a dot before it")
+            raise ValueError(f"the tag {info.tag!r}: give a directory's name that does not begin with a dot")
         _on_rank_0(lambda: _clean(self._directory))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing: directories are made with their files, which lie elsewhere until the tag is whole."""
+        """Does nothing: `save` makes the directories, which are elsewhere until the tag is published."""
 
     def save(self, state_dict: Any, path: str) -> None:
-        """An error is kept until `commit`, where all ranks learn of it."""
+        """Writes a file. Keeps an error until `commit`, which reports it on all ranks."""
         try:
             place = self._place_of(path)
             os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -81,29 +76,31 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
             self._fault = self._fault or f"{path}: {type(error).__name__}: {error}"
 
     def commit(self, info: Any) -> bool:
-        """Returns True when the tag is whole, sealed and on the disk. Raises SaveFailed on all ranks otherwise."""
+        """Returns True when the tag is published and on disk. Otherwise raises SaveFailed on all ranks."""
         faults: list = [None] * dist.get_world_size()
         dist.all_gather_object(faults, self._fault and f"{rank_name(dist.get_rank())}: {self._fault}")
         _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
         return True
 
     def _place_of(self, path: str) -> str:
-        """Where a file of the tag is written; files next to the tags (save_16bit_model) are published with them."""
+        """The path to write a file to. Files next to the tags (save_16bit_model) are published with them."""
         within = os.path.relpath(os.path.abspath(path), self._directory)
         if within.startswith(os.pardir):
-            raise ValueError(f"it is not below {self._directory}")
+            raise ValueError(f"it is not in {self._directory}")
         return os.path.join(self._directory, PARTIAL, within)
 
 
 def use(engine: Any, *, check: str = "bytes") -> None:
-    """Lets a DeepSpeed engine save and load through Cairn, from now on. Every rank calls it, once after deepspeed.initialize().
+    """Lets a DeepSpeed engine save and load through Cairn. Every rank calls it once, after
+    deepspeed.initialize().
 
-    check: how engine.load_checkpoint compares a tag with its seal: "bytes" reads every file once more on rank 0, "sizes" compares names,
-    sizes and times, and reads files of another time.
-    Raises ValueError for a configuration that writes files without this engine, TypeError for an unknown DeepSpeed.
+    check: how engine.load_checkpoint compares a tag with its seal. "bytes" reads every file again on rank 0;
+    "sizes" compares names, sizes and times, and only reads files whose time has changed.
+    Raises ValueError for a configuration that writes files without this engine, TypeError for an unknown
+    version of DeepSpeed.
     """
     if check not in _CHECKS:
-        raise ValueError(f"check is {check!r}; it is one of {', '.join(_CHECKS)}")
+        raise ValueError(f"check is {check!r}; give one of {', '.join(_CHECKS)}")
     _refuse_unknown(engine)
     engine.checkpoint_engine = CairnCheckpointEngine(engine.checkpoint_engine.zipfile_serialization)
     load = engine.load_checkpoint
@@ -118,32 +115,30 @@ def use(engine: Any, *, check: str = "bytes") -> None:
 
 def _refuse_unknown(engine: Any) -> None:
     version = f"DeepSpeed {deepspeed.__version__}"
-    if set(interface.CheckpointEngine.__abstractmethods__) != _METHODS or not hasattr(
-        interface, "CheckpointCommitInfo"
-    ):
-        raise TypeError(
-            f"{version} saves in a way that this version of Cairn does not know; it knows that of 0.19"
-        )
+    methods = set(interface.CheckpointEngine.__abstractmethods__)
+    if methods != _METHODS or not hasattr(interface, "CheckpointCommitInfo"):
+        raise TypeError(f"{version} saves in a way unknown to this version of Cairn, which supports 0.19")
     if isinstance(engine.checkpoint_engine, CairnCheckpointEngine):
-        raise ValueError("cairn.deepspeed.use was called for this engine before")
+        raise ValueError("cairn.deepspeed.use has already been called for this engine")
     if type(engine.checkpoint_engine) is not TorchCheckpointEngine:
         chosen = type(engine.checkpoint_engine).__name__
         raise ValueError(
-            f"the configuration chose {chosen}; take 'checkpoint.writer' and 'datastates_ckpt' out of it"
+            f"the configuration chose {chosen}; remove 'checkpoint.writer' and 'datastates_ckpt' from it"
         )
     if engine.zero_nvme_offload_optimizer():
         raise ValueError(
-            "DeepSpeed saves an optimizer on NVMe past its checkpoint engine; offload it to the CPU, or run cairn seal --watch instead"
+            "DeepSpeed saves an optimizer on NVMe without its checkpoint engine; "
+            "offload it to the CPU, or run cairn seal --watch instead"
         )
     if engine.use_node_local_storage():
-        raise ValueError("with use_node_local_storage no rank sees all files of a tag: nobody can seal it")
+        raise ValueError("with use_node_local_storage no rank can seal a tag, as none sees all its files")
 
 
 def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") -> Optional[str]:
-    """The tag that a training continues from: `tag`, or the one that `latest` names, or the newest whole one if that is not whole.
+    """The tag to resume from: `tag`, or the tag that `latest` names, or else the newest whole tag.
 
-    None if there is none at all. A tag without a seal (of an earlier training without Cairn) is taken, with a warning.
-    Raises NotWhole if `tag` itself, or every tag, differs from its seal.
+    None if no tag exists. A tag without a seal (saved without Cairn) is used, with a warning.
+    Raises NotWhole if the given tag, or every tag, differs from its seal.
     """
     directory = os.path.abspath(load_dir)
     _recover(directory)
@@ -154,14 +149,10 @@ def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") ->
         try:
             return _checked(directory, latest, check)
         except (NotWhole, FileNotFoundError) as error:
-            logger.warning(
-                "latest names %r, which is not whole (%s); looking for the newest tag that is", latest, error
-            )
+            logger.warning("latest names %r, which is not whole (%s); using the newest whole", latest, error)
     newest = _newest(directory, check)
     if newest is None and latest is not None:
-        raise NotWhole(
-            f"{directory}: latest names {latest!r}, but no tag is whole; cairn verify names what is wrong", 1
-        )
+        raise NotWhole(f"{directory}: latest names {latest!r}, but no tag is whole; see cairn verify", 1)
     return newest
 
 
@@ -169,7 +160,7 @@ _CHECKS = {"bytes": ("--hash",), "sizes": ()}
 
 
 def _latest(directory: str) -> Optional[str]:
-    """The text of `latest`; None without that file. DeepSpeed writes it in place: a death in the middle leaves it empty."""
+    """The text of `latest`; None if it is missing. DeepSpeed writes in place: a crash may leave it empty."""
     try:
         return pathlib.Path(directory, "latest").read_text().strip()
     except FileNotFoundError:
@@ -179,9 +170,9 @@ def _latest(directory: str) -> Optional[str]:
 def _checked(directory: str, tag: str, check: str) -> str:
     path = os.path.join(directory, tag)
     if not tag or not os.path.isdir(path):
-        raise FileNotFoundError(f"{path}: there is no such tag")
+        raise FileNotFoundError(f"{path}: no such tag")
     if not os.path.exists(os.path.join(path, SEAL)):
-        logger.warning("%s has no seal: it is loaded unchecked", path)
+        logger.warning("%s has no seal, so it is loaded unchecked", path)
         return tag
     done = run(["seal", "--newest", *_CHECKS[check], path], check=False, capture=True)
     if done.returncode != 0:
@@ -197,19 +188,19 @@ def _newest(directory: str, check: str) -> Optional[str]:
 
 
 def _clean(directory: str) -> None:
-    """Removes what a save left below PARTIAL; what has replaced it is on the disk first."""
+    """Removes a save's remains below PARTIAL, after the tags that replaced them are on disk."""
     _recover(directory)
     partial, removed = os.path.join(directory, PARTIAL), os.path.join(directory, PARTIAL + "-removed")
     if os.path.isdir(removed):
         shutil.rmtree(removed)
     if os.path.isdir(partial):
         _sync(directory)
-        os.rename(partial, removed)  # a tag that is half removed is never brought back
+        os.rename(partial, removed)  # _recover must not restore a tag that is half removed
         shutil.rmtree(removed)
 
 
 def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
-    """Seals the files in PARTIAL and publishes them: a tag by one exchange, files next to the tags by a rename."""
+    """Seals and publishes the files in PARTIAL: a tag by an exchange, files next to the tags by a rename."""
     partial = os.path.join(directory, PARTIAL)
     if any(faults):
         _clean(directory)
@@ -227,7 +218,7 @@ def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
 
 
 def _recover(directory: str) -> None:
-    """Brings back every tag that `cairn seal --publish` had put aside when it was killed."""
+    """Restores each tag that `cairn seal --publish` had moved aside when it was killed."""
     aside = os.path.join(directory, PARTIAL, ".replaced")
     for tag in os.listdir(aside) if os.path.isdir(aside) else ():
         if not os.path.lexists(place := os.path.join(directory, tag)):
@@ -243,7 +234,7 @@ def _sync(directory: str) -> None:
 
 
 def _on_rank_0(do: Callable[[], Any]) -> Any:
-    """What rank 0 returns or raises, on every rank."""
+    """Calls `do` on rank 0, and returns or raises its result on every rank."""
     answer: list = [None, None]
     if dist.get_rank() == 0:
         try:

@@ -126,8 +126,7 @@ class Ownership:
     """Decides for each tensor of this rank's state dict whether this rank writes it.
 
     values: all values of the flat state dict. replicas: the ranks that hold the same plain tensors as this
-    rank, or a function from a name to these ranks. It is called for DTensors too; None means the default
-    rule.
+    rank, or a function from a name to these ranks. It is called for DTensors too; None: the default rule.
     """
 
     def __init__(self, rank: int, world: int, values: Iterable[Any], replicas: Optional[Replicas] = None):

@@ -1,4 +1,4 @@
-"""All uses of torch that are not public, in one place: only these can break with a new torch."""
+"""All uses of torch's private interfaces: only these can break with a new torch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 def default_store() -> Any:
-    """The store of the default process group: an object that lives as long as the group."""
+    """The store of the default process group. It lives as long as the group."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def async_save_takes_futures() -> bool:
-    """Whether dcp.async_save lets a stager return a Future (torch 2.9 and later)."""
+    """Whether dcp.async_save accepts a Future from a stager (torch 2.9 and later)."""
     return hasattr(state_dict_saver, "AsyncSaveResponse")
 
 
 def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """The mesh that `mesh` was cut out of; itself if it was not."""
+    """The mesh from which `mesh` was cut, or `mesh` itself."""
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
     from torch.distributed.device_mesh import _mesh_resources  # before torch 2.8
@@ -38,34 +38,37 @@ def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def is_sharded_tensor(value: Any) -> bool:
-    """What FSDP1 and its state dicts are made of; a torch.Tensor, too."""
+    """Whether the value is a ShardedTensor, as in FSDP1's state dicts. It is a torch.Tensor too."""
     return isinstance(value, ShardedTensor)
 
 
 def waited_for(tensor: torch.Tensor) -> torch.Tensor:
-    """What a collective that may still be under way gives; any other tensor itself."""
+    """The result of a collective that may still be running; any other tensor as it is."""
     return tensor.trigger_wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def off_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A new one like it, on the device of the default process group."""
+    """A new tensor like it, on the device of the default process group."""
     state = {"": tensor}
     _init_state_dict(state)
     return state[""]
 
 
 def flattened(state_dict: Any, sharded_tensors: bool) -> tuple[dict, dict]:
-    """({FQN: value}, {FQN: path in the nested state dict}). sharded_tensors: those within those are replaced by the inner ones."""
+    """Returns ({FQN: value}, {FQN: path in the nested state dict}).
+
+    sharded_tensors: replace ShardedTensors inside ShardedTensors by the inner ones.
+    """
     return flatten_state_dict(_flatten_sharded_tensors(state_dict) if sharded_tensors else state_dict)
 
 
 def mappings(planner: Any) -> dict:
-    """{FQN: path in the nested state dict}, of a planner that has flattened one."""
+    """{FQN: path in the nested state dict} of a planner that has flattened one."""
     return getattr(planner, "mappings", {})
 
 
 def looks_up(planner: Any) -> bool:
-    """Whether the planner can give a value before it has pickled it."""
+    """Whether the planner can return a value that it has not pickled."""
     return isinstance(planner, DefaultSavePlanner)
 
 

@@ -27,23 +27,20 @@ from cairn.torch._planner import CairnLoadPlanner
 
 
 class TorchOpened(Opened):
-    """With the facts that torch asks for."""
+    """An opened checkpoint, as torch objects."""
 
     def metadata(self) -> Metadata:
-        """As DCP has it, with one chunk for each tensor: so DCP asks for the very boxes that a rank holds."""
+        """DCP's metadata. Each tensor is one chunk, so DCP requests exactly the boxes that a rank holds."""
         entries: dict = {fqn: BytesStorageMetadata() for fqn in self.objects}
         for fqn, (_, tensor) in self.tensors.items():
             size = torch.Size(tensor["shape"])
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
-        paths = {
-            fqn: [part["text"] if isinstance(part, dict) else part for part in self.path(fqn)]
-            for fqn in entries
-        }
-        return Metadata(entries, planner_data={fqn: tuple(path) for fqn, path in paths.items()})
+        text = lambda part: part["text"] if isinstance(part, dict) else part
+        return Metadata(entries, planner_data={fqn: tuple(map(text, self.path(fqn))) for fqn in entries})
 
     def nested(self, allow_pickle: bool) -> dict[str, Any]:
-        """The state dict that was saved: whole tensors on the CPU, and all other values. Raises PickleRefused, CorruptError, OSError."""
+        """The saved state dict with whole tensors on the CPU. Raises PickleRefused, CorruptError, OSError."""
         values = {fqn: self.value(fqn, allow_pickle) for fqn in self.objects}
         boxes = []
         for fqn, (number, tensor) in self.tensors.items():
@@ -62,40 +59,39 @@ class TorchOpened(Opened):
         return decode(self.entry(fqn), fqn, allow_pickle)
 
     def pickle(self, fqn: str) -> Optional[bytes]:
-        """The object of that name as it was pickled; None if it is JSON."""
+        """The pickle of the object of that name; None if it is JSON."""
         return self.entry(fqn).get("pickle")
 
     def box(self, item: ReadItem, target: torch.Tensor) -> Box:
-        """What fills the target, which has the box's shape."""
+        """The box to read into `target`, which has the box's shape."""
         number, tensor = self.tensors[item.storage_index.fqn]
         return box_of(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
 
 
 class _Node(dict):
-    """A dict or a list of a state dict, by (whether it is a place in a list, key or place)."""
+    """A dict or a list of a state dict. Keys are (True, list position) or (False, dict key)."""
 
     def put(self, path: list, value: Any) -> None:
         node = self
         for part in path[:-1]:
-            if not isinstance(
-                node.get(part), _Node
-            ):  # an empty dict of a rank may be another's that is not empty
+            # A dict that is empty on one rank may have values on another.
+            if not isinstance(node.get(part), _Node):
                 node[part] = _Node()
             node = node[part]
         if not isinstance(node.get(path[-1]), _Node):
             node[path[-1]] = value
 
     def container(self) -> Any:
-        values = {
-            part: value.container() if isinstance(value, _Node) else value for part, value in self.items()
-        }
-        if any(in_list for in_list, _ in values):
-            return [values.get((True, at)) for at in range(1 + max(at for in_list, at in values if in_list))]
+        opened = lambda value: value.container() if isinstance(value, _Node) else value
+        values = {part: opened(value) for part, value in self.items()}
+        positions = [at for in_list, at in values if in_list]
+        if positions:
+            return [values.get((True, at)) for at in range(1 + max(positions))]
         return {key: value for (_, key), value in values.items()}
 
 
 def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch.Tensor) -> Box:
-    """dtype: of the saved bytes."""
+    """A Box that reads into `target`. dtype: the type of the saved bytes."""
 
     def deliver(elements: memoryview, begin: Sequence[int], extent: Sequence[int]) -> None:
         part = tuple(slice(at - first, at - first + count) for at, first, count in zip(begin, offset, extent))
@@ -107,7 +103,8 @@ def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch
 class CairnReader(StorageReader):
     """``dcp.load(state_dict, storage_reader=CairnReader(path), no_dist=True)``
 
-    path: a step's or a run's directory, or any checkpoint that `cairn ls` lists. Opened here: FileNotFoundError, CorruptError.
+    path: a step's or a run's directory, or any checkpoint that `cairn ls` lists. The constructor raises
+    FileNotFoundError or CorruptError.
     allow_pickle: also load values that were saved as pickles; only from a source that you trust.
     """
 
@@ -159,14 +156,10 @@ class CairnReader(StorageReader):
         """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError."""
         opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
-        objects = [
-            (item, opened.value(item.storage_index.fqn, self._allow_pickle))
-            for item in plan.items
-            if item.type == LoadItemType.BYTE_IO
-        ]
-        targets = [
-            with_memory(item.dest_index.fqn, planner.resolve_tensor(item)).detach() for item in tensors
-        ]
+        others = [item for item in plan.items if item.type == LoadItemType.BYTE_IO]
+        objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in others]
+        resolved = ((item.dest_index.fqn, planner.resolve_tensor(item)) for item in tensors)
+        targets = [with_memory(fqn, tensor).detach() for fqn, tensor in resolved]
         read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets), cached=opened.cached)
         opened.check()
         for item, target in zip(tensors, targets):
