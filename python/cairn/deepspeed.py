@@ -9,7 +9,7 @@ and `cairn convert` read these files; a change of the number of ranks is an offl
   files of all ranks exist, seals them (``cairn seal``: a digest of every file) and publishes the directory as
   ``DIR/TAG`` (``cairn seal --publish``). Then DeepSpeed moves ``latest``. A crash before that leaves ``DIR``
   unchanged. An existing TAG is exchanged with the new one in one operation. If the file system cannot do that
-  (NFS), the old one is kept below ``.cairn-partial`` during a rename; after a crash the next start restores it.
+  (NFS), the old one is kept in ``.cairn-partial`` during a rename; after a crash the next start restores it.
 - If a rank cannot write, the save fails on all ranks with its error; the others do not hang in a barrier.
 - ``engine.load_checkpoint`` compares the tag with its seal before it loads a byte, and skips broken tags.
 """

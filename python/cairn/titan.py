@@ -1,6 +1,8 @@
-"""torchtitan saves and loads with Cairn: ``config.checkpoint = cairn.titan.CheckpointManager.Config(enable=True, ...)``.
+"""Lets torchtitan save and load with Cairn.
 
-docs/guide/save-from-torchtitan.md is for users. Needs torchtitan 0.3; what it calls of torchtitan's own manager is checked at the import.
+Set ``config.checkpoint = cairn.titan.CheckpointManager.Config(enable=True, ...)``. Needs torchtitan 0.3: the
+import checks that torchtitan's own manager has the methods used here. The user guide is
+docs/guide/save-from-torchtitan.md.
 """
 
 from __future__ import annotations
@@ -25,40 +27,26 @@ except ImportError as error:
         f"cairn.titan needs torchtitan 0.3 or later, with torchtitan.components.checkpointer ({error})"
     ) from error
 
-_SEAM = (
-    *(
-        "_create_checkpoint_id",
-        "_find_load_step",
-        "_flattened_model_states_sd",
-        "_save_last_step",
-        "_should_save",
-        "_states_to_load",
-    ),
-    *(
-        "dcp_load",
-        "dcp_save",
-        "maybe_wait_for_saving",
-        "_close",
-        "_load",
-        "_maybe_wait_for_staging",
-        "_save",
-        "_wait_for_saving",
-    ),
-)
-if missing := [name for name in _SEAM if not hasattr(_dcp.CheckpointManager, name)]:
+_USED = """
+    _close _create_checkpoint_id _find_load_step _flattened_model_states_sd _load _maybe_wait_for_staging
+    _save _save_last_step _should_save _states_to_load _wait_for_saving dcp_load dcp_save
+    maybe_wait_for_saving
+""".split()
+if missing := [name for name in _USED if not hasattr(_dcp.CheckpointManager, name)]:
     raise ImportError(
-        f"cairn.titan knows the checkpoint manager of torchtitan 0.3; this one has no {', '.join(missing)}"
+        f"cairn.titan supports the checkpoint manager of torchtitan 0.3; this one lacks {', '.join(missing)}"
     )
 
 logger = logging.getLogger("cairn.titan")
-_PATIENCE = 600.0  # seconds that a rank waits to hear from rank 0 which step to load
+_PATIENCE = 600.0  # seconds that a rank waits for rank 0 to choose the step to load
 
 
 class CheckpointManager(_dcp.CheckpointManager):
-    """torchtitan's checkpoint manager with its settings, over cairn.torch: no process group and no collective of its own.
+    """torchtitan's checkpoint manager on cairn.torch: same settings, no process group or collective of its own.
 
-    ``folder`` is a run of Cairn. async_mode "async" copies before ``save`` returns, "async_with_pinned_mem" until the next optimizer step.
-    A save that failed is raised by the next one, and by ``close``. What is Hugging Face's or DCP's goes through torchtitan's own code.
+    ``folder`` is a run of Cairn. With async_mode "async", ``save`` returns when the tensors are copied; with
+    "async_with_pinned_mem" they are copied before the next optimizer step. The next save, or ``close``,
+    raises the error of a save that failed. torchtitan's own code handles the formats of Hugging Face and DCP.
     """
 
     save_future: Optional[cairn.torch.SaveHandle] = None
@@ -67,19 +55,19 @@ class CheckpointManager(_dcp.CheckpointManager):
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(_dcp.CheckpointManager.Config):
         cast_on_load: bool = False
-        """Load tensors of another type than the model's, such as a bfloat16 export into float32."""
+        """Convert tensors of another type than the model's, such as a bfloat16 export into float32."""
 
         compress: bool = False
         """Store tensors compressed."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
-        # Turns off asynchronous DCP, which makes a gloo group, and retention, whose thread removes everything named step-N.
+        # Turns off asynchronous DCP, which makes a gloo group, and retention, which would remove all step-N.
         without: dict[str, Any] = {"async_mode": "disabled", "keep_latest_k": 0}
         super().__init__(dataclasses.replace(config, **without), **parts)
         if not self.enable:
             return
         if filesystem.is_remote(self.folder):
-            raise ValueError(f"checkpoint.folder {self.folder}: Cairn saves to a file system; give a path")
+            raise ValueError(f"checkpoint.folder {self.folder}: Cairn saves to file systems; give a path")
         self.async_mode = _dcp.AsyncMode(config.async_mode)
         self.keep_latest_k = config.keep_latest_k
         self._cast = config.cast_on_load
@@ -94,9 +82,8 @@ class CheckpointManager(_dcp.CheckpointManager):
         if last_step:
             self._save_last_step(curr_step)
         else:
-            self.dcp_save(
-                self._flattened_model_states_sd(), self._create_checkpoint_id(curr_step), self.async_mode
-            )
+            state_dict = self._flattened_model_states_sd()
+            self.dcp_save(state_dict, self._create_checkpoint_id(curr_step), self.async_mode)
         return True
 
     def dcp_save(
@@ -107,7 +94,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         enable_garbage_collection: bool = False,
         to_hf: bool = False,
     ) -> Any:
-        """Saves `state_dict` as the step that checkpoint_id names; to_hf: with torchtitan's own writer, next to the steps."""
+        """Saves `state_dict` as step `checkpoint_id`. to_hf: by torchtitan's writer, next to the steps."""
         if to_hf:
             return super().dcp_save(
                 state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf
@@ -140,22 +127,22 @@ class CheckpointManager(_dcp.CheckpointManager):
         if handle is None:
             return
         saved = handle.result()
-        logger.info("%s is committed, %.1f s after it was begun", saved.step_dir, saved.durable_s)
+        logger.info("%s is committed, %.1f s after the save began", saved.step_dir, saved.durable_s)
 
     def _close(self) -> None:
         self.maybe_wait_for_saving()
 
     def dcp_load(self, state_dict: dict, checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
-        """Loads a step of Cairn, at any mesh; torchtitan's own code loads Hugging Face's files and DCP's."""
+        """Loads a step of Cairn on any mesh. torchtitan's own code loads Hugging Face's files and DCP's."""
         if from_hf or (pathlib.Path(checkpoint_id) / ".metadata").is_file():
             return super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
         _refuse_model_alone(checkpoint_id, state_dict)
         cairn.torch.load(state_dict, checkpoint_id, cast=self._cast)
-        if _dcp.MODEL in self.states:  # its tensors are under their own names, which no Stateful stands for
+        if _dcp.MODEL in self.states:  # the model's tensors are at the top level, not in a Stateful
             self.states[_dcp.MODEL].load_state_dict(state_dict)
 
     def _find_load_step(self, folder: str = "") -> int:
-        """The newest step of Cairn that opens, or a newer one of DCP's that was there before. Rank 0 looks, the others hear it."""
+        """The newest step of Cairn that opens, or a newer one of DCP's. Rank 0 finds it for all ranks."""
         self._loads += 1
         found = str(self._newest_step(folder or self.folder)) if _job.rank_and_world()[0] == 0 else ""
         return int(_job.agree(f"cairn.titan/load/{self._loads}", found, _PATIENCE))
@@ -164,28 +151,27 @@ class CheckpointManager(_dcp.CheckpointManager):
         dcps = super()._find_load_step(folder)
         if not steps(pathlib.Path(folder)):
             return dcps
-        opened = Opened(folder)  # raises if none opens: the training must not start from nothing
+        opened = Opened(folder)  # raises if no step opens, because the training must not start from scratch
         opened.close()
         return opened.step if opened.gave_up(dcps) else max(opened.step, dcps)
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
-        """Cairn's name of a step; DCP's if only that exists."""
-        ours, dcps = (
-            pathlib.Path(folder or self.folder) / f"step-{step:08d}",
-            super()._create_checkpoint_id(step, folder),
-        )
+        """Cairn's path of a step, or DCP's if only that exists."""
+        ours = pathlib.Path(folder or self.folder) / f"step-{step:08d}"
+        dcps = super()._create_checkpoint_id(step, folder)
         return dcps if not ours.is_dir() and filesystem.isdir(dcps) else str(ours)
 
 
 def _refuse_model_alone(path: str, state_dict: dict) -> None:
-    """One sentence instead of a list of all names that are not there."""
+    """Raises LoadMismatch with one sentence instead of a list of all missing names."""
     opened = Opened(path)
     contents = opened.state.get("torchtitan", {}).get("contents")
     opened.close()
     if contents == "model" and _dcp.OPTIMIZER in state_dict:
         raise cairn.torch.LoadMismatch(
-            f"{opened.directory} holds the model alone, as checkpoint.last_save_model_only says; "
-            "resume from an earlier step (checkpoint.load_step), or start from it with checkpoint.initial_load_path in a new folder"
+            f"{opened.directory} holds only the model, because of checkpoint.last_save_model_only; "
+            "resume from an earlier step (checkpoint.load_step), "
+            "or start from it in a new folder with checkpoint.initial_load_path"
         )
 
 

@@ -246,7 +246,7 @@ def model_alone(rank, world, directory):
     try:
         job.trainer.checkpointer.load()
     except cairn.torch.LoadMismatch as error:
-        assert "the model alone" in str(error) and "initial_load_path" in str(error), error
+        assert "holds only the model" in str(error) and "initial_load_path" in str(error), error
     else:
         raise AssertionError("resumed without an optimizer")
     job.end()
