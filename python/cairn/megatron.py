@@ -1,9 +1,13 @@
-"""Megatron-Core saves and loads its sharded state dicts with Cairn: strategies for ``megatron.core.dist_checkpointing``, and `patch` for Megatron-LM.
+"""Lets Megatron-Core save and load its sharded state dicts with Cairn.
 
-A directory ``iter_0000100`` holds ``metadata.json`` and ``common.pt``, as Megatron writes them, and ``step-00000100``, a step of Cairn with the
-rest: each element once, written by the rank that Megatron's own rule (`replica_id`) names. So `dist_checkpointing.load` recognises the
-directory, a load takes any TP, PP and number of ranks that Megatron-Core's sharded state dicts allow, and every verb of the suite reads it.
-Objects are JSON if that is exact, otherwise a pickle, which torch's restricted unpickler loads with the classes that Megatron allows.
+It has strategies for ``megatron.core.dist_checkpointing``, and `patch` for Megatron-LM.
+
+A directory ``iter_0000100`` holds ``metadata.json`` and ``common.pt``, as Megatron writes them, and
+``step-00000100``, a step of Cairn with everything else. Each element is written once, by the rank that
+Megatron's own rule (`replica_id`) selects. `dist_checkpointing.load` recognises the directory, a load may use
+any TP, PP and number of ranks that Megatron-Core's sharded state dicts allow, and every verb of the suite
+reads it. Objects are JSON if that is exact. Others are pickles, which torch's restricted unpickler loads with
+the classes that Megatron allows.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ import pathlib
 import pickle
 import re
 import tempfile
-from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 import megatron.core
@@ -43,19 +46,19 @@ from cairn.torch._planner import CairnPlanner, LoadMismatch
 from cairn.torch._reader import TorchOpened, box_of
 from cairn.torch._saving import Save, SaveHandle, stage
 
-BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn says that it does not know it
+BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn reports it as unknown
 COMMON = "common.pt"
-_KNOWN = ((0, 16), (0, 20))  # the first and the last version of Megatron-Core that was tried
+_KNOWN = ((0, 16), (0, 20))  # the first and the last tested version of Megatron-Core
 
 Path = Union[str, os.PathLike]
 
 
 def _version() -> tuple[int, int]:
-    """Of Megatron-Core. Raises NotSupported for one that was not tried."""
+    """Megatron-Core's version. Raises NotSupported for an untested one."""
     text = megatron.core.__version__
     major, minor = (int(part) for part in text.split(".")[:2])
     if not _KNOWN[0] <= (major, minor) <= _KNOWN[1]:
-        raise NotSupported(f"cairn.megatron knows Megatron-Core 0.16 to 0.20; this is {text}", 2)
+        raise NotSupported(f"cairn.megatron supports Megatron-Core 0.16 to 0.20; this is {text}", 2)
     return major, minor
 
 
@@ -63,10 +66,10 @@ _VERSION = _version()
 
 
 class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
-    """``dist_checkpointing.save(state, directory, sharded_strategy=CairnSaveStrategy())``, with async_sharded_save, too.
+    """``dist_checkpointing.save(state, directory, sharded_strategy=CairnSaveStrategy())``
 
-    The number of the step is that at the end of the directory's name. compress, deadline: see cairn.torch.Options. What else Megatron's
-    own strategy takes is accepted, and has no meaning here.
+    It works with async_sharded_save too. The number at the end of the directory's name is the step's.
+    compress, deadline: see cairn.torch.Options. Other arguments of Megatron's are accepted and ignored.
     """
 
     def __init__(self, *_: Any, compress: bool = False, deadline: float = 600.0, **__: Any):
@@ -81,16 +84,15 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
     def async_save(
         self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore"
     ) -> Any:
-        """Returns a request for Megatron's queue when the tensors are copied; Cairn's helper process writes them."""
+        """Returns a request for Megatron's queue when the tensors are copied. Cairn's helper writes them."""
         handle = self._begin(sharded_state_dict, checkpoint_dir)
         handle.wait_staged()
         running = _Running(handle)
         return _async_request_class(async_strategy)(_wait_for, (running.path,), [running.finish])
 
     def _begin(self, sharded_state_dict: dict, directory: Path, log: bool = True) -> SaveHandle:
-        options = Options(
-            compress=self._compress, deadline=self._deadline, state=self._state(sharded_state_dict, directory)
-        )
+        state = self._state(sharded_state_dict, directory)
+        options = Options(compress=self._compress, deadline=self._deadline, state=state)
         save = Save(directory, _step_of(directory), options, log)
         try:
             return save.hand_over(stage(_layout_of(sharded_state_dict)))
@@ -100,7 +102,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
 
     @staticmethod
     def _state(sharded_state_dict: dict, directory: Path) -> dict:
-        """The step's record of the file next to it. From 0.19 on Megatron makes the file's content a part of the state dict."""
+        """The step's record of common.pt. Since 0.19 Megatron puts its content into the state dict."""
         if dist.get_rank() != 0:
             return {}
         common = pathlib.Path(directory, COMMON)
@@ -113,7 +115,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
 
 
 def _mesh() -> str:
-    """How Megatron laid out its ranks, for people; "4 ranks" in a program that has not told it."""
+    """Megatron's layout of the ranks, for people; "4 ranks" if model parallelism is not initialized."""
     if not parallel_state.model_parallel_is_initialized():
         return f"{dist.get_world_size()} ranks"
     sizes = {
@@ -126,9 +128,10 @@ def _mesh() -> str:
 
 
 class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
-    """``dist_checkpointing.load(state, directory, sharded_strategy=CairnLoadStrategy())``; Megatron's own checkpoints are loaded as before.
+    """``dist_checkpointing.load(state, directory, sharded_strategy=CairnLoadStrategy())``
 
-    allow_pickle: load objects with any class in them; only from a source that you trust.
+    It loads Megatron's own checkpoints as before.
+    allow_pickle: load objects of any class; only from a source that you trust.
     """
 
     def __init__(self, *args: Any, allow_pickle: bool = False, **kwargs: Any):
@@ -136,22 +139,16 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
         self._allow_pickle = allow_pickle
 
     def load(self, sharded_state_dict: dict, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
-        """Fills the tensors in place. Raises LoadMismatch that names all that does not fit, PickleRefused, CorruptError."""
+        """Fills the tensors in place. Raises LoadMismatch (naming all), PickleRefused, CorruptError."""
         if not _is_ours(checkpoint_dir):
             return super().load(sharded_state_dict, checkpoint_dir, *args, **kwargs)
         with contextlib.closing(_open(checkpoint_dir)) as opened:
             wanted = list(nested_values(sharded_state_dict))
             _refuse_mismatch(opened, wanted)
-            objects = {
-                id(item): self._object(opened, item) for item in wanted if isinstance(item, ShardedObject)
-            }
-            tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
-            read_boxes(
-                opened.helper,
-                opened.handle,
-                [box for item in tensors for box in _box(opened, item)],
-                cached=opened.cached,
-            )
+            others = [item for item in wanted if isinstance(item, ShardedObject)]
+            objects = {id(item): self._object(opened, item) for item in others}
+            boxes = [_box(opened, item) for item in wanted if isinstance(item, ShardedTensor)]
+            read_boxes(opened.helper, opened.handle, boxes, cached=opened.cached)
             opened.check()
         return dict_list_map_outplace(
             lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict
@@ -167,17 +164,13 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
         if not _is_ours(checkpoint_dir):
             return super().load_sharded_metadata(checkpoint_dir)
         with contextlib.closing(_open(checkpoint_dir)) as opened:
-            return {
-                **{key: ShardedObject.empty_from_unique_key(key) for key in opened.objects},
-                **_tensors_of(opened),
-            }
+            objects = {key: ShardedObject.empty_from_unique_key(key) for key in opened.objects}
+            return {**objects, **_tensors_of(opened)}
 
     def remove_sharded_tensors(self, checkpoint_dir: str, key_prefix: str) -> None:
         if not _is_ours(checkpoint_dir):
             return super().remove_sharded_tensors(checkpoint_dir, key_prefix)
-        raise NotSupported(
-            f"{checkpoint_dir}: a committed step of Cairn is not changed; load it and save another", 2
-        )
+        raise NotSupported(f"{checkpoint_dir}: a committed step never changes; load it and save another", 2)
 
     def _object(self, opened: TorchOpened, item: ShardedObject) -> Any:
         key = item.unique_key
@@ -187,15 +180,18 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
         try:
             return torch.load(io.BytesIO(pickled), weights_only=True)
         except pickle.UnpicklingError as error:
-            why = f"a pickle of other classes than Megatron allows ({str(error).splitlines()[0]})"
+            why = f"a pickle of classes that Megatron does not allow ({str(error).splitlines()[0]})"
             raise PickleRefused(
                 f"{opened.directory}: {key}: {why}; give allow_pickle=True if you trust the checkpoint"
             ) from None
 
 
 class _Running:
-    """A save under way, for Megatron's queue, which asks whether a process of its own has ended: that process waits for a lock that this one
-    holds until the save has ended. A lock of POSIX: a fork does not inherit it, and it ends with its holder."""
+    """A running save, for Megatron's queue, which checks whether a process of its own has ended.
+
+    That process waits for a lock that this process holds until the save ends. It is a POSIX lock: a forked
+    child does not inherit it, and it is released if its holder dies.
+    """
 
     def __init__(self, handle: SaveHandle):
         self._handle = handle
@@ -222,47 +218,42 @@ def _async_request_class(async_strategy: str) -> type:
 
 
 class _Shards(torch.Tensor):
-    """This rank's parts of one tensor, as torch.distributed.checkpoint's planners take them."""
+    """This rank's parts of one tensor, in the form that torch.distributed.checkpoint's planners need."""
 
     @staticmethod
     def __new__(cls, parts: list) -> "_Shards":
-        return torch.Tensor._make_wrapper_subclass(
-            cls, torch.Size(parts[0].global_shape), dtype=parts[0].dtype
-        )
+        shape = torch.Size(parts[0].global_shape)
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=parts[0].dtype)
 
     def __init__(self, parts: list):
-        in_order = sorted(parts, key=lambda part: part.global_offset)  # as the helper keeps them
+        in_order = sorted(parts, key=lambda part: part.global_offset)  # the helper's order
         self._parts = {torch.Size(part.global_offset): part for part in in_order}
 
     def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
+        described = [self._described(chunk) for chunk in self.__create_chunk_list__()]
         return [
-            WriteItem(MetadataIndex(fqn, offset), WriteItemType.SHARD, tensor_data=self._described(offset))
-            for offset in self._parts
+            WriteItem(MetadataIndex(fqn, data.chunk.offsets), WriteItemType.SHARD, tensor_data=data)
+            for data in described
         ]
 
-    def _described(self, offset: torch.Size) -> TensorWriteData:
-        part = self._parts[offset]
-        return TensorWriteData(
-            ChunkStorageMetadata(offset, torch.Size(_extent(part))),
-            TensorProperties.create_from_tensor(part.data),
-            self.size(),
-        )
+    def _described(self, chunk: ChunkStorageMetadata) -> TensorWriteData:
+        properties = TensorProperties.create_from_tensor(self._parts[chunk.offsets].data)
+        return TensorWriteData(chunk, properties, self.size())
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [
-            ChunkStorageMetadata(offset, torch.Size(_extent(part))) for offset, part in self._parts.items()
-        ]
+        extents = {offset: torch.Size(_extent(part)) for offset, part in self._parts.items()}
+        return [ChunkStorageMetadata(offset, extent) for offset, extent in extents.items()]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         return _with_prepended_axes(self._parts[torch.Size(index.offset or ())])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotImplementedError(f"{func} of a part of a checkpoint")
+        raise NotImplementedError(f"{func} of a tensor that only describes parts of a checkpoint")
 
 
 def _layout_of(sharded_state_dict: dict) -> Layout:
-    """What this rank writes: its main replicas."""
+    """The layout of this rank's main replicas, which it writes."""
     objects: dict = {}
     parts: dict = {}
     for item in nested_values(sharded_state_dict):
@@ -270,16 +261,16 @@ def _layout_of(sharded_state_dict: dict) -> Layout:
             continue
         if isinstance(item, ShardedObject):
             objects[item.unique_key] = item.data
-        elif item.data is None or item.flattened_range is not None:
-            raise ValueError(
-                f"{item.key}: it has {'no data' if item.data is None else 'a flattened_range, which Megatron-Core itself has dropped'}"
-            )
+        elif item.data is None:
+            raise ValueError(f"{item.key}: the tensor has no data")
+        elif item.flattened_range is not None:
+            raise ValueError(f"{item.key}: flattened_range is not supported; Megatron-Core has dropped it")
         else:
             parts.setdefault(item.key, []).append(item)
     planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
     planner.flatten_state_dict = planner.flatten_sharded_tensors = False
     planner.set_up_planner({**objects, **{key: _Shards(found) for key, found in parts.items()}})
-    return planner.layout(warn=False)  # a load takes pickles of the classes that Megatron allows
+    return planner.layout(warn=False)  # a load accepts pickles of the classes that Megatron allows
 
 
 def _extent(item: ShardedTensor) -> list[int]:
@@ -293,7 +284,7 @@ def _with_prepended_axes(item: ShardedTensor) -> torch.Tensor:
     return tensor
 
 
-_COMMON_STATE = "common_state"  # the key, from 0.19 on, of what was in common.pt alone before; it stays there
+_COMMON_STATE = "common_state"  # since 0.19 also the key of common.pt's content, which is still written there
 
 
 def _take_common(sharded_state_dict: dict) -> Optional[ShardedObject]:
@@ -315,7 +306,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def _open(directory: Path) -> TorchOpened:
-    """Raises CorruptError if the file next to the step is not the one that was saved with it."""
+    """Opens the directory's step. Raises CorruptError if common.pt is not the file that was saved with it."""
     opened = TorchOpened(steps(pathlib.Path(directory))[0])
     common, digest = pathlib.Path(directory, COMMON), opened.state.get(COMMON)
     if digest is not None and digest != _digest(common):
@@ -326,13 +317,11 @@ def _open(directory: Path) -> TorchOpened:
 
 def _tensors_of(opened: TorchOpened) -> dict:
     """{key: ShardedTensor without data}"""
-    shapes = {
-        key: torch.empty(tensor["shape"], dtype=TORCH_OF[tensor["dtype"]], device="meta")
-        for key, (_, tensor) in opened.tensors.items()
-    }
-    return {
-        key: ShardedTensor.from_rank_offsets(key, tensor).without_data() for key, tensor in shapes.items()
-    }
+    tensors = {}
+    for key, (_, saved) in opened.tensors.items():
+        empty = torch.empty(saved["shape"], dtype=TORCH_OF[saved["dtype"]], device="meta")
+        tensors[key] = ShardedTensor.from_rank_offsets(key, empty).without_data()
+    return tensors
 
 
 def _refuse_mismatch(opened: TorchOpened, wanted: list) -> None:
@@ -346,17 +335,16 @@ def _fault(opened: TorchOpened, item: Any) -> Optional[str]:
         return None if item.unique_key in opened.objects else f"{item.unique_key}: not in the checkpoint"
     if item.key not in opened.tensors:
         return f"{item.key}: not in the checkpoint"
-    saved = opened.tensors[item.key][1]["shape"]
-    fits = (
-        len(saved) == len(item.global_shape)
-        if item.allow_shape_mismatch
-        else saved == list(item.global_shape)
-    )
-    return None if fits else f"{item.key}: saved as {saved}; here {list(item.global_shape)}"
+    saved, here = opened.tensors[item.key][1]["shape"], list(item.global_shape)
+    fits = len(saved) == len(here) if item.allow_shape_mismatch else saved == here
+    return None if fits else f"{item.key}: saved as {saved}; here {here}"
 
 
-def _box(opened: TorchOpened, item: ShardedTensor) -> Iterator[Box]:
-    """This rank's part of the saved tensor. If the shape may differ (a padded vocabulary), the elements that both have; the rest is zero."""
+def _box(opened: TorchOpened, item: ShardedTensor) -> Box:
+    """A box that reads this rank's part of the saved tensor.
+
+    If the shape may differ (a padded vocabulary), it reads the elements of both shapes; others are set to 0.
+    """
     item.init_data("cpu")
     number, saved = opened.tensors[item.key]
     target = _with_prepended_axes(item)
@@ -364,20 +352,22 @@ def _box(opened: TorchOpened, item: ShardedTensor) -> Iterator[Box]:
         target.zero_()
         for dimension, (offset, size) in enumerate(zip(item.global_offset, saved["shape"])):
             target = target.narrow(dimension, 0, max(0, min(target.shape[dimension], size - offset)))
-    yield box_of(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
+    return box_of(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
 
 
 def _register() -> None:
-    """Up to 0.16 Megatron has a table by what `metadata.json` names: there a load needs no word of Cairn but the import."""
+    """Up to 0.16 Megatron has a table of strategies by backend, so loads only need this module's import."""
     from megatron.core.dist_checkpointing.strategies import base
 
     base.register_default_strategy(base.StrategyAction.SAVE_SHARDED, BACKEND, 1, CairnSaveStrategy())
     base.register_default_strategy(base.StrategyAction.LOAD_SHARDED, BACKEND, 1, CairnLoadStrategy())
 
 
-def _let_wrappers_say_what_they_wrap() -> None:
-    """From 0.17 on `metadata.json` would say torch_dist for all that FullyParallelSaveStrategyWrapper wraps, and no verb of the suite then knows
-    the directory."""
+def _let_wrappers_have_the_backend() -> None:
+    """Makes FullyParallelSaveStrategyWrapper write Cairn's backend into `metadata.json`.
+
+    Since 0.17 it writes torch_dist for every strategy, and no verb would recognise the directory.
+    """
     make = FullyParallelSaveStrategyWrapper.__init__
 
     @functools.wraps(make)
@@ -392,22 +382,23 @@ def _let_wrappers_say_what_they_wrap() -> None:
 if _VERSION < (0, 17):
     _register()
 else:
-    _let_wrappers_say_what_they_wrap()
+    _let_wrappers_have_the_backend()
 
 
 def split_options(options: dict) -> tuple[dict, dict]:
-    """Those of CairnSaveStrategy, and those of CairnLoadStrategy. Raises TypeError for others."""
+    """Returns (options of CairnSaveStrategy, options of CairnLoadStrategy). Raises TypeError for others."""
     unknown = sorted(options.keys() - {"compress", "deadline", "allow_pickle"})
     if unknown:
-        raise TypeError(f"not an option of cairn.megatron: {', '.join(unknown)}")
+        raise TypeError(f"unknown options of cairn.megatron: {', '.join(unknown)}")
     reading = {name: value for name, value in options.items() if name == "allow_pickle"}
     return {name: value for name, value in options.items() if name not in reading}, reading
 
 
 def patch(**options: Any) -> None:
-    """Lets Megatron-LM's training save and load with Cairn: call it before `pretrain`. With ``--ckpt-format torch_dist``, the default.
+    """Lets Megatron-LM save and load with Cairn. Call it before `pretrain`.
 
-    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Raises TypeError for others.
+    It needs ``--ckpt-format torch_dist``, which is the default.
+    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Others: TypeError.
     """
     from megatron.training import checkpointing
 

@@ -42,7 +42,7 @@ _PATIENCE = 600.0  # seconds that a rank waits for rank 0 to choose the step to 
 
 
 class CheckpointManager(_dcp.CheckpointManager):
-    """torchtitan's checkpoint manager on cairn.torch: same settings, no process group or collective of its own.
+    """torchtitan's checkpoint manager on cairn.torch: the same settings, without its own process group.
 
     ``folder`` is a run of Cairn. With async_mode "async", ``save`` returns when the tensors are copied; with
     "async_with_pinned_mem" they are copied before the next optimizer step. The next save, or ``close``,
