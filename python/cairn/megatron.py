@@ -29,20 +29,18 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
 from megatron.core.dist_checkpointing.strategies import torch as theirs
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from cairn._errors import CorruptError, NotSupported
+from cairn._megatron_layout import layout_of, take_common, with_prepended_axes
 from cairn._steps import steps
 from cairn._windows import Box, read_boxes
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._layout import Layout
 from cairn.torch._objects import PickleRefused
 from cairn.torch._options import Options
-from cairn.torch._planner import CairnPlanner, LoadMismatch
+from cairn.torch._planner import LoadMismatch
 from cairn.torch._reader import TorchOpened, box_of
 from cairn.torch._saving import Save, SaveHandle, stage
 
@@ -95,7 +93,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         options = Options(compress=self._compress, deadline=self._deadline, state=state)
         save = Save(directory, _step_of(directory), options, log)
         try:
-            return save.hand_over(stage(_layout_of(sharded_state_dict)))
+            return save.hand_over(stage(layout_of(sharded_state_dict)))
         except BaseException as error:
             save.abort(error)
             raise
@@ -106,7 +104,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         if dist.get_rank() != 0:
             return {}
         common = pathlib.Path(directory, COMMON)
-        if (given := _take_common(sharded_state_dict)) is not None:
+        if (given := take_common(sharded_state_dict)) is not None:
             with open(common, "wb") as file:
                 torch.save(given.data, file)
         with open(common, "rb") as file:
@@ -217,81 +215,6 @@ def _async_request_class(async_strategy: str) -> type:
     return theirs.get_async_strategy(async_strategy, "AsyncRequest")[1]
 
 
-class _Shards(torch.Tensor):
-    """This rank's parts of one tensor, in the form that torch.distributed.checkpoint's planners need."""
-
-    @staticmethod
-    def __new__(cls, parts: list) -> "_Shards":
-        shape = torch.Size(parts[0].global_shape)
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=parts[0].dtype)
-
-    def __init__(self, parts: list):
-        in_order = sorted(parts, key=lambda part: part.global_offset)  # the helper's order
-        self._parts = {torch.Size(part.global_offset): part for part in in_order}
-
-    def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
-        described = [self._described(chunk) for chunk in self.__create_chunk_list__()]
-        return [
-            WriteItem(MetadataIndex(fqn, data.chunk.offsets), WriteItemType.SHARD, tensor_data=data)
-            for data in described
-        ]
-
-    def _described(self, chunk: ChunkStorageMetadata) -> TensorWriteData:
-        properties = TensorProperties.create_from_tensor(self._parts[chunk.offsets].data)
-        return TensorWriteData(chunk, properties, self.size())
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        extents = {offset: torch.Size(_extent(part)) for offset, part in self._parts.items()}
-        return [ChunkStorageMetadata(offset, extent) for offset, extent in extents.items()]
-
-    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
-        return _with_prepended_axes(self._parts[torch.Size(index.offset or ())])
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotImplementedError(f"{func} of a tensor that only describes parts of a checkpoint")
-
-
-def _layout_of(sharded_state_dict: dict) -> Layout:
-    """The layout of this rank's main replicas, which it writes."""
-    objects: dict = {}
-    parts: dict = {}
-    for item in nested_values(sharded_state_dict):
-        if not is_main_replica(item.replica_id) or item.key == _COMMON_STATE:
-            continue
-        if isinstance(item, ShardedObject):
-            objects[item.unique_key] = item.data
-        elif item.data is None:
-            raise ValueError(f"{item.key}: the tensor has no data")
-        elif item.flattened_range is not None:
-            raise ValueError(f"{item.key}: flattened_range is not supported; Megatron-Core has dropped it")
-        else:
-            parts.setdefault(item.key, []).append(item)
-    planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
-    planner.flatten_state_dict = planner.flatten_sharded_tensors = False
-    planner.set_up_planner({**objects, **{key: _Shards(found) for key, found in parts.items()}})
-    return planner.layout(warn=False)  # a load accepts pickles of the classes that Megatron allows
-
-
-def _extent(item: ShardedTensor) -> list[int]:
-    return [1] * item.prepend_axis_num + list(item.local_shape)
-
-
-def _with_prepended_axes(item: ShardedTensor) -> torch.Tensor:
-    tensor = item.data.detach()
-    for _ in range(item.prepend_axis_num):
-        tensor = tensor[None]
-    return tensor
-
-
-_COMMON_STATE = "common_state"  # since 0.19 also the key of common.pt's content, which is still written there
-
-
-def _take_common(sharded_state_dict: dict) -> Optional[ShardedObject]:
-    found = sharded_state_dict.get(_COMMON_STATE)
-    return found if isinstance(found, ShardedObject) else None
-
-
 def _digest(file: pathlib.Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -347,7 +270,7 @@ def _box(opened: TorchOpened, item: ShardedTensor) -> Box:
     """
     item.init_data("cpu")
     number, saved = opened.tensors[item.key]
-    target = _with_prepended_axes(item)
+    target = with_prepended_axes(item)
     if item.allow_shape_mismatch:
         target.zero_()
         for dimension, (offset, size) in enumerate(zip(item.global_offset, saved["shape"])):
