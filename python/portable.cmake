@@ -1,9 +1,9 @@
-# CAIRN_PORTABLE: the `cairn` program with its libraries inside, so that it needs nothing but libc, libm and libgcc_s, and runs on any
-# machine whose glibc is not older than this one's. The wheel brings it.
+# CAIRN_PORTABLE: the `cairn` program with its libraries inside. It needs only libc, libm and libgcc_s, and runs on any machine
+# whose glibc is not older than this one's. It is the program in the wheel.
 #
-# Each library's target keeps its headers and gets archives for its shared objects. Compile commands stay as they are: what
-# ccache knows from another build serves this one. Archives are Debian's where it has them; it has none of ISA-L, fmt,
-# muParser, Oniguruma and SentencePiece: python/libraries makes those from Debian's sources.
+# Each library's target keeps its headers, and its shared objects are replaced by archives. Compile commands stay the same, so
+# ccache can reuse objects of other builds. The archives are Debian's, but Debian has none of ISA-L, fmt, muParser, Oniguruma and
+# SentencePiece: python/libraries builds those from Debian's sources.
 set(CAIRN_PORTABLE_LIBRARIES "" CACHE PATH "The directory that python/libraries printed")
 if(CAIRN_RUNTIME)
   message(FATAL_ERROR "CAIRN_PORTABLE: the trainer needs libtorch, which cannot be inside; give -DCAIRN_RUNTIME=OFF")
@@ -13,7 +13,7 @@ if(NOT EXISTS "${CAIRN_PORTABLE_LIBRARIES}/ready")
     "run it, and give what it prints")
 endif()
 
-# cairn_inside(TARGET archive...): TARGET's libraries are these. A name without an archive (m, dl) stays with the C library.
+# cairn_inside(TARGET archive...): replaces TARGET's libraries by these archives. m, dl and pthread are the C library's.
 function(cairn_inside target)
   set(archives)
   foreach(name IN LISTS ARGN)
@@ -28,14 +28,14 @@ function(cairn_inside target)
     unset(archive)
   endforeach()
   get_target_property(type ${target} TYPE)
-  if(NOT type STREQUAL INTERFACE_LIBRARY)  # fmt's: a file of its own
+  if(NOT type STREQUAL INTERFACE_LIBRARY)  # fmt: the target has its own file
     list(POP_FRONT archives own)
     set_target_properties(${target} PROPERTIES IMPORTED_CONFIGURATIONS "" IMPORTED_LOCATION ${own} IMPORTED_LOCATION_NONE ${own})
   endif()
   set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}" INTERFACE_LINK_DIRECTORIES "")
 endfunction()
 
-# OpenSSL and ISA-L both have a gf_mul.
+# OpenSSL and ISA-L both define gf_mul.
 find_library(crypto NAMES libcrypto.a REQUIRED NO_CACHE)
 execute_process(COMMAND ${CMAKE_OBJCOPY} --redefine-sym gf_mul=openssl_gf_mul ${crypto} ${CMAKE_BINARY_DIR}/libcrypto.a
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -50,12 +50,12 @@ cairn_inside(PkgConfig::CRYPTO crypto dl)
 cairn_inside(PkgConfig::SENTENCEPIECE sentencepiece_train sentencepiece)
 cairn_inside(PkgConfig::ONIGURUMA onig)
 cairn_inside(PkgConfig::UTF8PROC utf8proc)
-cairn_inside(PkgConfig::ARCHIVE archive)  # of it tar alone: no codec, no XML, no ACL
+cairn_inside(PkgConfig::ARCHIVE archive)  # only its tar code: without codecs, XML and ACLs
 cairn_inside(PkgConfig::SQLITE sqlite3 m dl)
 cairn_inside(PkgConfig::MUPARSER muparser)
 if(TARGET OpenMP::OpenMP_CXX)
   cairn_inside(OpenMP::OpenMP_CXX gomp)
 endif()
-# libgcc stays outside: inside it asks for a function of glibc 2.35.
+# libgcc is linked dynamically: its archive needs a function of glibc 2.35.
 add_link_options(-static-libstdc++ -Wl,--gc-sections -Wl,--as-needed)
 set(CMAKE_SKIP_RPATH ON)
