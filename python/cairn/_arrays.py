@@ -37,7 +37,7 @@ _OF_TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp
 
 
 def load_numpy() -> Any:
-    """Raises ImportError that says what to install."""
+    """Raises ImportError that names the package to install."""
     try:
         import numpy
     except ImportError as error:

@@ -61,7 +61,7 @@ class Opened:
         return bool(self._branches) and self._branches[0]["last"] < step
 
     def check(self) -> None:
-        """Call this before using what was read. Raises CorruptError if a record does not match its CRC-32."""
+        """Call this before using the data. Raises CorruptError if a record does not match its CRC-32."""
         self.helper.ask("check", handle=self.handle)
 
     def close(self) -> None:

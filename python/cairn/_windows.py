@@ -100,7 +100,7 @@ class _Window:
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
 
     def check(self) -> None:
-        """Raises the helper's error if it could not map the window. Call it before using what was read."""
+        """Raises the helper's error if it could not map the window. Call it before using the data."""
         self._added.result()
 
     def copy_out(self, batch: list) -> None:

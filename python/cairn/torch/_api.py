@@ -117,7 +117,7 @@ def load(
     path: a step, a run (its newest whole step), or another system's checkpoint that Cairn reads.
     allow_pickle: load values that were saved as pickles; only from a source that you trust.
     strict: each name of the state dict must be in the checkpoint. The checkpoint may have more names, but a
-    dict that is empty here must be empty there: an optimizer that has not made a step has no states to fill.
+    dict that is empty here must be empty in it: an optimizer that has not made a step has no states to fill.
     cast: convert tensors of another type than the saved one. Shapes must always match.
     Raises LoadMismatch that names every mismatch, PickleRefused, FileNotFoundError, CorruptError.
     """

@@ -41,7 +41,7 @@ class Session:
     """Makes the nonces of saves: the same on all ranks of a job, and never used twice.
 
     Rank 0 puts a random word into the job's store, and the others wait for it once, without a collective.
-    Each rank also puts its host there.
+    Each rank also puts its host into the store.
     """
 
     def __init__(self) -> None:

@@ -185,6 +185,6 @@ def _give_object(planner: LoadPlanner, item: ReadItem, value: Any) -> None:
         planner.load_object(item, value)
         return
     buffer = io.BytesIO()
-    torch.save(value, buffer)  # what DCP's planners expect
+    torch.save(value, buffer)  # the form that DCP's planners expect
     buffer.seek(0)
     planner.load_bytes(item, buffer)
