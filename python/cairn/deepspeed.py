@@ -57,7 +57,7 @@ class CairnCheckpointEngine(TorchCheckpointEngine):
         """Starts a save. Removes the files of an earlier unfinished one."""
         self._directory, self._tag, self._fault = os.path.abspath(info.save_dir), info.tag, None
         if info.tag != os.path.basename(info.tag) or info.tag.startswith("."):
-            raise ValueError(f"the tag {info.tag!r}: give a directory's name that does not begin with a dot")
+            raise ValueError(f"the tag {info.tag!r}: give the name of a directory, without a dot before it")
         _on_rank_0(lambda: _clean(self._directory))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

@@ -168,7 +168,7 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
     def remove_sharded_tensors(self, checkpoint_dir: str, key_prefix: str) -> None:
         if not _is_ours(checkpoint_dir):
             return super().remove_sharded_tensors(checkpoint_dir, key_prefix)
-        raise NotSupported(f"{checkpoint_dir}: a committed step never changes; load it and save another", 2)
+        raise NotSupported(f"{checkpoint_dir}: a committed step is not changed; load it and save another", 2)
 
     def _object(self, opened: TorchOpened, item: ShardedObject) -> Any:
         key = item.unique_key

@@ -354,7 +354,7 @@ def refused(rank, world, directory):
     engine = engine_of(1, "fp32", seed=1)
     assert engine.load_checkpoint(f"{directory}/nothing")[0] is None
     for word, attempt in {
-        "before": lambda: cairn.deepspeed.use(engine),
+        "already": lambda: cairn.deepspeed.use(engine),
         "one of bytes, sizes": lambda: cairn.deepspeed.use(engine, check="some"),
         "without a dot": lambda: engine.save_checkpoint(f"{directory}/refused", ".hidden"),
         "name of a directory": lambda: engine.save_checkpoint(f"{directory}/refused", "a/b"),

@@ -95,6 +95,6 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except TypeError:
             kind = type(value).__name__
-            raise TypeError(f"{name}: JSON cannot hold a {kind}; give a string or a number") from None
+            raise TypeError(f"{name}: a {kind}, which JSON cannot hold; give a string or a number") from None
         except ValueError:
-            raise ValueError(f"{name}: JSON cannot hold {value!r}") from None
+            raise ValueError(f"{name}: {value!r}, which JSON cannot hold") from None

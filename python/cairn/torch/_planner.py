@@ -207,7 +207,7 @@ def _unfit(tensor: torch.Tensor) -> Optional[str]:
     if _private.is_sharded_tensor(tensor):
         return None
     if is_lazy(tensor):
-        return "the parameter is not initialized yet; run the module once first"
+        return "a parameter that is not initialized yet; run the module once first"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"a {'nested' if tensor.is_nested else tensor.layout} tensor; only dense tensors are loaded"
     if _overlaps_itself(tensor):
