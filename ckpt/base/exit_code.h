@@ -15,7 +15,7 @@ enum ExitCode : int {
   kExitLostPeer = 75,
 };
 
-// Of a command that ends with this failure.
+// The status of a command that ends with this failure.
 inline int ExitOf(const Status& failure) {
   return failure.kind() == StatusKind::kAborted ? kExitLostPeer : kExitTrouble;
 }

@@ -51,7 +51,7 @@ struct System {
   // Reads nothing but the source's catalog. Errors: InvalidArgument, NotSupported if the format cannot hold
   // it. Null: strip writes it, if anything does.
   Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options) = nullptr;
-  // Of a format that strip writes: the form of the weights of a manifest's model. Errors: as above.
+  // The form of a release's weights, if strip writes the format. Errors: as above.
   Result<ForeignModel> (*release)(const nlohmann::json& model, Dtype dtype,
                                   const std::vector<ParameterSpec>& parameters) = nullptr;
   bool every_name = false;       // a release has shared parameters under each of their names

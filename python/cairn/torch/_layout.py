@@ -97,7 +97,7 @@ class Recipe:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
                 if data is not None and ownership is not None and item.type == WriteItemType.TENSOR:
-                    ownership.check_plain(item.index.fqn, planner.state_dict[item.index.fqn])
+                    ownership.check_plain(item.index.fqn, planner.resolve_data(item))
                 self._others.append((item, path, first))
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)

@@ -159,7 +159,7 @@ class Ownership:
         return self._plain_holders
 
     def check_plain(self, fqn: str, value: torch.Tensor) -> None:
-        """Raises ValueError if ranks may hold different experts under this name, unless `replicas` decides."""
+        """Raises ValueError if ranks may hold different experts under this name, unless replicas= decides."""
         if self._experts and value.dim() > 1 and self._given(fqn, value) is None:
             raise ValueError(
                 f"{fqn}: a plain tensor, and the ranks along {self._experts!r} of the mesh may hold "

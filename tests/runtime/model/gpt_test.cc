@@ -343,8 +343,8 @@ TEST(GptTest, PaddingRowsGetNoGradient) {
   const Batch batch = RandomBatch(config);
   model.Run(batch.tokens, batch.labels);
   const LocalParameter& word = model.parameters.Local("embedding.word.weight");
-  const Tensor padding = model.parameters.grads().view({-1}).narrow(
-      0, word.flat_begin + word.box.Volume(), word.shape.Volume() - word.box.Volume());
+  const Tensor padding = model.parameters.grads().view({-1}).narrow(0, word.flat_begin + word.box.Volume(),
+                                                                    word.shape.Volume() - word.box.Volume());
   EXPECT_GT(padding.numel(), 0);
   EXPECT_EQ(padding.abs().max().item<float>(), 0);
 }
