@@ -276,7 +276,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
   // The vocabulary without its padding, which each training adds again.
   void AddParameter(const std::string& directory, LocalTensor local) {
     const TrainingParameter& parameter = tensors_.parameters[local.parts[0].parameter];
-    if (local.vocabulary) local.shape = parameter.spec.shape;
+    if (local.is_vocabulary()) local.shape = parameter.spec.shape;
     const std::string folder = fmt::format("{}/zero/{}/", directory, local.name);
     for (const auto& [role, name] : {std::pair(Role::kWeight, "fp32"), std::pair(Role::kExpAvg, "exp_avg"),
                                      std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
@@ -287,7 +287,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
       p.Text("param");
       AddParts(tensors_, local, role, builder_.EmitArray(zip, Dtype::kF32, local.shape), builder_.target);
       if (!local.cuts.empty()) p.Entry("cat_dim", local.cuts[0].dim);
-      if (local.vocabulary) p.Entry("vocab_tensor", true);
+      if (local.is_vocabulary()) p.Entry("vocab_tensor", true);
       if (local.gated) p.Entry("param_n_sub_params", 2);
       p.EndDict();
     }

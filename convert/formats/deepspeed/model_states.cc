@@ -18,7 +18,7 @@ nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) 
   for (int stage = 0; stage < topology.pp; ++stage) {
     for (const LocalTensor& tensor : model.rank(stage, 0, topology.tp)) {
       const std::string pattern = Escaped(tensor.name);
-      if (tensor.vocabulary) vocabulary.insert(pattern);
+      if (tensor.is_vocabulary()) vocabulary.insert(pattern);
       if (tensor.cuts.empty())
         replicated.insert(pattern);
       else if (tensor.cuts[0].dim == 1)

@@ -64,12 +64,11 @@ class Builder {
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
-                          .vocabulary = module.is_vocabulary(),
                           .gated = module.is_gate_up() && shape_.has.gate,
                           .parts = {}};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
-    if (!CutIt(found, tensor))
+    if (!SetSlice(found, tensor))
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
                      tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
@@ -77,7 +76,7 @@ class Builder {
   }
 
   // Sets the rank's shape and the parts. False if the parameters are not those of the model's sizes.
-  bool CutIt(const std::map<size_t, size_t>& found, MegatronTensor& tensor) const {
+  bool SetSlice(const std::map<size_t, size_t>& found, MegatronTensor& tensor) const {
     const MegatronModule& module = *tensor.module;
     for (const Cut& cut : tensor.cuts) {
       uint64_t& size = tensor.shape[cut.dim];
@@ -85,7 +84,7 @@ class Builder {
         size = static_cast<uint64_t>(shape_.QueryWidth() + 2 * shape_.KeyValueWidth());
       else if (module.is_gate_up())
         size = static_cast<uint64_t>(shape_.Ffn()) * (tensor.gated ? 2 : 1);
-      else if (tensor.vocabulary)
+      else if (module.is_vocabulary())
         size = static_cast<uint64_t>(shape_.PaddedVocab(topology_.tp));
     }
     const auto slice = SliceOf({.name = {}, .shape = tensor.shape, .cuts = tensor.cuts}, topology_, rank_);

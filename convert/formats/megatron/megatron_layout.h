@@ -28,10 +28,10 @@ struct MegatronTensor {
   int layer = kBeforeLayers;
   Dims shape;                  // the rank's
   std::vector<Cut> cuts = {};  // of its dimensions, over the ranks
-  bool vocabulary = false;     // rows are padded
   bool gated = false;          // two halves, each cut by itself
   std::vector<MegatronPart> parts;
 
+  bool is_vocabulary() const { return module && module->is_vocabulary(); }  // its rows are padded
   std::string Kind() const { return bias ? "bias" : "weight"; }
 };
 

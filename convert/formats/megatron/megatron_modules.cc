@@ -31,11 +31,13 @@ struct Share {
   Dims whole;
   Box box;
 };
-Result<Share> ShareOf(const MegatronParameter& parameter, size_t canonical, const Dims& slice,
-                      const MegatronShape& shape, const Topology& topology, int rank) {
+Result<Share> ShareOf(std::string_view name, const MegatronParameter& parameter, size_t canonical,
+                      const Dims& slice, const MegatronShape& shape, const Topology& topology, int rank) {
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[canonical]);
-  const ParameterSpec whole =
-      WithSlices(SpecOf(module, parameter.bias, kBeforeLayers, shape), slice, topology);
+  ParameterSpec whole = SpecOf(module, parameter.bias, kBeforeLayers, shape);
+  for (const Cut& cut : whole.cuts)
+    if (cut.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
+  whole = WithSlices(std::move(whole), slice, topology);
   CAIRN_ASSIGN_OR_RETURN(const Slice held, SliceOf(whole, topology, rank));
   return Share{whole.shape, held.box};
 }
@@ -60,7 +62,7 @@ Result<std::vector<SlicePart>> QkvParts(std::string_view name, const MegatronPar
   std::vector<Share> held;
   for (size_t which = 0; which < 3; ++which) {
     const Dims own = Rows(slice, 0, local * (which == 0 ? share : 1) * d).extent;
-    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(parameter, which, own, shape, topology, rank));
+    CAIRN_ASSIGN_OR_RETURN(held.emplace_back(), ShareOf(name, parameter, which, own, shape, topology, rank));
   }
   std::vector<SlicePart> parts;
   // `which` of query, key and value: `count` rows from `begin` on of the rank's, at row `at` of the slice.
@@ -90,7 +92,7 @@ Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronP
   if (slice[0] % 2 != 0) return Corrupt("{} has no two halves", name);
   const uint64_t half = slice[0] / 2;
   CAIRN_ASSIGN_OR_RETURN(const Share held,
-                         ShareOf(parameter, 0, Rows(slice, 0, half).extent, shape, topology, rank));
+                         ShareOf(name, parameter, 0, Rows(slice, 0, half).extent, shape, topology, rank));
   return std::vector<SlicePart>{{{held.box, Rows(slice, 0, half)}, size_t{shape.gate_last}, held.whole},
                                 {{held.box, Rows(slice, half, half)}, size_t{!shape.gate_last}, held.whole}};
 }
@@ -164,15 +166,13 @@ Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const Megatro
                                             const Dims& slice, const MegatronShape& shape,
                                             const Topology& topology, int rank) {
   const MegatronModule& module = *parameter.module;
-  for (const Cut& c : SpecOf(module.cut_as(), parameter.bias, kBeforeLayers, shape).cuts)
-    if (c.dim >= slice.rank()) return Corrupt("{} has shape {}", name, ToString(slice));
   if (module.is_qkv()) return QkvParts(name, parameter, slice, shape, topology, rank);
   if (module.is_gate_up() && shape.has.gate) return GatedParts(name, parameter, slice, shape, topology, rank);
   const auto vocab = static_cast<uint64_t>(shape.vocab), tp = static_cast<uint64_t>(topology.tp);
   if (module.is_vocabulary() && slice[0] * tp < vocab)
     return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], tp, vocab);
   const size_t only = module.canonical.size() - 1;
-  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(parameter, only, slice, shape, topology, rank));
+  CAIRN_ASSIGN_OR_RETURN(const Share held, ShareOf(name, parameter, only, slice, shape, topology, rank));
   return std::vector<SlicePart>{{{held.box, Box::Whole(held.box.extent)}, only, held.whole}};
 }
 

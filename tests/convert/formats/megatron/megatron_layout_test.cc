@@ -117,7 +117,7 @@ TEST(MegatronLayoutTest, TheVocabularyIsPaddedToAMultipleOfTp) {
 
   const TrainingTensors words = Parameters({{"embedding.word.weight", {101, 8}}});
   const auto rank = [&](int at) { return OneTensor(words, shape, 4, at); };
-  EXPECT_TRUE(rank(0).vocabulary);
+  EXPECT_TRUE(rank(0).is_vocabulary());
   EXPECT_EQ(rank(0).layer, kBeforeLayers);
   for (int at = 0; at < 4; ++at) EXPECT_EQ(rank(at).shape, (Dims{64, 8}));
   EXPECT_THAT(PartsOf(rank(0), words), ElementsAre("embedding.word.weight 0:64 -> 0:64"));
