@@ -36,7 +36,9 @@ constexpr System kSystems[] = {
     {.name = "native",
      .reads = "a step, RUN@STEP, a run directory, or STORE:RUN@STEP",
      .writes = "a step of Cairn",
-     .release = CanonicalRelease},
+     .release = [](const auto&, Dtype, const auto& parameters) -> Result<ForeignModel> {
+       return CanonicalModel(parameters);
+     }},
     {.name = "megatron",
      .reads = "a checkpoint of Megatron-LM (mp_rank_* directories) or Megatron-Core (torch_dist)",
      .matches = MatchesMegatronLm,
@@ -72,7 +74,7 @@ constexpr System kSystems[] = {
      .matches = IsSafetensors,
      .open = OpenSafetensors,
      .writes = "canonical names",
-     .release = CanonicalRelease,
+     .release = SafetensorsRelease,
      .every_name = true,
      .reader = "safetensors"},
     {.name = "universal",

@@ -36,7 +36,7 @@ class DcpPlanner {
       CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
     if (tensors_.optimizer) AddParamGroups();
     CAIRN_RETURN_IF_ERROR(AddOthers());
-    AddState();
+    CAIRN_RETURN_IF_ERROR(AddState());
     builder_.Place();
     builder_.DropEmptyFiles();
     builder_.AddText(std::string(kDcpMetadata), DcpMetadata(entries_, builder_.target));
@@ -251,7 +251,7 @@ class DcpPlanner {
     entry.chunks.emplace_back(Box{}, item);
   }
 
-  void AddState() {
+  Status AddState() {
     const Manifest& manifest = source_.manifest();
     for (const auto& [key, value] :
          {std::pair("iteration", state_.iteration), std::pair("consumed_samples", state_.consumed_samples),
@@ -260,12 +260,14 @@ class DcpPlanner {
     nlohmann::json state = manifest.state;
     state.erase(kDcpOthers);
     if (!others_.empty()) state[kDcpOthers] = others_;
+    CAIRN_ASSIGN_OR_RETURN(const std::string parameters, EncodeParameters(source_.catalog().Parameters()));
     const nlohmann::json own = {{"model", manifest.model},
-                                {"parameters", EncodeParameters(source_.catalog().Parameters())},
+                                {"parameters", parameters},
                                 {"state", std::move(state)},
                                 {"history", HistoryWith(manifest, "dcp", state_.notes)},
                                 {"step", manifest.step}};
     AddValue({"cairn"}, own.dump());
+    return OkStatus();
   }
 
   const CheckpointSource& source_;

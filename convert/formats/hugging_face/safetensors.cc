@@ -31,9 +31,11 @@ Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text, const std::v
 
 }  // namespace
 
-std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
+Result<std::string> EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   json rows = json::array();
   for (const ParameterSpec& spec : parameters) {
+    if (!spec.is_dense())
+      return NotSupported("tensor {}: {} has no place for its cuts", spec.name, kParametersKey);
     const Cut cut = spec.cuts.empty() ? Cut{.dim = -1} : spec.cuts[0];
     rows.push_back({spec.name, cut.dim, cut.unit, cut.pad, spec.layer, spec.tied_to_last});
   }
@@ -66,10 +68,11 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
   return parameters;
 }
 
-Result<ForeignModel> CanonicalRelease(const json& model, Dtype,
-                                      const std::vector<ParameterSpec>& parameters) {
+Result<ForeignModel> SafetensorsRelease(const json& model, Dtype,
+                                        const std::vector<ParameterSpec>& parameters) {
   ForeignModel canonical = CanonicalModel(parameters);
-  canonical.metadata = {{kModelKey, model.dump()}, {kParametersKey, EncodeParameters(parameters)}};
+  CAIRN_ASSIGN_OR_RETURN(canonical.metadata[kParametersKey], EncodeParameters(parameters));
+  canonical.metadata[kModelKey] = model.dump();
   return canonical;
 }
 

@@ -21,12 +21,12 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options);
 
-// CanonicalModel(), with the metadata above.
-Result<ForeignModel> CanonicalRelease(const nlohmann::json& model, Dtype dtype,
-                                      const std::vector<ParameterSpec>& parameters);
+// CanonicalModel(), with the metadata above. Errors: those of EncodeParameters().
+Result<ForeignModel> SafetensorsRelease(const nlohmann::json& model, Dtype dtype,
+                                        const std::vector<ParameterSpec>& parameters);
 
-// The text of `cairn.parameters`.
-std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);
+// The text of `cairn.parameters`. Errors: NotSupported naming a parameter that is not of a dense model.
+Result<std::string> EncodeParameters(const std::vector<ParameterSpec>& parameters);
 // The inverse, given the tensors' shapes by name. Errors: Corrupt; NotFound naming a tensor that has no
 // shape.
 Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
