@@ -34,7 +34,7 @@ std::span<const Architecture> Architectures();
 const Architecture* FindArchitecture(const std::string& name);
 
 // Adds the families in the *.json of a directory. Call it before the first use of Architectures(): it moves
-// them. Errors: those of Families::Add and of ReadJsonObject; NotFound if there is no such file.
+// them. Errors: those of Families::Add and of ReadJsonObject; NotFound if it has none.
 Status AddFamilies(FileSystem& fs, const std::string& directory);
 
 }  // namespace cairn

@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 6> kOtherFields = {"ffn_hidden_size",    
 
 constexpr std::pair<const char*, const char*> kRows[] = {{"modules", "name"}, {"fields", "model"}};
 
-// The row of that name; list.end() if there is none.
+// The row with this name, or list.end().
 json::iterator FindRow(json& list, const char* key, const json& name) {
   return std::ranges::find_if(list, [&](const json& row) { return row.value(key, json()) == name; });
 }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "ckpt/model/model_function.h"
 #include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
@@ -114,7 +115,7 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
 }
 
 // The family of transformers that has these tensors and computes this function; a release has its form.
-// "megatron" if there is none.
+// kNoFamily if no family does.
 std::string FamilyOf(const ModelSpec& spec) {
   const GptTensors& has = spec.shape.has;
   const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
@@ -131,11 +132,11 @@ std::string FamilyOf(const ModelSpec& spec) {
   if (plain && halves && !spec.residual_behind_norm && !has.embedding_norm) return "gpt_neox";
   const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && has.gate && serial &&
                           spec.rotary.percent == 1 && !has.embedding_norm && !has.position_offset;
-  if (!llama_like) return "megatron";
+  if (!llama_like) return kNoFamily;
   const bool attention_biases_alike = has.query_key_value_bias == has.attention_output_bias;
-  if (has.query_key_norm) return attention_biases_alike && !has.mlp_bias ? "qwen3" : "megatron";
+  if (has.query_key_norm) return attention_biases_alike && !has.mlp_bias ? "qwen3" : kNoFamily;
   if (attention_biases_alike) return "llama";
-  return has.query_key_value_bias && !has.mlp_bias ? "qwen2" : "megatron";
+  return has.query_key_value_bias && !has.mlp_bias ? "qwen2" : kNoFamily;
 }
 
 void AddRotary(const RotarySpec& rotary, json& facts) {
