@@ -158,7 +158,7 @@ class Ownership:
         self.check_plain(fqn, value)
         return self._plain_holders
 
-    def check_plain(self, fqn: str, value: torch.Tensor) -> None:
+    def check_plain(self, fqn: str, value: Any) -> None:
         """Raises ValueError if ranks may hold different experts under this name, unless replicas= decides."""
         if self._experts and value.dim() > 1 and self._given(fqn, value) is None:
             raise ValueError(
