@@ -7,37 +7,38 @@ namespace {
 
 constexpr int64_t kOffsetRows = 2;  // rows before OPT's first position
 
-const std::vector<CanonicalModule>& CanonicalModules() {
-  using enum Extent;
-  const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
-  static const std::vector<CanonicalModule> kModules = {
-      {"embedding.word", {kVocab, kHidden}, rows},
-      {"embedding.position", {kPositions, kHidden}, none},
-      {"embedding.position_offset", {kPositionOffset, kHidden}, none},
-      {"embedding.norm", {kHidden}, none},
-      {"input_norm", {kHidden}, none},
-      {"attention.query", {kQuery, kHidden}, rows},
-      {"attention.key", {kKeyValue, kHidden}, rows},
-      {"attention.value", {kKeyValue, kHidden}, rows},
-      {"attention.query_norm", {kHead}, none},
-      {"attention.key_norm", {kHead}, none},
-      {"attention.output", {kHidden, kQuery}, columns},
-      {"attention.output_norm", {kHidden}, none},
-      {"post_attention_norm", {kHidden}, none},
-      {"mlp.gate", {kFfn, kHidden}, rows},
-      {"mlp.up", {kFfn, kHidden}, rows},
-      {"mlp.down", {kHidden, kFfn}, columns},
-      {"mlp.output_norm", {kHidden}, none},
-      {"final_norm", {kHidden}, none},
-      {"output", {kVocab, kHidden}, rows},
-  };
-  return kModules;
-}
-
 // True if a cut through this extent falls between heads.
 bool HasHeads(Extent extent) { return extent == Extent::kQuery || extent == Extent::kKeyValue; }
 
 }  // namespace
+
+const std::vector<CanonicalModule>& CanonicalModules() {
+  using enum Extent;
+  const std::vector<Cut> none, rows{{Axis::kTp, 0}}, columns{{Axis::kTp, 1}};
+  constexpr bool kFused = true;
+  static const std::vector<CanonicalModule> kModules = {
+      {"embedding.word", {kVocab, kHidden}, rows, kBeforeLayers},
+      {"embedding.position", {kPositions, kHidden}, none, kBeforeLayers},
+      {"embedding.position_offset", {kPositionOffset, kHidden}, none, kBeforeLayers},
+      {"embedding.norm", {kHidden}, none, kBeforeLayers},
+      {"input_norm", {kHidden}},
+      {"attention.query", {kQuery, kHidden}, rows},
+      {"attention.key", {kKeyValue, kHidden}, rows, 0, kFused},
+      {"attention.value", {kKeyValue, kHidden}, rows, 0, kFused},
+      {"attention.query_norm", {kHead}},
+      {"attention.key_norm", {kHead}},
+      {"attention.output", {kHidden, kQuery}, columns},
+      {"attention.output_norm", {kHidden}},
+      {"post_attention_norm", {kHidden}},
+      {"mlp.gate", {kFfn, kHidden}, rows},
+      {"mlp.up", {kFfn, kHidden}, rows, 0, kFused},
+      {"mlp.down", {kHidden, kFfn}, columns},
+      {"mlp.output_norm", {kHidden}},
+      {"final_norm", {kHidden}, none, kAfterLayers},
+      {"output", {kVocab, kHidden}, rows, kAfterLayers},
+  };
+  return kModules;
+}
 
 const CanonicalModule* FindCanonicalModule(std::string_view name) {
   const auto& modules = CanonicalModules();
@@ -61,7 +62,7 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
       case Extent::kVocab:
         return shape.vocab;
       case Extent::kPositions:
-        return shape.positions;
+        return shape.Positions();
       case Extent::kPositionOffset:
         return kOffsetRows;
     }
@@ -71,8 +72,10 @@ uint64_t SizeOf(Extent extent, const ModelShape& shape) {
 }
 
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape) {
-  ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"), .layer = layer};
-  if (layer >= 0 && layer != kAfterLayers) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
+  ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
+                     .layer = module.place == 0 ? layer : module.place};
+  if (module.place == 0) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
+  spec.tied_to_last = shape.tied && module.name == "embedding.word";
   const size_t rank = module.extents.size() - (bias && module.extents.size() > 1 ? 1 : 0);
   for (size_t dim = 0; dim < rank; ++dim) spec.shape.push_back(SizeOf(module.extents[dim], shape));
   for (Cut cut : module.cuts) {

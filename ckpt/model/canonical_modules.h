@@ -14,17 +14,22 @@ enum class Extent { kHidden, kQuery, kKeyValue, kHead, kFfn, kVocab, kPositions,
 struct CanonicalModule {
   std::string_view name;
   std::vector<Extent> extents;  // of its weight; a bias has no last one, unless the weight is a vector
-  std::vector<Cut> cuts;        // of its weight; their units and padding follow from the extents
+  std::vector<Cut> cuts = {};   // of its weight; their units and padding follow from the extents
+  int place = 0;                // kBeforeLayers, kAfterLayers, or 0: in the layers
+  bool fused = false;           // in memory one matrix with the module before it
 
   bool is_vocabulary() const { return extents[0] == Extent::kVocab; }
 };
+
+// In the order of the trainer's flat buffer (placement.h).
+const std::vector<CanonicalModule>& CanonicalModules();
 
 // Null if no module has this name.
 const CanonicalModule* FindCanonicalModule(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelShape& shape);
 
-// The weight or the bias of a module, in `layer` (or kBeforeLayers, kAfterLayers).
+// The weight or the bias of a module, in `layer` if its place is in the layers.
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelShape& shape);
 
 }  // namespace cairn

@@ -6,11 +6,25 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ckpt/model/canonical_modules.h"
+
 namespace cairn {
 namespace {
 
 constexpr int64_t kMaxLayers = 1 << 16;
 constexpr int64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
+
+double ParamsOf(const ModuleSet& modules, const ModelShape& shape, bool matrices_only = false) {
+  double params = 0;
+  for (const CanonicalModule& module : CanonicalModules()) {
+    const bool is_matrix = module.extents.size() > 1;
+    const auto rows = static_cast<double>(SizeOf(module.extents[0], shape));
+    if (modules.Has(module, false) && (is_matrix || !matrices_only))
+      params += is_matrix ? rows * static_cast<double>(SizeOf(module.extents[1], shape)) : rows;
+    if (modules.Has(module, true) && !matrices_only) params += rows;
+  }
+  return params;
+}
 
 }  // namespace
 
@@ -49,18 +63,17 @@ Result<ModelShape> ReadShape(const nlohmann::json& model) {
   return shape;
 }
 
-GptTensors TensorsAmong(const std::set<std::string_view>& names) {
-  const auto has = [&](std::string_view name) { return names.contains(name); };
-  return {.positions = has("embedding.position.weight"),
-          .position_offset = has("embedding.position_offset.weight"),
-          .embedding_norm = has("embedding.norm.weight"),
-          .norm_weight = has("final_norm.weight"),
-          .norm_bias = has("final_norm.bias"),
-          .query_key_value_bias = has("layers.0.attention.query.bias"),
-          .query_key_norm = has("layers.0.attention.query_norm.weight"),
-          .attention_output_bias = has("layers.0.attention.output.bias"),
-          .gate = has("layers.0.mlp.gate.weight"),
-          .mlp_bias = has("layers.0.mlp.down.bias")};
+double ModelShape::LayerParams() const {
+  return modules.LayerMean([this](const ModuleSet& layer) { return ParamsOf(layer, *this); });
+}
+
+double ModelShape::LayerMatrices() const {
+  return modules.LayerMean(
+      [this](const ModuleSet& layer) { return ParamsOf(layer, *this, /*matrices_only=*/true); });
+}
+
+double ModelShape::TotalParams() const {
+  return layers * LayerParams() + ParamsOf(modules.outside(), *this) + (tied ? 0 : EmbeddingParams());
 }
 
 }  // namespace cairn

@@ -1,31 +1,15 @@
-// The shape of a decoder: its sizes, and which parameters it has. Conversion, training, planning and reports
+// The shape of a decoder: its sizes and its modules. Conversion, training, planning and reports
 // share it; tensors (gpt_specs.h), floating point operations (training_flops.h) and memory follow from it.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <set>
-#include <string_view>
 
 #include "ckpt/base/status.h"
+#include "ckpt/model/decoder_modules.h"
 
 namespace cairn {
-
-// The parameters that a model has, of those that families may have. The defaults are GPT-2's.
-struct GptTensors {
-  bool positions = true;         // embedding.position
-  bool position_offset = false;  // embedding.position_offset
-  bool embedding_norm = false;
-  bool norm_weight = true;  // of every norm
-  bool norm_bias = true;
-  bool query_key_value_bias = true;
-  bool query_key_norm = false;
-  bool attention_output_bias = true;
-  bool gate = false;     // mlp.gate in addition to mlp.up, as in LLaMA
-  bool mlp_bias = true;  // of gate, up and down
-  auto operator<=>(const GptTensors&) const = default;
-};
 
 struct ModelShape {
   int64_t layers = 0;
@@ -39,7 +23,7 @@ struct ModelShape {
   int64_t positions = 0;         // rows of the learned position embedding; 0: seq
   int64_t vocab_multiple = 128;  // Megatron's make-vocab-size-divisible-by; 0: the vocabulary is not padded
   bool tied = true;              // the output layer is the embedding
-  GptTensors has;
+  DecoderModules modules;
 
   auto operator<=>(const ModelShape&) const = default;
 
@@ -48,31 +32,23 @@ struct ModelShape {
   int64_t QueryWidth() const { return heads * HeadDim(); }
   int64_t KeyValueWidth() const { return KvHeads() * HeadDim(); }
   int64_t Ffn() const { return ffn > 0 ? ffn : 4 * hidden; }
+  bool IsGated() const { return modules.Has("mlp.gate"); }
+  int64_t Positions() const { return positions > 0 ? positions : seq; }
   // Rows of the embedding in memory: padded to a multiple of vocab_multiple * tp, as Megatron does.
   int64_t PaddedVocab(int64_t tp) const {
     const int64_t unit = vocab_multiple * tp;
     return unit == 0 ? vocab : (vocab + unit - 1) / unit * unit;
   }
-  // Parameters of the matrices of one layer.
-  double LayerMatrices() const {
-    const double attention = 2.0 * hidden * QueryWidth() + 2.0 * hidden * KeyValueWidth();
-    return attention + (has.gate ? 3.0 : 2.0) * hidden * Ffn();
-  }
-  // Matrices, biases and norms of one layer; 12h² + 13h of a plain GPT.
-  double LayerParams() const {
-    const double vectors =
-        has.gate ? 2.0 * hidden : 6.0 * hidden + QueryWidth() + 2.0 * KeyValueWidth() + Ffn();
-    return LayerMatrices() + vectors;
-  }
+  // Parameters of a layer, and of its matrices: 12h² + 13h and 12h² of a plain GPT. The mean if layers
+  // differ.
+  double LayerParams() const;
+  double LayerMatrices() const;
   double EmbeddingParams() const { return static_cast<double>(vocab) * hidden; }
   double PositionParams() const {
-    return has.positions ? static_cast<double>(positions > 0 ? positions : seq) * hidden : 0;
+    return modules.Has("embedding.position") ? static_cast<double>(Positions()) * hidden : 0;
   }
   // All parameters, the vocabulary unpadded, tied weights counted once.
-  double TotalParams() const {
-    return layers * LayerParams() + EmbeddingParams() * (tied ? 1 : 2) + PositionParams() +
-           (has.gate ? 1.0 : 2.0) * hidden;
-  }
+  double TotalParams() const;
 };
 
 inline constexpr int64_t kMaxModelSize = int64_t{1} << 31;  // limit of every size; larger ones are refused
@@ -80,8 +56,5 @@ inline constexpr int64_t kMaxModelSize = int64_t{1} << 31;  // limit of every si
 // The sizes in a manifest's `model`; those that may be left out follow from the others. `positions` stays 0
 // if `model` does not state it. Errors: InvalidArgument naming a missing, ill-typed or absurd field.
 Result<ModelShape> ReadShape(const nlohmann::json& model);
-
-// By the canonical names of a model's parameters; those of layer 0 are enough.
-GptTensors TensorsAmong(const std::set<std::string_view>& names);
 
 }  // namespace cairn

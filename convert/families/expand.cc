@@ -18,15 +18,6 @@ std::string InLayer(const std::string& name, int layer) {
   return at == std::string::npos ? name : name.substr(0, at) + std::to_string(layer) + name.substr(at + 2);
 }
 
-bool IsInLayers(const Module& module) { return module.name.find("{}") != std::string::npos; }
-
-// The place of modules without a layer: all but the last norm and the head come before the layers.
-int LayerOf(const Module& module, int layer) {
-  if (IsInLayers(module)) return layer;
-  return module.canonical[0] == "output" || module.canonical[0] == "final_norm" ? kAfterLayers
-                                                                                : kBeforeLayers;
-}
-
 // Lays out the parameters of one stored weight or bias.
 class TensorBuilder {
  public:
@@ -117,26 +108,23 @@ class Expander {
   // Visits the modules that the model has: before, in and behind its layers.
   template <typename Visit>
   void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
-    const auto visit_all = [&](bool in_layers, int place, int layer) {
+    const auto visit_all = [&](int place, int layer) {
       for (const Module* module : modules) {
-        if (IsInLayers(*module) != in_layers || LayerOf(*module, place) != place ||
-            !Holds(module->when, model_))
+        if (FindCanonicalModule(module->canonical[0])->place != place || !Holds(module->when, model_))
           continue;
         if (Holds(module->weight, model_)) visit(*module, false, layer);
         if (Holds(module->bias, model_)) visit(*module, true, layer);
       }
     };
-    visit_all(false, kBeforeLayers, 0);
-    for (int layer = 0; layer < shape_.layers; ++layer) visit_all(true, layer, layer);
-    visit_all(false, kAfterLayers, 0);
+    visit_all(kBeforeLayers, 0);
+    for (int layer = 0; layer < shape_.layers; ++layer) visit_all(0, layer);
+    visit_all(kAfterLayers, 0);
   }
 
   std::vector<ParameterSpec> SpecsOf(const Module& module, bool bias, int layer) const {
     std::vector<ParameterSpec> specs;
-    for (const std::string& name : module.canonical) {
-      specs.push_back(SpecOf(*FindCanonicalModule(name), bias, LayerOf(module, layer), shape_));
-      specs.back().tied_to_last = name == "embedding.word" && Holds("tied_embeddings", model_);
-    }
+    for (const std::string& name : module.canonical)
+      specs.push_back(SpecOf(*FindCanonicalModule(name), bias, layer, shape_));
     return specs;
   }
 
@@ -159,7 +147,18 @@ bool Holds(const std::string& condition, const json& model) {
 Result<ExpandedModel> Expand(const Architecture& architecture, const json& model) {
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   shape.positions = std::max<int64_t>(1, shape.positions);
+  shape.tied = Holds("tied_embeddings", model);
   return Expander(architecture, model, shape).Run();
+}
+
+Result<DecoderModules> ModulesOf(const Architecture& architecture, json model) {
+  for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
+                           "head_dim", "ffn_hidden_size", "vocab_size", "max_position_embeddings"})
+    model[size] = 1;  // a layer is enough to see the modules
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
+  std::set<std::string_view> names;
+  for (const ParameterSpec& spec : expanded.parameters) names.insert(spec.name);
+  return DecoderModules::Among(names);
 }
 
 }  // namespace cairn

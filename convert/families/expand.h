@@ -15,6 +15,9 @@ struct ExpandedModel {
 // Errors: those of ReadShape; InvalidArgument naming a missing condition.
 Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model);
 
+// The modules of such a model; its sizes do not matter. Errors: those of Expand.
+Result<DecoderModules> ModulesOf(const Architecture& architecture, nlohmann::json model);
+
 // True if `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
 bool Holds(const std::string& condition, const nlohmann::json& model);
 

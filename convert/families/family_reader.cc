@@ -192,7 +192,7 @@ class Reader {
       if (module.layout == Layout::kGrouped && extents[0] != Extent::kQuery &&
           extents[0] != Extent::kKeyValue)
         return fmt::format("'{}' has no heads to group", name);
-      const bool outside = name.starts_with("embedding.") || name == "final_norm" || name == "output";
+      const bool outside = canonical->place != 0;
       if (outside == (module.name.find("{}") != std::string::npos))
         return fmt::format("'{}' is {} each layer, so the name must {}have {{}} for its number", name,
                            outside ? "not in" : "in", outside ? "not " : "");

@@ -1,4 +1,4 @@
-// The family of a model that does not say which one it is of: found by the tensors and the function.
+// The family of a model that does not say which one it is of: found by the modules and the function.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,9 +14,9 @@ struct FittingFamily {
   bool computes = false;
 };
 
-// The first family that has the tensors of the model and computes its function; if none computes it, the
-// first that has its tensors; null if none has. `model` is a manifest's, and the family that it names is
-// tried first. `has`: the model's tensors, or several possibilities if the source does not say more.
-FittingFamily FindFittingFamily(const nlohmann::json& model, std::span<const GptTensors> has);
+// The first family that has the modules of the model and computes its function; if none computes it, the
+// first that has its modules; null if none has. `model` is a manifest's, and the family that it names is
+// tried first. `possible`: the model's modules; several if the source leaves a choice.
+FittingFamily FindFittingFamily(const nlohmann::json& model, std::span<const DecoderModules> possible);
 
 }  // namespace cairn

@@ -69,11 +69,6 @@ const Field kSizes[] = {
      {"max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"}},
 };
 
-// The facts of a family that its sizes do not state.
-struct FamilyFacts {
-  bool gated = true, positions = false, tied = false;
-};
-
 // Globs of keys of models whose size ModelShape cannot tell: mixtures of experts, latent attention, state
 // spaces, two stacks of layers.
 constexpr const char* kUncounted[] = {"*expert*",           "*lora_rank",        "ssm_*",         "mamba_*",
@@ -82,20 +77,28 @@ constexpr const char* kUncounted[] = {"*expert*",           "*lora_rank",       
 // Where models of several parts keep the sizes of the decoder.
 constexpr const char* kDecoderParts[] = {"text_config", "llm_config", "language_config"};
 
-// A family that nothing is known of is taken for one of the newer ones.
-FamilyFacts FactsOf(const std::string& type) {
-  if (const Architecture* table = FindArchitecture(type)) {
-    const auto is_tied = [](const Field& f) { return f.model == "tied_embeddings" && f.fallback == true; };
-    const auto holds_positions = [](const Module& module) {
-      return std::ranges::find(module.canonical, "embedding.position") != module.canonical.end();
-    };
-    return {table->model.value("gated_mlp", false), std::ranges::any_of(table->modules, holds_positions),
-            std::ranges::any_of(table->fields, is_tied)};
+// Sets the modules, and `tied` if the family says it. A family that nothing is known of is taken for one of
+// the newer ones.
+Status ReadModules(const json& config, ModelShape& shape) {
+  const json type = config.value("model_type", json());
+  const std::string family = type.is_string() ? type.get<std::string>() : "";
+  if (const Architecture* table = FindArchitecture(family)) {
+    json model = table->model;
+    for (const Field& field : table->fields) {
+      const json* stated = FindKey(field, config);
+      model[field.model] = stated == nullptr ? field.fallback : *stated;
+    }
+    shape.tied = Holds("tied_embeddings", model);
+    CAIRN_ASSIGN_OR_RETURN(shape.modules, ModulesOf(*table, std::move(model)));
+    return OkStatus();
   }
   static const json kSizesOnly = json::parse(SizesOnlyText());
-  if (!kSizesOnly.contains(type)) return {};
-  const json& other = kSizesOnly[type];
-  return {other["gated_mlp"], other["learned_positions"], other["tied_embeddings"]};
+  const json known = kSizesOnly.value(family, json::object());
+  DenseModules modules = known.value("gated_mlp", true) ? kLlamaModules : DenseModules();
+  modules.positions = known.value("learned_positions", false);
+  shape.modules = modules;
+  shape.tied = known.value("tied_embeddings", false);
+  return OkStatus();
 }
 
 // One expert, or none, is a dense model.
@@ -249,13 +252,10 @@ Result<ModelShape> ShapeOfConfig(const json& config) {
   for (const Field& size : kSizes)
     if (const json* value = FindKey(size, config)) model[size.model] = *value;
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
-  const json type = config.value("model_type", json()), tied = config.value("tie_word_embeddings", json());
-  const FamilyFacts facts = FactsOf(type.is_string() ? type.get_ref<const std::string&>() : "");
+  CAIRN_RETURN_IF_ERROR(ReadModules(config, shape));
   if (shape.positions > 0) shape.seq = shape.positions;
-  if (!facts.positions) shape.positions = 0;
-  shape.has.gate = facts.gated;
-  shape.has.positions = facts.positions;
-  shape.tied = tied.is_boolean() ? tied.get<bool>() : facts.tied;
+  if (!shape.modules.Has("embedding.position")) shape.positions = 0;
+  if (const json tied = config.value("tie_word_embeddings", json()); tied.is_boolean()) shape.tied = tied;
   return shape;
 }
 

@@ -95,16 +95,17 @@ void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   c.rotary_percent = spec.rotary.percent;
   c.rotary_interleaved = spec.rotary.interleaved;
   c.rope_scaling = spec.rotary.scaling_json;
-  c.swiglu = shape.has.gate && spec.activation == Activation::kSilu;
-  c.glu_activation = shape.has.gate && !c.swiglu ? "geglu" : "";
+  const bool gate = shape.IsGated();
+  c.swiglu = gate && spec.activation == Activation::kSilu;
+  c.glu_activation = gate && !c.swiglu ? "geglu" : "";
   c.activation = c.swiglu ? "" : NameOf(spec.activation);
   c.group_query_attention = shape.kv_heads != shape.heads;
   c.num_query_groups = c.group_query_attention ? static_cast<int>(shape.kv_heads) : 1;
   c.kv_channels = shape.QueryWidth() == shape.hidden ? 0 : static_cast<int>(shape.head_dim);
-  c.disable_bias_linear = !shape.has.mlp_bias;
-  c.add_qkv_bias = shape.has.query_key_value_bias && !shape.has.mlp_bias;
-  c.qk_layernorm = shape.has.query_key_norm;
-  c.embed_layernorm = shape.has.embedding_norm;
+  c.disable_bias_linear = !shape.modules.HasBias("mlp.down");
+  c.add_qkv_bias = shape.modules.HasBias("attention.query") && c.disable_bias_linear;
+  c.qk_layernorm = shape.modules.Has("attention.query_norm");
+  c.embed_layernorm = shape.modules.Has("embedding.norm");
   c.gpt_j_residual = spec.parallel_residual;
   c.apply_residual_connection_post_layernorm = spec.residual_behind_norm;
 }
@@ -114,11 +115,12 @@ json Describe(const ModelSpec& spec) {
   json facts = FunctionOf(FactsOf(spec));
   facts.update(FactsOf(spec));
   facts.erase("architecture");
-  facts["embedding_norm"] = spec.shape.has.embedding_norm;
-  facts["query_key_norm"] = spec.shape.has.query_key_norm;
-  facts["query_key_value_bias"] = spec.shape.has.query_key_value_bias;
-  facts["attention_output_bias"] = spec.shape.has.attention_output_bias;
-  facts["mlp_bias"] = spec.shape.has.mlp_bias;
+  const DecoderModules& modules = spec.shape.modules;
+  facts["embedding_norm"] = modules.Has("embedding.norm");
+  facts["query_key_norm"] = modules.Has("attention.query_norm");
+  facts["query_key_value_bias"] = modules.HasBias("attention.query");
+  facts["attention_output_bias"] = modules.HasBias("attention.output");
+  facts["mlp_bias"] = modules.HasBias("mlp.down");
   return facts;
 }
 
@@ -175,7 +177,7 @@ Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::v
   const auto fill = [&]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(spec.shape, ReadShape(function));
     if (spec.shape.positions == 0) spec.shape.positions = kMaxModelSize;
-    spec.shape.has = TensorsAmong({read.of_layer.begin(), read.of_layer.end()});
+    spec.shape.modules = DecoderModules::Among({read.of_layer.begin(), read.of_layer.end()});
     spec.shape.tied = of.Switch("tied_embeddings");
     CAIRN_ASSIGN_OR_RETURN(spec.normalization,
                            NormalizationNamed(of.Text("normalization"), "the model's normalization"));

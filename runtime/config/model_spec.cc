@@ -55,9 +55,7 @@ constexpr GatedActivation kGated[] = {{"swiglu", Activation::kSilu},
                                       {"reglu", Activation::kRelu},
                                       {"liglu", Activation::kLinear}};
 
-// Sets the activation and whether the MLP is gated.
 Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
-  spec.shape.has.gate = c.swiglu || !c.glu_activation.empty();
   const int ways = c.swiglu + !c.glu_activation.empty() + c.squared_relu;
   if (ways > 1) return InvalidArgument("--swiglu, --glu-activation and --squared-relu exclude each other");
   if (!c.activation.empty()) {
@@ -104,7 +102,6 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
   const std::string type = c.use_rotary_position_embeddings ? "rope" : c.position_embedding_type;
   CAIRN_ASSIGN_OR_RETURN(spec.position, PositionNamed(type == "learned_absolute" ? "learned" : type,
                                                       "--position-embedding-type"));
-  spec.shape.has.positions = spec.position == Position::kLearned;
   if (spec.position != Position::kRotary) return OkStatus();
   spec.rotary = {.base = c.rotary_base, .percent = c.rotary_percent, .interleaved = c.rotary_interleaved};
   CAIRN_ASSIGN_OR_RETURN(const json scaling, ScalingOfFlags(c));
@@ -117,26 +114,30 @@ Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
 // The family of transformers that has these tensors and computes this function; a release has its form.
 // kNoFamily if no family does.
 std::string FamilyOf(const ModelSpec& spec) {
-  const GptTensors& has = spec.shape.has;
-  const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
+  const DecoderModules& modules = spec.shape.modules;
+  const bool query_bias = modules.HasBias("attention.query"),
+             output_bias = modules.HasBias("attention.output");
+  const bool mlp_bias = modules.HasBias("mlp.down"), gate = spec.shape.IsGated();
+  const bool query_norm = modules.Has("attention.query_norm"), embedding_norm = modules.Has("embedding.norm");
+  const bool position_offset = modules.Has("embedding.position_offset");
   const bool one_width =
       spec.shape.QueryWidth() == spec.shape.hidden && spec.shape.KeyValueWidth() == spec.shape.hidden;
-  const bool plain = spec.normalization == Normalization::kLayerNorm && has.norm_weight && has.norm_bias &&
-                     !has.gate && !has.query_key_norm && !has.position_offset && all_biases && one_width;
+  const bool plain = spec.normalization == Normalization::kLayerNorm && modules.Has("final_norm") &&
+                     modules.HasBias("final_norm") && !gate && !query_norm && !position_offset &&
+                     query_bias && output_bias && mlp_bias && one_width;
   const bool serial = !spec.parallel_residual && !spec.residual_behind_norm;
   const bool halves = spec.position == Position::kRotary && !spec.rotary.interleaved;
-  if (plain && serial && spec.position == Position::kLearned && !has.embedding_norm) return "gpt2";
-  if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && has.embedding_norm &&
+  if (plain && serial && spec.position == Position::kLearned && !embedding_norm) return "gpt2";
+  if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && embedding_norm &&
       spec.shape.ffn == 4 * spec.shape.hidden && spec.activation == Activation::kGeluTanh)
     return "bloom";
-  if (plain && halves && !spec.residual_behind_norm && !has.embedding_norm) return "gpt_neox";
-  const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && has.gate && serial &&
-                          spec.rotary.percent == 1 && !has.embedding_norm && !has.position_offset;
+  if (plain && halves && !spec.residual_behind_norm && !embedding_norm) return "gpt_neox";
+  const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && gate && serial &&
+                          spec.rotary.percent == 1 && !embedding_norm && !position_offset;
   if (!llama_like) return kNoFamily;
-  const bool attention_biases_alike = has.query_key_value_bias == has.attention_output_bias;
-  if (has.query_key_norm) return attention_biases_alike && !has.mlp_bias ? "qwen3" : kNoFamily;
-  if (attention_biases_alike) return "llama";
-  return has.query_key_value_bias && !has.mlp_bias ? "qwen2" : kNoFamily;
+  if (query_norm) return query_bias == output_bias && !mlp_bias ? "qwen3" : kNoFamily;
+  if (query_bias == output_bias) return "llama";
+  return query_bias && !mlp_bias ? "qwen2" : kNoFamily;
 }
 
 void AddRotary(const RotarySpec& rotary, json& facts) {
@@ -182,13 +183,15 @@ Result<ModelSpec> SpecOfFlags(const TrainConfig& c) {
                            : c.normalization == "rmsnorm" ? "RMSNorm"
                                                           : c.normalization;
   CAIRN_ASSIGN_OR_RETURN(spec.normalization, NormalizationNamed(norm, "--normalization"));
-  spec.shape.has.embedding_norm = c.embed_layernorm;
-  spec.shape.has.norm_bias = spec.normalization == Normalization::kLayerNorm;
-  spec.shape.has.query_key_value_bias = !c.disable_bias_linear || c.add_qkv_bias;
-  spec.shape.has.query_key_norm = c.qk_layernorm;
-  spec.shape.has.attention_output_bias = spec.shape.has.mlp_bias = !c.disable_bias_linear;
   CAIRN_RETURN_IF_ERROR(ReadActivation(c, spec));
   CAIRN_RETURN_IF_ERROR(ReadPositions(c, spec));
+  spec.shape.modules = DenseModules{.positions = spec.position == Position::kLearned,
+                                    .embedding_norm = c.embed_layernorm,
+                                    .norm_bias = spec.normalization == Normalization::kLayerNorm,
+                                    .query_key_value_bias = !c.disable_bias_linear || c.add_qkv_bias,
+                                    .query_key_norm = c.qk_layernorm,
+                                    .linear_bias = !c.disable_bias_linear,
+                                    .gate = c.swiglu || !c.glu_activation.empty()};
   return spec;
 }
 
@@ -211,14 +214,14 @@ json FactsOf(const ModelSpec& spec) {
   if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
   if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
   if (spec.activation != Activation::kGeluTanh) facts["activation"] = NameOf(spec.activation);
-  if (spec.shape.has.gate) facts["gated_mlp"] = true;
+  if (shape.IsGated()) facts["gated_mlp"] = true;
   if (spec.parallel_residual) facts["parallel_residual"] = true;
   if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
   AddAttention(spec, facts);
   // The families' tables need these fields.
   if (spec.position == Position::kRotary) {
-    facts["attention_bias"] = spec.shape.has.attention_output_bias;
-    facts["mlp_bias"] = spec.shape.has.mlp_bias;
+    facts["attention_bias"] = shape.modules.HasBias("attention.output");
+    facts["mlp_bias"] = shape.modules.HasBias("mlp.down");
     facts["parallel_residual"] = spec.parallel_residual;
   }
   return facts;

@@ -47,24 +47,22 @@ class ModelBuilder {
   }
   // `shared_with`: see Norm.
   Norm MakeNorm(const std::string& name, const ProcessGroup& shared_with) const {
-    const bool biased = spec_.normalization == Normalization::kLayerNorm && spec_.shape.has.norm_weight &&
-                        spec_.shape.has.norm_bias;
-    return {spec_.normalization, View({name}, "weight", spec_.shape.has.norm_weight),
-            View({name}, "bias", biased), spec_.norm_epsilon, shared_with};
+    const bool may_have_bias = spec_.normalization == Normalization::kLayerNorm;
+    return {spec_.normalization, View({name}, "weight"), may_have_bias ? View({name}, "bias") : Parameter(),
+            spec_.norm_epsilon, shared_with};
   }
 
-  Parameter Weight(const std::string& name) const { return View({name}, "weight", true); }
+  Parameter Weight(const std::string& name) const { return parameters_.View(name + ".weight"); }
 
   TransformerLayer MakeLayer(int layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     std::vector<std::string> up = {prefix + "mlp.up"};
-    if (spec_.shape.has.gate) up.insert(up.begin(), prefix + "mlp.gate");
+    const bool is_gated = parameters_.Has(prefix + "mlp.gate.weight");
+    if (is_gated) up.insert(up.begin(), prefix + "mlp.gate");
     return {.input_norm = MakeNorm(prefix + "input_norm"),
             .attention = MakeAttention(prefix + "attention.", layer),
             .post_attention_norm = MakeNorm(prefix + "post_attention_norm"),
-            .mlp = Mlp(Column(prefix + "mlp.up", up, spec_.shape.has.mlp_bias),
-                       Row(prefix + "mlp.down", spec_.shape.has.mlp_bias), spec_.activation,
-                       spec_.shape.has.gate),
+            .mlp = Mlp(Column(prefix + "mlp.up", up), Row(prefix + "mlp.down"), spec_.activation, is_gated),
             .dropout = config_.hidden_dropout,
             .own_stream = tp_.cuts_rows() ? &streams_ : nullptr,
             .parallel_residual = spec_.parallel_residual,
@@ -73,8 +71,9 @@ class ModelBuilder {
 
  private:
   // Several parameters are fused. Undefined if the model has none.
-  Parameter View(const std::vector<std::string>& names, const char* kind, bool has) const {
-    return has ? parameters_.View(Named(names, kind)) : Parameter();
+  Parameter View(const std::vector<std::string>& modules, const char* kind) const {
+    const std::vector<std::string> names = Named(modules, kind);
+    return parameters_.Has(names[0]) ? parameters_.View(names) : Parameter();
   }
   LinearWeight Matrix(const std::vector<std::string>& names) const {
     return {parameters_.Tiles(Named(names, "weight"), config_.tiles_of_linear()), hooks_};
@@ -84,12 +83,11 @@ class ModelBuilder {
     return names;
   }
 
-  ColumnParallelLinear Column(const std::string& name, const std::vector<std::string>& parts,
-                              bool bias) const {
-    return {name, Matrix(parts), View(parts, "bias", bias), tp_};
+  ColumnParallelLinear Column(const std::string& name, const std::vector<std::string>& parts) const {
+    return {name, Matrix(parts), View(parts, "bias"), tp_};
   }
-  RowParallelLinear Row(const std::string& name, bool bias) const {
-    return {name, Matrix({name}), View({name}, "bias", bias), tp_};
+  RowParallelLinear Row(const std::string& name) const {
+    return {name, Matrix({name}), View({name}, "bias"), tp_};
   }
 
   Attention MakeAttention(const std::string& prefix, int layer) {
@@ -103,12 +101,13 @@ class ModelBuilder {
     if (shape.scale == 0) shape.scale = 1 / std::sqrt(static_cast<double>(model.head_dim));
     if (spec_.attention_scale_by_layer) shape.scale /= layer + 1;
     std::optional<Norm> query_norm, key_norm;
-    if (spec_.shape.has.query_key_norm) query_norm = MakeNorm(prefix + "query_norm", tp_.group);
-    if (spec_.shape.has.query_key_norm) key_norm = MakeNorm(prefix + "key_norm", tp_.group);
+    if (parameters_.Has(prefix + "query_norm.weight")) {
+      query_norm = MakeNorm(prefix + "query_norm", tp_.group);
+      key_norm = MakeNorm(prefix + "key_norm", tp_.group);
+    }
     return {shape,
-            Column(prefix + "qkv", {prefix + "query", prefix + "key", prefix + "value"},
-                   spec_.shape.has.query_key_value_bias),
-            Row(prefix + "output", spec_.shape.has.attention_output_bias),
+            Column(prefix + "qkv", {prefix + "query", prefix + "key", prefix + "value"}),
+            Row(prefix + "output"),
             std::move(query_norm),
             std::move(key_norm),
             rotary_,
@@ -180,8 +179,9 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
   if (part == 0) {
     const VocabularyShard shard = ShardOf(parameters, "embedding.word.weight");
     embedding_.emplace(model.Weight("embedding.word"), shard.first_id, shard.ids, tp_);
-    if (spec.shape.has.embedding_norm) embedding_norm_ = model.MakeNorm("embedding.norm");
-    if (spec.shape.has.positions) positions_.emplace(model.Weight("embedding.position"), tp_);
+    if (spec.shape.modules.Has("embedding.norm")) embedding_norm_ = model.MakeNorm("embedding.norm");
+    if (spec.shape.modules.Has("embedding.position"))
+      positions_.emplace(model.Weight("embedding.position"), tp_);
   }
   first_layer_ = std::accumulate(chunks->begin(), chunks->begin() + part, 0);
   for (int layer = first_layer_; layer < first_layer_ + chunks->at(part); ++layer)

@@ -195,12 +195,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (flags.llama) {
     flags.model.tied = false;
-    flags.model.has = {.positions = false,
-                       .norm_bias = false,
-                       .query_key_value_bias = false,
-                       .attention_output_bias = false,
-                       .gate = true,
-                       .mlp_bias = false};
+    flags.model.modules = cairn::kLlamaModules;
   }
   const cairn::Status status = make->parsed() ? cairn::Make(flags) : cairn::Open(flags.step);
   if (status.ok()) return 0;

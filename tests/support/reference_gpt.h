@@ -78,7 +78,7 @@ inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int
   const int64_t b = x.size(0), s = x.size(1), heads = spec.shape.heads;
   const auto part = [&](const char* which, bool rotates) {
     at::Tensor y = ReferenceLinear(p, name + "." + which, x).view({b, s, -1, spec.shape.head_dim});
-    if (rotates && spec.shape.has.query_key_norm)
+    if (rotates && spec.shape.modules.Has("attention.query_norm"))
       y = ReferenceNorm(spec, p, fmt::format("{}.{}_norm", name, which), y);
     y = y.transpose(1, 2);
     if (rotates && spec.position == Position::kRotary) y = ReferenceRotation(spec, y, places.positions);
@@ -106,8 +106,8 @@ inline at::Tensor ReferenceMlp(const ModelSpec& spec, const Leaves& p, const std
                                const at::Tensor& x) {
   const at::Tensor up = ReferenceLinear(p, name + ".up", x);
   const at::Tensor inner =
-      spec.shape.has.gate ? ReferenceActivation(spec.activation, ReferenceLinear(p, name + ".gate", x)) * up
-                          : ReferenceActivation(spec.activation, up);
+      spec.shape.IsGated() ? ReferenceActivation(spec.activation, ReferenceLinear(p, name + ".gate", x)) * up
+                           : ReferenceActivation(spec.activation, up);
   return ReferenceLinear(p, name + ".down", inner);
 }
 
@@ -116,8 +116,9 @@ inline at::Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, cons
   const ModelSpec spec = SpecOf(config);
   const ReferencePlaces places = ReferencePlacesOf(config, tokens);
   at::Tensor x = at::embedding(p.at("embedding.word.weight"), tokens);
-  if (spec.shape.has.embedding_norm) x = ReferenceNorm(spec, p, "embedding.norm", x);
-  if (spec.shape.has.positions) x = x + at::embedding(p.at("embedding.position.weight"), places.positions);
+  if (spec.shape.modules.Has("embedding.norm")) x = ReferenceNorm(spec, p, "embedding.norm", x);
+  if (spec.shape.modules.Has("embedding.position"))
+    x = x + at::embedding(p.at("embedding.position.weight"), places.positions);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     const at::Tensor normed = ReferenceNorm(spec, p, prefix + "input_norm", x);

@@ -43,7 +43,7 @@ void DeclareModel(CLI::App& plan, PlanFlags& o) {
   size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
   size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
        "pad the vocabulary to a multiple of this times TP");
-  plan.add_flag("--swiglu", o.shape.has.gate, "gated MLP, no biases; cairn train also rotates positions");
+  plan.add_flag("--swiglu", o.swiglu, "gated MLP, no biases; cairn train also rotates positions");
   plan.add_flag("--untie-embeddings-and-output-weights", o.untied,
                 "the output layer has a weight of its own");
 }
@@ -264,7 +264,11 @@ Status CompletePlanOptions(CLI::App& plan, PlanFlags& options) {
         "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
         "--vocab-size");
   if (request.setup.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
-  if (request.setup.program == Program::kCairn && request.shape.has.gate) request.shape.has.positions = false;
+  if (options.swiglu && options.model.empty()) {
+    DenseModules gated = kLlamaModules;
+    gated.positions = request.setup.program != Program::kCairn;
+    request.shape.modules = gated;
+  }
   if (request.setup.program == Program::kCairn &&
       (request.setup.sequence_parallel || request.setup.flash_attention ||
        request.setup.precision == Precision::kFp8))

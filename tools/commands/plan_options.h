@@ -16,6 +16,7 @@ struct PlanFlags {
   std::string cluster = "a100-80";
   std::string calibrate;
   ModelShape shape{.seq = 0};  // sizes of 0 were not given
+  bool swiglu = false;
   bool untied = false;
   bool bf16 = false, fp16 = false, fp32 = false, fp8 = false;
   int64_t train_samples = 0, train_tokens = 0, train_iters = 0;

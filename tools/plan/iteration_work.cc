@@ -67,7 +67,7 @@ class WorkCounter {
     const double ffn = shape_.Ffn() / tp_;
     AddTrained(hidden_, fused, work.products);
     AddTrained(queries, hidden_, work.products);
-    AddTrained(hidden_, shape_.has.gate ? 2 * ffn : ffn, work.products);
+    AddTrained(hidden_, shape_.IsGated() ? 2 * ffn : ffn, work.products);
     AddTrained(ffn, hidden_, work.products);
     work.attention = Attention();
     work.input = (forwards_ + 2) * element_ * tokens_ * hidden_ / memory_;

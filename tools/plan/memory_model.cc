@@ -32,7 +32,7 @@ double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool
   const double tp = static_cast<double>(setup.tp);
   const double hidden = static_cast<double>(shape.hidden);
   const double width =
-      static_cast<double>(shape.Ffn()) / hidden * (shape.has.gate ? 1.5 : 1.0);  // 4 of a plain GPT
+      static_cast<double>(shape.Ffn()) / hidden * (shape.IsGated() ? 1.5 : 1.0);  // 4 of a plain GPT
   const double query = static_cast<double>(shape.QueryWidth()) / hidden;
   const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
   // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
@@ -124,18 +124,20 @@ constexpr LayerBytes kGatedSingle = {16, 4, 28};
 constexpr LayerBytes kGatedHalf = {8, 2, 36};
 
 LayerBytes LayerBytesOf(const ModelShape& shape, const RunSetup& setup) {
-  if (shape.has.gate) return setup.mixed() ? kGatedHalf : kGatedSingle;
+  if (shape.IsGated()) return setup.mixed() ? kGatedHalf : kGatedSingle;
   return setup.mixed() ? kHalf : kSingle;
 }
 
-// Elements a token that a layer keeps and TP cuts. In a plain GPT's attention: query, key, value and context,
-// each as wide as all query heads, because dropout's kernel repeats shared keys and values. In a gated
-// model's: the product, the rotated query and key, and the context. In the MLP: both sides of the activation.
+// Elements a token that a layer keeps and TP cuts. In attention with learned positions: query, key, value and
+// context, each as wide as all query heads, because dropout's kernel repeats shared keys and values. With
+// rotary ones: the product, the rotated query and key, and the context. In the MLP: both sides of the
+// activation.
 double CutWidth(const ModelShape& shape) {
   const auto queries = static_cast<double>(shape.QueryWidth()),
              keys = static_cast<double>(shape.KeyValueWidth());
   const auto ffn = static_cast<double>(shape.Ffn());
-  return shape.has.gate ? 3 * queries + 3 * keys + 3 * ffn : 4 * queries + 2 * ffn;
+  const double attention = shape.modules.Has("embedding.position") ? 4 * queries : 3 * queries + 3 * keys;
+  return attention + (shape.IsGated() ? 3 : 2) * ffn;
 }
 
 // Elements, by the defaults of the trainer's flags: --stage3-max-live-parameters, and --reduce-bucket-size
@@ -186,7 +188,7 @@ class CairnRank {
            (KeepsScores() ? scores * kScoreBytes / tp_ : 0);
   }
   // Fused attention, which keeps no scores, runs without dropout, and on a GPU in half precision.
-  bool KeepsScores() const { return !shape_.has.gate && (setup_.on_cpu || !setup_.mixed()); }
+  bool KeepsScores() const { return !shape_.IsGated() && (setup_.on_cpu || !setup_.mixed()); }
   double Kept() const {
     return setup_.recompute == Recomputation::kFull ? elements_ * element_ : LayerActivations();
   }

@@ -75,7 +75,7 @@ std::vector<std::string> TrainerFlags(const PlanRequest& request, const RunSetup
   if (m.KeyValueWidth() < m.QueryWidth())
     flags.insert(flags.end(), {"--group-query-attention", CountFlag("num-query-groups", m.kv_heads)});
   if (m.QueryWidth() != m.hidden) flags.push_back(CountFlag("kv-channels", m.HeadDim()));
-  if (m.has.gate) flags.insert(flags.end(), std::begin(kLlamaFlags), std::end(kLlamaFlags));
+  if (m.IsGated()) flags.insert(flags.end(), std::begin(kLlamaFlags), std::end(kLlamaFlags));
   flags.insert(flags.end(), {CountFlag("seq-length", m.seq), CountFlag("vocab-size", m.vocab),
                              CountFlag("make-vocab-size-divisible-by", m.vocab_multiple)});
   if (!m.tied) flags.push_back("--untie-embeddings-and-output-weights");

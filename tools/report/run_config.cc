@@ -142,6 +142,8 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   if (config.mixture.value_or(false)) return std::nullopt;
   if (!possible(config.layers) || !possible(config.hidden) || !possible(config.seq) || !possible(vocab))
     return std::nullopt;
+  DenseModules modules = config.gated.value_or(false) ? kLlamaModules : DenseModules();
+  modules.positions = true;  // no log says that it has none
   ModelShape shape{.layers = *config.layers,
                    .hidden = *config.hidden,
                    .heads = 1,
@@ -149,7 +151,7 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
                    .vocab = *vocab,
                    .vocab_multiple = 1,
                    .tied = !config.untied.value_or(false),
-                   .has = {.gate = config.gated.value_or(false)}};
+                   .modules = modules};
   if (possible(config.heads) && (possible(config.head_dim) || shape.hidden % *config.heads == 0)) {
     shape.heads = *config.heads;
     shape.head_dim = possible(config.head_dim) ? *config.head_dim : 0;
@@ -157,7 +159,7 @@ std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   }
   if (possible(config.ffn))
     shape.ffn = *config.ffn;
-  else if (shape.has.gate)  // Megatron-LM's default
+  else if (shape.IsGated())  // Megatron-LM's default
     shape.ffn = std::max<int64_t>(64, shape.hidden * 8 / 3 / 64 * 64);
   return shape;
 }

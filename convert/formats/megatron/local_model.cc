@@ -94,7 +94,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   LocalModel model;
   CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(facts, tensors));
   model.shape.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
-  model.shape.gate_last = model.shape.bigscience && model.shape.has.gate;
+  model.shape.gate_last = model.shape.bigscience && model.shape.IsGated();
   model.shape.program = MegatronProgram::kDeepSpeed;
   CAIRN_RETURN_IF_ERROR(CheckMegatronModel(facts, tensors, model.shape));
   model.names = topology.zero >= 2 ? LocalNames::kLanguage : LocalNames::kPipeline;

@@ -97,7 +97,7 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
   MegatronBuckets buckets;
   buckets.tp_ = topology.tp;
   buckets.pp_ = topology.pp;
-  buckets.gated_ = shape.has.gate;
+  buckets.gated_ = shape.IsGated();
   buckets.tied_ = shape.tied;
   buckets.local_spec_ = AsText(Find(args, "transformer_impl")).value_or("") == "local";
   buckets.layer_count_ = static_cast<uint64_t>(shape.layers);

@@ -188,15 +188,32 @@ void ReadOtherArguments(const json& args, const std::function<bool(const std::st
   }
 }
 
+// The modules that `program` makes with `args`, whose function is `facts`. Megatron-DeepSpeed has neither
+// add_qkv_bias nor qk_layernorm; BigScience's fork, the only one with alibi, always has LayerNorm and biases.
+DenseModules ModulesOfArguments(const json& args, const json& facts, MegatronProgram program) {
+  const bool core = program == MegatronProgram::kCore;
+  const json positions = facts.value("position_embedding", json("learned"));
+  const bool bigscience = !core && positions == "alibi";
+  const bool linear = bigscience || Flag(args, "add_bias_linear", true);
+  return {.positions = positions == "learned",
+          .embedding_norm = bigscience && Flag(args, "embed_layernorm"),
+          .norm_bias = bigscience || facts.value("normalization", json("LayerNorm")) == "LayerNorm",
+          .query_key_value_bias = linear || (core && Flag(args, "add_qkv_bias")),
+          .query_key_norm = core && Flag(args, "qk_layernorm"),
+          .linear_bias = linear,
+          .gate = facts.value("gated_mlp", false)};
+}
+
 // The family that was written, or the first that fits. If none computes this function, one that has these
-// tensors: its writer then reports the difference. No argument of Megatron-LM's says whether the embedding
+// modules: its writer then reports the difference. No argument of Megatron-LM's says whether the embedding
 // has a norm.
 std::string FamilyOf(const json& args, json facts) {
   facts["architecture"] = Get(args, "cairn_architecture");
-  GptTensors has[2] = {TensorsOfArguments(args, facts, MegatronProgram::kCore)};
-  has[1] = has[0];
-  has[1].embedding_norm = true;
-  const Architecture* family = FindFittingFamily(facts, has).family;
+  DenseModules modules = ModulesOfArguments(args, facts, MegatronProgram::kCore);
+  std::vector<DecoderModules> possible = {modules};
+  modules.embedding_norm = true;
+  possible.emplace_back(modules);
+  const Architecture* family = FindFittingFamily(facts, possible).family;
   return family == nullptr ? kNoFamily : family->name;
 }
 
@@ -306,24 +323,7 @@ void AddFunctionArguments(const json& model, MegatronProgram program, json& args
       if (of["activation"] == activation) args["glu_activation"] = glu;
 }
 
-// Megatron-DeepSpeed has neither add_qkv_bias nor qk_layernorm; BigScience's fork, which alone has alibi, has
-// LayerNorm and biases always.
-GptTensors TensorsOfArguments(const json& args, const json& facts, MegatronProgram program) {
-  const bool core = program == MegatronProgram::kCore;
-  const json positions = facts.value("position_embedding", json("learned"));
-  const bool bigscience = !core && positions == "alibi";
-  const bool linear = bigscience || Flag(args, "add_bias_linear", true);
-  return {.positions = positions == "learned",
-          .embedding_norm = bigscience && Flag(args, "embed_layernorm"),
-          .norm_bias = bigscience || facts.value("normalization", json("LayerNorm")) == "LayerNorm",
-          .query_key_value_bias = linear || (core && Flag(args, "add_qkv_bias")),
-          .query_key_norm = core && Flag(args, "qk_layernorm"),
-          .attention_output_bias = linear,
-          .gate = facts.value("gated_mlp", false),
-          .mlp_bias = linear};
-}
-
-Result<GptTensors> CheckFunctionArguments(const json& model, MegatronProgram program, const json& args) {
+Result<DecoderModules> CheckFunctionArguments(const json& model, MegatronProgram program, const json& args) {
   json back = {{"num_layers", args.value("num_layers", json())},
                {"hidden_size", args.value("hidden_size", json())},
                {"num_attention_heads", args.value("num_attention_heads", json())},
@@ -333,7 +333,7 @@ Result<GptTensors> CheckFunctionArguments(const json& model, MegatronProgram pro
   ReadMegatronFunction(
       args, [](const std::string&) { return false; }, back);
   CAIRN_RETURN_IF_ERROR(SameFunction(model, back, NameOf(program)));
-  return TensorsOfArguments(args, back, program);
+  return DecoderModules(ModulesOfArguments(args, back, program));
 }
 
 }  // namespace cairn

@@ -41,14 +41,10 @@ void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(c
 // Adds what `program` has of the model's function to `args`, which has the sizes.
 void AddFunctionArguments(const nlohmann::json& model, MegatronProgram program, nlohmann::json& args);
 
-// The tensors that `program` makes with `args`, whose function ReadMegatronFunction gave as `facts`.
-GptTensors TensorsOfArguments(const nlohmann::json& args, const nlohmann::json& facts,
-                              MegatronProgram program);
-
-// What AddFunctionArguments wrote is the model's function. Returns the tensors that `program` then makes.
-// Errors: NotSupported naming the fields.
-Result<GptTensors> CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
-                                          const nlohmann::json& args);
+// Checks that what AddFunctionArguments wrote is the model's function. Returns the modules that `program`
+// then makes. Errors: NotSupported naming the fields.
+Result<DecoderModules> CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
+                                              const nlohmann::json& args);
 
 // Names, each followed by a blank.
 std::string_view MappedMegatronArguments();

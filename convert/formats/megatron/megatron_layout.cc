@@ -64,7 +64,7 @@ class Builder {
                           .bias = bias,
                           .layer = layer,
                           .shape = ShapeOf(first),
-                          .gated = module.is_gate_up() && shape_.has.gate,
+                          .gated = module.is_gate_up() && shape_.IsGated(),
                           .parts = {}};
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
@@ -133,7 +133,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
       shape.vocab_multiple = static_cast<int64_t>(cut->pad);
   }
   shape.tied = !names.contains("output.weight");
-  shape.has = TensorsAmong(names);
+  shape.modules = DecoderModules::Among(names);
   return MegatronShape{shape};
 }
 
@@ -146,8 +146,8 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
                           const MegatronShape& shape) {
   ModelShape asked = shape;
-  CAIRN_ASSIGN_OR_RETURN(asked.has, CheckFunctionArguments(CompleteModel(model), shape.program,
-                                                           MegatronArguments(model, shape, {})));
+  CAIRN_ASSIGN_OR_RETURN(asked.modules, CheckFunctionArguments(CompleteModel(model), shape.program,
+                                                               MegatronArguments(model, shape, {})));
   if (std::cmp_greater(shape.layers, tensors.parameters.size()))
     return Corrupt("the model says that it has {} layers, and there are {} tensors", shape.layers,
                    tensors.parameters.size());
@@ -182,9 +182,9 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"padded_vocab_size", shape.PaddedVocab(topology.tp)},
       {"make_vocab_size_divisible_by", shape.vocab_multiple},
       {"untie_embeddings_and_output_weights", !shape.tied},
-      {"add_bias_linear", shape.has.mlp_bias},
-      {"add_qkv_bias", shape.has.query_key_value_bias},
-      {"qk_layernorm", shape.has.query_key_norm},
+      {"add_bias_linear", shape.modules.HasBias("mlp.down")},
+      {"add_qkv_bias", shape.modules.HasBias("attention.query")},
+      {"qk_layernorm", shape.modules.Has("attention.query_norm")},
       {"tensor_model_parallel_size", topology.tp},
       {"pipeline_model_parallel_size", topology.pp},
       {"data_parallel_size", topology.dp},
@@ -197,7 +197,7 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
   };
   if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
-  if (shape.bigscience) args["embed_layernorm"] = shape.has.embedding_norm;
+  if (shape.bigscience) args["embed_layernorm"] = shape.modules.Has("embedding.norm");
   AddFunctionArguments(CompleteModel(model), shape.program, args);
   return args;
 }

@@ -91,7 +91,7 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
   const int64_t padded = from.Size("padded_vocab_size");
   shape.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
   shape.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
-  shape.has.gate = shape.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
+  if (shape.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit")) shape.modules = kLlamaModules;
   shape.qkv_version = checkpoint_version;
   CAIRN_RETURN_IF_ERROR(from.status());
   if (shape.heads % shape.kv_heads != 0)
@@ -171,7 +171,6 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
   const CanonicalModule& module = *FindCanonicalModule(parameter.module->canonical[part.canonical]);
   ParameterSpec spec = SpecOf(module, parameter.bias, slice.layer, shape_);
   spec.shape = part.whole;
-  spec.tied_to_last = module.name == "embedding.word" && shape_.tied;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(part.in_array, slice.box);
   if (!common) {

@@ -167,7 +167,8 @@ Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const Megatro
                                             const Topology& topology, int rank) {
   const MegatronModule& module = *parameter.module;
   if (module.is_qkv()) return QkvParts(name, parameter, slice, shape, topology, rank);
-  if (module.is_gate_up() && shape.has.gate) return GatedParts(name, parameter, slice, shape, topology, rank);
+  if (module.is_gate_up() && shape.IsGated())
+    return GatedParts(name, parameter, slice, shape, topology, rank);
   const auto vocab = static_cast<uint64_t>(shape.vocab), tp = static_cast<uint64_t>(topology.tp);
   if (module.is_vocabulary() && slice[0] * tp < vocab)
     return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", name, slice[0], tp, vocab);

@@ -41,10 +41,16 @@ FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layo
   grads_ = StateZeros("the gradients", kept.grads_side, device, kept.grads.size(), at::kFloat);
 }
 
-const LocalParameter& FlatParameters::Local(const std::string& name) const {
+const LocalParameter* FlatParameters::Find(const std::string& name) const {
   for (const LocalParameter& local : layout_.parameters)
-    if (SpecOf(local).name == name) return local;
-  TORCH_CHECK(false, "parameter ", name, " is not on this rank");
+    if (SpecOf(local).name == name) return &local;
+  return nullptr;
+}
+
+const LocalParameter& FlatParameters::Local(const std::string& name) const {
+  const LocalParameter* local = Find(name);
+  TORCH_CHECK(local != nullptr, "parameter ", name, " is not on this rank");
+  return *local;
 }
 
 FlatParameters::Fused FlatParameters::Fuse(const std::vector<std::string>& names) const {

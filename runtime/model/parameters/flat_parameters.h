@@ -58,6 +58,8 @@ class FlatParameters {
   std::vector<ParameterTile> Tiles(const std::vector<std::string>& names, int count);
   const std::vector<PlacedView>& views() const { return views_; }
 
+  // True if this rank holds the parameter.
+  bool Has(const std::string& name) const { return Find(name) != nullptr; }
   // The place of a parameter on this rank. Errors: c10::Error when it has none.
   const LocalParameter& Local(const std::string& name) const;
   const ParameterSpec& SpecOf(const LocalParameter& local) const { return specs_[local.index]; }
@@ -82,6 +84,7 @@ class FlatParameters {
     FlatRange range;
     std::vector<int64_t> shape;
   };
+  const LocalParameter* Find(const std::string& name) const;
   Fused Fuse(const std::vector<std::string>& names) const;
   Parameter GiveOut(FlatRange range, std::vector<int64_t> shape, FlatRange whole);
 

@@ -461,7 +461,7 @@ TEST(ShapeOfConfigTest, AFamilyWithoutATable) {
   ASSERT_TRUE(shape.ok()) << shape.status().message();
   EXPECT_EQ(shape->KvHeads(), 1);
   EXPECT_EQ(shape->Ffn(), 4 * 4544);
-  EXPECT_FALSE(shape->has.gate);
+  EXPECT_FALSE(shape->IsGated());
   EXPECT_EQ(ShapeOfConfig({}).status().kind(), StatusKind::kInvalidArgument);
 }
 

@@ -53,7 +53,7 @@ TEST_F(CalibrationTest, OnlyRowsOfOneConfigurationShareAWeight) {
   rows[2].setup.virtual_stages = 2;
   rows[3].setup.precision = Precision::kFp16;
   rows[4].setup.flash_attention = true;
-  rows[5].shape.has.gate = true;
+  rows[5].shape.modules = kLlamaModules;
   std::vector<const RunRow*> pointers;
   for (const RunRow& row : rows) pointers.push_back(&row);
   EXPECT_EQ(RowWeights(pointers), (std::vector<double>{0.5, 0.5, 1, 1, 1, 1}));

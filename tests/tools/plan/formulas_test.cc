@@ -76,7 +76,7 @@ TEST(FormulasTest, WidthOfTheMlpGatesAndGroupsCount) {
                    .seq = 8192,
                    .vocab = 128256,
                    .tied = false,
-                   .has = {.positions = false, .gate = true}};
+                   .modules = kLlamaModules};
   const double norms = 32 * 2 * 4096 + 4096, table = 128256.0 * 4096;
   const double products = 6 * (llama.TotalParams() - norms - table) * 8192;
   const double attention = 3 * 32 * 2.0 * 8192 * 8192 * 4096;  // scores and values of half the pairs

@@ -203,7 +203,7 @@ TEST(OtherClustersTest, ALargeRunOfAnotherProgramLiesWithinTheBounds) {
                          .seq = 8192,
                          .vocab = 128256,
                          .tied = false,
-                         .has = {.positions = false, .gate = true}};
+                         .modules = kLlamaModules};
   RunSetup setup{.gpus = 8192,
                  .tp = 8,
                  .pp = 16,

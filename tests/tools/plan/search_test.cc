@@ -98,15 +98,17 @@ TEST_F(SearchTest, EmbeddingsMayCountAsLayers) {
 // Llama 3 405B, whose 126 layers on 16 stages had one less in the first and the last (arXiv
 // 2407.21783, 3.3.2).
 TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
-  request_.shape = {.layers = 126,
-                    .hidden = 16384,
-                    .heads = 128,
-                    .kv_heads = 8,
-                    .ffn = 53248,
-                    .seq = 8192,
-                    .vocab = 128256,
-                    .tied = false,
-                    .has = {.gate = true}};
+  request_.shape = {
+      .layers = 126,
+      .hidden = 16384,
+      .heads = 128,
+      .kv_heads = 8,
+      .ffn = 53248,
+      .seq = 8192,
+      .vocab = 128256,
+      .tied = false,
+      .modules = DenseModules{
+          .norm_bias = false, .query_key_value_bias = false, .linear_bias = false, .gate = true}};
   request_.cluster = *FindCluster("h100");
   request_.setup.program = Program::kMegatronLm;
   request_.nodes = 1024;

@@ -11,7 +11,7 @@ namespace cairn {
 namespace {
 
 // The head takes as long as a few layers.
-constexpr ModelShape kShape{.layers = 46, .hidden = 4096, .heads = 32, .vocab = 1'000'000};
+const ModelShape kShape{.layers = 46, .hidden = 4096, .heads = 32, .vocab = 1'000'000};
 
 RunSetup OnEight(int64_t first, int64_t last, Program program = Program::kMegatronLm) {
   RunSetup setup{.gpus = 64, .tp = 8, .pp = 8, .global_batch = 64, .program = program};

@@ -80,7 +80,7 @@ TEST(MegatronLayoutTest, AGroupHasItsQueryHeadsThenOneKeyAndOneValue) {
 
 TEST(MegatronLayoutTest, EachRankHasItsOwnHalvesOfAGatedMlp) {
   MegatronShape shape = kSmall;
-  shape.has.gate = true;
+  shape.modules = kLlamaModules;
   const TrainingTensors tensors =
       Parameters({{"layers.0.mlp.up.weight", {6, 8}}, {"layers.0.mlp.gate.weight", {6, 8}}});
   const MegatronTensor fused = OneTensor(tensors, shape, 2, 1);
@@ -156,8 +156,8 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
   EXPECT_EQ(shape->kv_heads, 4);
   EXPECT_EQ(shape->head_dim, 8);
   EXPECT_EQ(shape->ffn, 128);
-  EXPECT_TRUE(shape->tied && shape->has.mlp_bias && shape->has.query_key_value_bias);
-  EXPECT_FALSE(shape->has.gate || shape->has.query_key_norm);
+  EXPECT_TRUE(shape->tied && shape->modules.HasBias("mlp.down") && shape->modules.HasBias("attention.query"));
+  EXPECT_FALSE(shape->IsGated() || shape->modules.Has("attention.query_norm"));
 
   const TrainingTensors llama =
       Parameters({{"output.weight", {101, 32}}, {"layers.0.mlp.gate.weight", {48, 32}}});
@@ -168,8 +168,9 @@ TEST(MegatronLayoutTest, TheShapeFollowsFromTheModelAndItsTensors) {
   EXPECT_EQ(other->kv_heads, 2);
   EXPECT_EQ(other->head_dim, 16);
   EXPECT_EQ(other->ffn, 48);
-  EXPECT_TRUE(other->has.gate);
-  EXPECT_FALSE(other->tied || other->has.mlp_bias || other->has.query_key_value_bias);
+  EXPECT_TRUE(other->IsGated());
+  EXPECT_FALSE(other->tied || other->modules.HasBias("mlp.down") ||
+               other->modules.HasBias("attention.query"));
 
   grouped["num_key_value_heads"] = 3;
   EXPECT_EQ(MegatronShapeOf(grouped, llama).status().kind(), StatusKind::kInvalidArgument);

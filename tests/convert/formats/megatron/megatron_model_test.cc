@@ -43,13 +43,13 @@ TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
     EXPECT_EQ(gpt->kv_heads, 4) << program;  // num_query_groups is 1 there, but group_query_attention false
     EXPECT_EQ(gpt->head_dim, 16);
     EXPECT_EQ(gpt->vocab_multiple, 128);
-    EXPECT_FALSE(gpt->has.gate);
+    EXPECT_FALSE(gpt->IsGated());
     EXPECT_EQ(gpt->facts["ffn_hidden_size"], 256);
     EXPECT_EQ(gpt->facts["max_position_embeddings"], 32);
     const auto llama = Read(ArgumentsOf(program, "llama"));
     ASSERT_TRUE(llama.ok()) << llama.status().message();
     EXPECT_EQ(llama->kv_heads, 2) << program;
-    EXPECT_TRUE(llama->has.gate);
+    EXPECT_TRUE(llama->IsGated());
     EXPECT_FALSE(llama->gate_last);
     EXPECT_EQ(llama->facts["ffn_hidden_size"], 96);
     EXPECT_EQ(llama->facts["num_key_value_heads"], 2);
@@ -83,7 +83,7 @@ TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
   args["glu_activation"] = "geglu";
   const auto read = Read(args);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_TRUE(read->has.gate && read->gate_last);
+  EXPECT_TRUE(read->IsGated() && read->gate_last);
 }
 
 TEST(MegatronModelTest, LayersOfAHybridThatIsAGptAreHalvesOfIts) {

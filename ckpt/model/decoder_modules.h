@@ -1,0 +1,75 @@
+// Which modules of FORMAT.md's "Canonical names" a decoder has: one set for each kind of its layers, and one
+// for the modules outside the layers.
+//
+// All layers of most models are of one kind. The output layer is in no set: ModelShape::tied says whether the
+// model has one.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+namespace cairn {
+
+struct CanonicalModule;
+
+// The weights and biases of some modules. A name must be that of a canonical module: "mlp.gate".
+class ModuleSet {
+ public:
+  bool Has(const CanonicalModule& module, bool bias) const;
+  bool Has(std::string_view name) const;
+  bool HasBias(std::string_view name) const;
+  void Add(const CanonicalModule& module, bool bias);
+  auto operator<=>(const ModuleSet&) const = default;
+
+ private:
+  uint64_t weights_ = 0, biases_ = 0;  // a bit a module, in the order of CanonicalModules()
+};
+
+// The choices that decide on the modules of a dense decoder, as Megatron's flags name them. The defaults are
+// GPT-2's.
+struct DenseModules {
+  bool positions = true;  // learned
+  bool embedding_norm = false;
+  bool norm_bias = true;  // of every norm
+  bool query_key_value_bias = true;
+  bool query_key_norm = false;
+  bool linear_bias = true;  // of attention's output and of the MLP
+  bool gate = false;        // mlp.gate in addition to mlp.up
+};
+// A gated MLP and, as in LLaMA, neither biases nor learned positions.
+inline constexpr DenseModules kLlamaModules{.positions = false,
+                                            .norm_bias = false,
+                                            .query_key_value_bias = false,
+                                            .linear_bias = false,
+                                            .gate = true};
+
+class DecoderModules {
+ public:
+  // All layers are of one kind.
+  DecoderModules(const DenseModules& dense = {});
+  // By the canonical names of a model's parameters; those of layer 0 are enough if all layers are alike.
+  // Other names count for nothing.
+  static DecoderModules Among(const std::set<std::string_view>& names);
+
+  const ModuleSet& outside() const { return outside_; }
+  const ModuleSet& layer(uint64_t number) const {
+    return kinds_[number < layers_.size() ? layers_[number] : 0];
+  }
+  // In a layer of any kind, or outside the layers.
+  bool Has(std::string_view name) const;
+  bool HasBias(std::string_view name) const;
+  // The mean of `value` over the layers.
+  double LayerMean(const std::function<double(const ModuleSet&)>& value) const;
+  auto operator<=>(const DecoderModules&) const = default;
+
+ private:
+  ModuleSet outside_;
+  std::vector<ModuleSet> kinds_;  // at least one
+  std::vector<size_t> layers_;    // the kind of each layer; empty: all are of the first
+};
+
+}  // namespace cairn
