@@ -1,4 +1,4 @@
-// Arguments of real trainings (tests/convert/formats/megatron/megatron_namespaces.json): of Megatron-LM
+// Arguments of real trainings (tests/convert/formats/megatron_model/megatron_namespaces.json): of Megatron-LM
 // d98e8a6 and Megatron-DeepSpeed 4efb479, after parse_args and validate_args.
 #pragma once
 

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "convert/formats/deepspeed/rank_optimizers.h"
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/stream/block_stream.h"
 #include "convert/stream/master_proof.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {

@@ -8,8 +8,8 @@
 
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 #include "convert/formats/deepspeed/zero_shards.h"
-#include "convert/formats/megatron/megatron_model.h"
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_model.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {

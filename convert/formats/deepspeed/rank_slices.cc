@@ -6,9 +6,9 @@
 #include <set>
 
 #include "convert/formats/deepspeed/slice_patterns.h"
-#include "convert/formats/megatron/megatron_model.h"
-#include "convert/formats/megatron/megatron_sizes.h"
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_model.h"
+#include "convert/formats/megatron_model/megatron_sizes.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 
 namespace cairn {
 namespace {

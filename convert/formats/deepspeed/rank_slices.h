@@ -3,7 +3,7 @@
 
 #include "convert/foreign/stored_builder.h"
 #include "convert/formats/deepspeed/pipeline_layers.h"
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 namespace cairn {
 

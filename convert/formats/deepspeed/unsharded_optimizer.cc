@@ -11,7 +11,7 @@
 #include <set>
 
 #include "convert/formats/deepspeed/model_file.h"
-#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/megatron_model/megatron_optimizer.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "convert/foreign/target_builder.h"
-#include "convert/formats/megatron/local_model.h"
+#include "convert/formats/megatron_model/local_model.h"
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {

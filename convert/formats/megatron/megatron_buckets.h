@@ -10,9 +10,9 @@
 #include <map>
 
 #include "convert/formats/dcp/dcp_index.h"
-#include "convert/formats/megatron/megatron_model.h"
-#include "convert/formats/megatron/megatron_names.h"
-#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/megatron_model/megatron_model.h"
+#include "convert/formats/megatron_model/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_optimizer.h"
 
 namespace cairn {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/megatron_model/megatron_optimizer.h"
 
 namespace cairn {
 namespace {

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "convert/foreign/target_builder.h"
-#include "convert/formats/megatron/local_model.h"
+#include "convert/formats/megatron_model/local_model.h"
 
 namespace cairn {
 

@@ -6,7 +6,7 @@
 
 #include "convert/foreign/target_builder.h"
 #include "convert/foreign/write_options.h"
-#include "convert/formats/megatron/megatron_layout.h"
+#include "convert/formats/megatron_model/megatron_layout.h"
 #include "convert/formats/training/training_state.h"
 
 namespace cairn {

@@ -12,10 +12,10 @@
 
 #include "ckpt/model/layout.h"
 #include "convert/formats/megatron/megatron_dist.h"
-#include "convert/formats/megatron/megatron_model.h"
-#include "convert/formats/megatron/megatron_names.h"
-#include "convert/formats/megatron/megatron_optimizer.h"
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_model.h"
+#include "convert/formats/megatron_model/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_optimizer.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 #include "convert/formats/training/group_members.h"
 #include "convert/torch/tensor_walk.h"
 

@@ -9,8 +9,8 @@
 #include "convert/formats/megatron/megatron_buffer.h"
 #include "convert/formats/megatron/megatron_core.h"
 #include "convert/formats/megatron/megatron_lm.h"
-#include "convert/formats/megatron/megatron_modules.h"
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 namespace cairn {
 namespace {

@@ -12,8 +12,8 @@
 #include "convert/formats/dcp/dcp_metadata.h"
 #include "convert/formats/megatron/megatron_core.h"
 #include "convert/formats/megatron/megatron_lm.h"
-#include "convert/formats/megatron/megatron_modules.h"
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 namespace cairn {
 namespace {
@@ -175,7 +175,7 @@ class TorchDistPlanner {
   void AddExtraStates() {
     std::map<int, const MegatronModule*> in_order;
     for (const MegatronModule& module : MegatronModules())
-      if (module.place == MegatronPlace::kInLayer) in_order[module.core_order] = &module;
+      if (module.cut_as().place == 0) in_order[module.core_order] = &module;
     std::vector<std::string> modules;
     for (const auto& [order, module] : in_order) {
       const bool norm = !plan_.options.local_spec && module->fused.empty() &&

@@ -1,4 +1,4 @@
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 
 #include <algorithm>
 #include <unordered_set>

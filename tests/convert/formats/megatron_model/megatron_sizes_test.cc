@@ -1,6 +1,6 @@
 // Shapes of a rank's tensors as Megatron-LM cuts them: embeddings [vocabulary / TP, hidden], query_key_value
 // [(heads + 2 * groups) * head / TP, hidden], dense_4h_to_h [hidden, ffn / TP].
-#include "convert/formats/megatron/megatron_sizes.h"
+#include "convert/formats/megatron_model/megatron_sizes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

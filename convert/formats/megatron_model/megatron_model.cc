@@ -3,12 +3,12 @@
 // place that makes parts: the first slice that comes with a box is read, and another with the same box is a
 // replica.
 
-#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron_model/megatron_model.h"
 
 #include <algorithm>
 
-#include "convert/formats/megatron/megatron_function.h"
-#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/megatron_model/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_state.h"
 
 namespace cairn {
 namespace {

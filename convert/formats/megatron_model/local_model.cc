@@ -3,7 +3,7 @@
 // them, which differ in BigScience's fork. The last stage holds a tied embedding again, as a copy: the
 // optimizer has it, layer files do not. A model of unknown family is one rank under its own names.
 
-#include "convert/formats/megatron/local_model.h"
+#include "convert/formats/megatron_model/local_model.h"
 
 #include "ckpt/model/placement.h"
 

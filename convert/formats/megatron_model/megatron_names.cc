@@ -1,8 +1,8 @@
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 #include <charconv>
 
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 
 namespace cairn {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "convert/foreign/open_options.h"
 #include "convert/foreign/stored_builder.h"
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 
 namespace cairn {
 
@@ -19,7 +19,7 @@ namespace cairn {
 // `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
 // show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
 // InvalidArgument if they contradict each other; NotSupported. Arguments that are not understood
-// may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
+// may be allowed (convert/formats/megatron_model/megatron_function.h): args.NAME.
 Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
                                        ReaderOptions& options, nlohmann::json& facts,
                                        const std::map<std::string, uint64_t>& shown = {});

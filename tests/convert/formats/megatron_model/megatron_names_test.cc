@@ -1,4 +1,4 @@
-#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron_model/megatron_names.h"
 
 #include <gtest/gtest.h>
 

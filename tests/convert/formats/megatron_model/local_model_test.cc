@@ -1,6 +1,6 @@
 // Names and layer indices of Megatron-DeepSpeed's pipelines, as files of the two forks have them:
 // BigScience's counts functions around the transformer's layers, deepspeedai's does not.
-#include "convert/formats/megatron/local_model.h"
+#include "convert/formats/megatron_model/local_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

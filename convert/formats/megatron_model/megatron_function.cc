@@ -5,7 +5,7 @@
 // Sources: megatron-core 0.16.1, transformer/mlp.py, transformer/utils.py, models/common/embeddings;
 // Megatron-LM, core_transformer_config_from_args; Megatron-DeepSpeed, megatron/model/transformer.py;
 // BigScience's fork, megatron/model/glu_activations.py.
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_function.h"
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 // or at once if a new bucket begins. Moments are cut at the same places as their masters. Gaps between
 // parameters are declared as alignment.
 
-#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/megatron_model/megatron_optimizer.h"
 
 #include <algorithm>
 

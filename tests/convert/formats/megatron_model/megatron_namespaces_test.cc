@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_function.h"
 
 namespace cairn {
 namespace {

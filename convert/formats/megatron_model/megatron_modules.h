@@ -15,15 +15,12 @@
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/canonical_modules.h"
 #include "ckpt/model/slice.h"
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_function.h"
 
 namespace cairn {
 
-enum class MegatronPlace { kBeforeLayers, kInLayer, kAfterLayers };
-
 struct MegatronModule {
   std::string_view name;  // of Megatron-LM and Megatron-DeepSpeed
-  MegatronPlace place;
   std::vector<std::string_view>
       canonical;  // one; query, key and value; or gate and up, of which up may be alone
   // The place in which Transformer Engine's layers register it; -1: Megatron-Core does not have it.

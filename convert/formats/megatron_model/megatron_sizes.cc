@@ -1,9 +1,9 @@
-#include "convert/formats/megatron/megatron_sizes.h"
+#include "convert/formats/megatron_model/megatron_sizes.h"
 
 #include <algorithm>
 #include <initializer_list>
 
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 
 namespace cairn {
 namespace {

@@ -3,7 +3,7 @@
 // values of the rank (0), or the three of each element (1). Gate and up are two halves, each cut by itself.
 // Any other module is one parameter, cut in rows or columns, and the rows of a vocabulary are padded.
 
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 
 #include <algorithm>
 
@@ -100,14 +100,12 @@ Result<std::vector<SlicePart>> GatedParts(std::string_view name, const MegatronP
 }  // namespace
 
 std::span<const MegatronModule> MegatronModules() {
-  using enum MegatronPlace;
   const std::string_view none;
   static const std::vector<MegatronModule> kModules = {
-      {"word_embeddings", kBeforeLayers, {"embedding.word"}, 0, "embedding.word_embeddings"},
-      {"position_embeddings", kBeforeLayers, {"embedding.position"}, 1, "embedding.position_embeddings"},
-      {"word_embeddings.norm", kBeforeLayers, {"embedding.norm"}},
+      {"word_embeddings", {"embedding.word"}, 0, "embedding.word_embeddings"},
+      {"position_embeddings", {"embedding.position"}, 1, "embedding.position_embeddings"},
+      {"word_embeddings.norm", {"embedding.norm"}},
       {"input_layernorm",
-       kInLayer,
        {"input_norm"},
        1,
        "input_layernorm",
@@ -115,17 +113,15 @@ std::span<const MegatronModule> MegatronModules() {
        false,
        "input_norm"},
       {"self_attention.query_key_value",
-       kInLayer,
        {"attention.query", "attention.key", "attention.value"},
        2,
        "self_attention.linear_qkv",
        none,
        true,
        "attention.query_key_value"},
-      {"self_attention.q_layernorm", kInLayer, {"attention.query_norm"}, 3, "self_attention.q_layernorm"},
-      {"self_attention.k_layernorm", kInLayer, {"attention.key_norm"}, 4, "self_attention.k_layernorm"},
+      {"self_attention.q_layernorm", {"attention.query_norm"}, 3, "self_attention.q_layernorm"},
+      {"self_attention.k_layernorm", {"attention.key_norm"}, 4, "self_attention.k_layernorm"},
       {"self_attention.dense",
-       kInLayer,
        {"attention.output"},
        0,
        "self_attention.linear_proj",
@@ -133,24 +129,16 @@ std::span<const MegatronModule> MegatronModules() {
        true,
        "attention.dense"},
       {"post_attention_layernorm",
-       kInLayer,
        {"post_attention_norm"},
        5,
        "pre_mlp_layernorm",
        "mlp.linear_fc1.layer_norm",
        false,
        "post_attention_norm"},
-      {"mlp.dense_h_to_4h", kInLayer, {"mlp.gate", "mlp.up"}, 6, "mlp.linear_fc1", none, true},
-      {"mlp.dense_4h_to_h", kInLayer, {"mlp.down"}, 7, "mlp.linear_fc2", none, true},
-      {"final_layernorm",
-       kAfterLayers,
-       {"final_norm"},
-       2,
-       "decoder.final_layernorm",
-       none,
-       false,
-       "final_norm"},
-      {"output_layer", kAfterLayers, {"output"}, 3, "output_layer", none, true, "lm_head"},
+      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, 6, "mlp.linear_fc1", none, true},
+      {"mlp.dense_4h_to_h", {"mlp.down"}, 7, "mlp.linear_fc2", none, true},
+      {"final_layernorm", {"final_norm"}, 2, "decoder.final_layernorm", none, false, "final_norm"},
+      {"output_layer", {"output"}, 3, "output_layer", none, true, "lm_head"},
   };
   return kModules;
 }

@@ -1,6 +1,6 @@
 // What a tensor parallel rank of Megatron holds. Expected rows are those of megatron-core 0.16.1
 // (transformer/attention.py, transformer/mlp.py, tensor_parallel/layers.py), written down by hand.
-#include "convert/formats/megatron/megatron_layout.h"
+#include "convert/formats/megatron_model/megatron_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 // Every argument, dataclass field and attribute of args in Megatron-LM v2.5, v2.6, core 0.8, 0.12, 0.15.3 and
 // of August 2026, and in Megatron-DeepSpeed of July 2025 is mapped, harmless or unsupported;
 // BigScience's fork by its arguments' names.
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_function.h"
 
 namespace cairn {
 

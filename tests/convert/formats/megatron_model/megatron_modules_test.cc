@@ -1,4 +1,4 @@
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/model/tensor.h"
-#include "convert/formats/megatron/megatron_modules.h"
+#include "convert/formats/megatron_model/megatron_modules.h"
 #include "convert/formats/training/training_tensors.h"
 
 namespace cairn {

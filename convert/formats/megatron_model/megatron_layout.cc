@@ -3,7 +3,7 @@
 // which rows. A parameter that no module took is an error at the end, so nothing is lost silently. The rest
 // of the file derives the model's sizes, and the arguments of a training, from the manifest.
 
-#include "convert/formats/megatron/megatron_layout.h"
+#include "convert/formats/megatron_model/megatron_layout.h"
 
 #include <algorithm>
 #include <map>
@@ -30,19 +30,20 @@ class Builder {
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp,
           shape_.KvHeads(), shape_.Ffn());
-    CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kBeforeLayers, kBeforeLayers));
-    for (int layer = 0; layer < shape_.layers; ++layer)
-      CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kInLayer, layer));
-    CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kAfterLayers, kAfterLayers));
+    CAIRN_RETURN_IF_ERROR(AddAll(kBeforeLayers));
+    for (int layer = 0; layer < shape_.layers; ++layer) CAIRN_RETURN_IF_ERROR(AddAll(layer));
+    CAIRN_RETURN_IF_ERROR(AddAll(kAfterLayers));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
   }
 
  private:
-  Status AddAll(MegatronPlace place, int layer) {
+  // `layer`, or kBeforeLayers, kAfterLayers.
+  Status AddAll(int layer) {
+    const int place = IsInLayers(layer) ? 0 : layer;
     for (const MegatronModule& module : MegatronModules()) {
-      if (module.place != place) continue;
+      if (module.cut_as().place != place) continue;
       for (const bool bias : {false, true}) CAIRN_RETURN_IF_ERROR(Add(module, bias, layer));
     }
     return OkStatus();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convert/foreign/write_options.h"
-#include "convert/formats/megatron/megatron_layout.h"
+#include "convert/formats/megatron_model/megatron_layout.h"
 
 namespace cairn {
 

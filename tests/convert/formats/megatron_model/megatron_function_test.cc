@@ -1,4 +1,4 @@
-#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron_model/megatron_function.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
