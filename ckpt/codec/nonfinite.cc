@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// A template cannot have clones: the functions below have them, one a width.
+// A template cannot have clones, so the functions below have them, one per width.
 template <typename Bits>
 [[gnu::always_inline]] inline Bits CountIn(const std::byte* elements, size_t count, Bits exponent) {
   Bits found = 0;

@@ -401,7 +401,7 @@ class TreeTest(CliTest):
         before = tree(root)
         for _ in range(2):  # stored first, then stored already
             self.archive("run", root, "--store", self.store, "--delete-source", code=2,
-                         says=["mounted at", "deep/mounted; it stays"])
+                         says=["mounted at", "deep/mounted; nothing was removed"])
             self.assertEqual(tree(root), before)
         subprocess.run(["umount", root / "deep/mounted"], check=True)
         self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
