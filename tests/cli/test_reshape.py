@@ -175,7 +175,7 @@ class ReshapeTest(CliTest):
         flip(self.run_dir / "step-00000100/shard-00001.h5", 9000)
         self.cairn("verify", "virtual", "--hash", code=1, says="gpt/step-00000100/shard-00001.h5")
         shutil.rmtree(self.run_dir)
-        self.cairn("inspect", "virtual/step-00000100", code=2, says=["shard-00000.h5: gone", "metadata only"])
+        self.cairn("inspect", "virtual/step-00000100", code=2, says=["shard-00000.h5: missing", "is a virtual step"])
 
     def test_wrong_topologies_are_refused_with_a_reason(self):
         self.make_step("--layers", 6)

@@ -459,7 +459,7 @@ class BesideTheWeightsTest(Case):
         torch.save({name + "w": torch.ones(3)}, self.path("longer.pt"))
         cairn("convert", self.path("longer.pt"), self.path("longer"), "--to", "dcp")
         told = cairn("convert", self.path("longer"), self.path("x"), "--to", "native", status=2).stderr
-        self.assertIn("a name of 65536 bytes, and a step holds 65535; rename it", told)
+        self.assertIn("its name has 65536 bytes, but a step holds at most 65535; rename it", told)
         self.assertFalse(os.path.exists(self.path("x")))
 
 
