@@ -1,4 +1,4 @@
-// The family of a model that does not say which one it is of: found by the tensors and the function.
+// Finds the family of a model that does not name one, by its tensors and its function.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ struct FittingFamily {
 
 // The first family that has the tensors of the model and computes its function; if none computes it, the
 // first that has its tensors; null if none has. `model` is a manifest's, and the family that it names is
-// tried first. `has`: the model's tensors, or several possibilities if the source does not say more.
+// tried first. `has`: the model's tensors, or several possibilities if the source leaves it open.
 FittingFamily FindFittingFamily(const nlohmann::json& model, std::span<const GptTensors> has);
 
 }  // namespace cairn

@@ -60,7 +60,7 @@ class StoredSource final : public ForeignSource {
   void ReadAhead(BoxSequence next) override;
   Status CheckRead() override;
   void SetCacheBytes(uint64_t bytes) override;
-  // That part of the cache which is for reading ahead.
+  // The part of the cache for reading ahead.
   static uint64_t AheadBytes(uint64_t cache_bytes) { return std::min<uint64_t>(cache_bytes / 4, 32 << 20); }
   uint64_t bytes_read() const override { return bytes_read_; }
 

@@ -309,7 +309,7 @@ class OwnNamesTest(Case):
         self.write_gpt_neox(self.path("two", "global_step100"), tp=2)
         for flags in ((), ("--from", "deepspeed")):
             refused = cairn("inspect", self.path("two", "global_step100"), *flags, status=2).stderr
-            self.assertIn("GPT-NeoX's layers of 2 tensor parallel ranks are not put together", refused)
+            self.assertIn("GPT-NeoX's layers of 2 tensor parallel ranks cannot be joined", refused)
             self.assertIn("convert_neox_to_hf.py", refused)
 
     def test_the_only_file_of_a_directory(self):
@@ -447,7 +447,7 @@ class BesideTheWeightsTest(Case):
                 self.strip_file("d")
                 continue
             told = cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
-            self.assertIn("set tie_word_embeddings to false there, or leave it out with --allow 'lm_head.weight'", told)
+            self.assertIn("set tie_word_embeddings to false in that file, or leave the copy out with --allow 'lm_head.weight'", told)
             cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), "--allow", "lm_head.weight")
 
     def test_a_long_name_goes_into_every_format(self):
@@ -1007,8 +1007,8 @@ class DeepSpeedTest(Case):
         self.assertFalse(same_bits(mean.tensors[key], first.tensors[key]))
         self.assertIn("averaged", mean.facts["history"][0])
         os.remove(layer)
-        self.assertIn("layer 3 is not there for each of 2", refusal())
-        self.assertIn("layer 3 is not there", cairn("verify", out, status=1).stdout)
+        self.assertIn("layer 3 does not have a file of each of the 2", refusal())
+        self.assertIn("layer 3 does not have a file", cairn("verify", out, status=1).stdout)
 
 
 MEGATRON_MODELS = {

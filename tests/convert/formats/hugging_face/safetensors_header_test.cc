@@ -73,7 +73,7 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
       {"{" + good, "not JSON"},
       {"{" + good + "} x", "not JSON"},
       {"{" + good + "}{}", "not JSON"},
-      {"{" + good + "," + good + "}", "t is there twice"},
+      {"{" + good + "," + good + "}", "t occurs twice"},
       {R"({"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "twice"},
       {R"({"t":{"dtype":"F32","shape":[2]}})", "lacks"},
       {R"({"t":{"dtype":"F32","data_offsets":[0,4]}})", "lacks"},
