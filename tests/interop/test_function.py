@@ -389,7 +389,7 @@ class FunctionTest(Case):
             self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
         common["args"].hybrid_layer_pattern = "**--"
         torch.save(common, dist + "/common.pt")  # which is read before the item of the same contents
-        self.refused("--from dcp takes the tensors", "strip", dist, self.path("refused"))
+        self.refused("--from dcp reads the tensors", "strip", dist, self.path("refused"))
         cairn("inspect", dist, "--from", "dcp")
 
     def check_allowing(self, fork):
