@@ -1,4 +1,4 @@
-// The estimate lays small steps out, to be exact; for large ones it adds measured overheads to the data.
+// Small steps are laid out for an exact size; for large ones measured overheads are added to the data.
 
 #include "convert/transfer/step_size.h"
 

@@ -183,7 +183,7 @@ class ReshapeTest(CliTest):
             (("--pp", 2, "--layers-per-stage", "1,2"), "they add up to 3, the model has 6 layers"),
             (("--pp", 2, "--layers-per-stage", "1,2,3"), "3 layer counts for 2 stages"),
             (("--pp", 3, "--virtual-stages", 3), "PP=3 with 3 virtual stages is more than the model's 6 layers"),
-            (("--pp", 4, "--account-for-loss-in-pipeline-split"), "do not divide by 4 stages"),
+            (("--pp", 4, "--account-for-loss-in-pipeline-split"), "cannot be divided by 4 stages"),
         ):
             self.cairn("reshape", self.run_dir, "to", *flags, code=2, says=says)
             self.assertFalse((self.dir / "to").exists())
