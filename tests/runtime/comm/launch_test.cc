@@ -172,7 +172,7 @@ TEST(TorchrunTest, VotesNeedNoMpi) {
 
 TEST(TorchrunTest, RanksOnCpusNeedMpi) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang none");
-  EXPECT_THAT(outcome.output, HasSubstr("error: ranks on CPUs meet through MPI"));
+  EXPECT_THAT(outcome.output, HasSubstr("error: ranks on CPUs communicate through MPI"));
   EXPECT_THAT(outcome.output, HasSubstr("start it with mpirun or srun --mpi=pmix"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("all ranks agree")));
 }
