@@ -111,7 +111,7 @@ class Levels(Case):
         for rank in (0, 3):
             shutil.rmtree(self.path("node%d" % rank))
         after = self.resume(durable, "--redundancy", "xor:4")
-        self.assertIn("lost with more of its group than parity can rebuild", self.output)
+        self.assertIn("lost, and more of its group than parity can rebuild", self.output)
         self.assertIn("resumed from %s" % steps(self.path("run"))[0][:-8], self.output)
         self.expect_continuation(before, after, durable)
         cairn("verify", self.path("run"))

@@ -121,7 +121,7 @@ Status CudaSnapshot::AllocateSlot(Slot& slot) {
 
 Status CudaSnapshot::SetArena(std::span<std::byte> arena) {
   if (run_.valid())
-    return InvalidArgument("snapshot: one is in progress; wait for it before the arena changes");
+    return InvalidArgument("snapshot: a snapshot is in progress; wait for it before the arena changes");
   registration_.reset();
   arena_ = {};
   if (arena.empty()) return OkStatus();
