@@ -663,7 +663,7 @@ class RecallTest(CliTest):
         self.assertFalse((tape / "log").exists())  # listing recalls nothing
         self.cairn("archive", "ls", self.store, says="on tape")
         done = self.cairn("archive", "verify", self.store, "--repair",
-                          says=["gpt@10: on tape, needs recall", "3 members are on tape and not looked at (0 looked at)"])
+                          says=["gpt@10: on tape, needs recall", "3 members are on tape and not checked (0 checked)"])
         self.assertNotIn("whole", done.stdout)
         self.assertEqual([m["ok"] for m in self.json("archive", "verify", self.store, "--per-night", "1kB")], [None] * 3)
         self.cairn("archive", "verify", f"{self.store}:gpt@20", code=2, says="needs recall")
