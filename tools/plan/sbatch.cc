@@ -1,4 +1,4 @@
-// The script is one template; what is computed for it are the flags. It runs srun in the background and
+// The script is one template; only the flags are computed. It runs srun in the background and
 // waits, because bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm
 // sends USR1 to the batch shell, whose trap passes it to srun; the script then waits again, for the signal
 // ended the first wait early. It requeues itself if the signal came and the training exited with status 0,
