@@ -192,7 +192,7 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   SealOptions strict = Now();
   strict.strict = true;
   stdfs::remove(tracker);
-  EXPECT_NE(Sealed(step, strict).unfinished.find("latest is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(step, strict).unfinished.find("latest does not exist yet"), std::string::npos);
   EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied alone, it has none
   WriteText(tracker, "global_step90");
   SetTime(tracker, 1000);  // before the step's files were written
@@ -221,7 +221,7 @@ TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
   EXPECT_EQ(result.unfinished, step.path + "/.metadata changed while it was sealed");
   EXPECT_FALSE(HasSeal(Disk(), step.path));
   stdfs::remove(step.path + "/.metadata");
-  EXPECT_NE(Sealed(step).unfinished.find(".metadata is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(step).unfinished.find(".metadata does not exist yet"), std::string::npos);
   std::atomic<bool> stop = true;
   SealOptions stopped = Now();
   stopped.stop = &stop;
@@ -257,7 +257,8 @@ TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   EXPECT_EQ(*steps->back().step, 100);  // by number, not by name
   EXPECT_EQ(Sealed(steps->back()).outcome, SealOutcome::kSealed);
   stdfs::remove(steps->front().path + "/trainer_state.json");
-  EXPECT_NE(Sealed(steps->front()).unfinished.find("trainer_state.json is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(steps->front()).unfinished.find("trainer_state.json does not exist yet"),
+            std::string::npos);
   WriteText(steps->front().path + "/trainer_state.json", "{}");
   stdfs::remove(steps->front().path + "/rng_state_0.pth");
   const SealResult result = Sealed(steps->front());
