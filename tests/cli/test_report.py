@@ -85,7 +85,7 @@ class ReportTest(CliTest):
         self.log("wide.out", lines(1, 2, 2).encode("utf-16"))
         for name, code, says in (("empty.out", 0, "empty file"), ("binary.out", 2, "binary data"), ("huge.out", 0, "a line of 3 MB"),
                                  ("gz.out", 2, "zcat"),
-                                 ("wide.out", 2, "wide.out: UTF-16; give iconv"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
+                                 ("wide.out", 2, "wide.out: UTF-16; use iconv"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
             done = self.cairn("report", name, "good.out", "--format", "csv", "--columns", "file,status", code=code)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(says, done.stderr)
