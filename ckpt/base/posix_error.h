@@ -13,8 +13,8 @@ namespace cairn {
 // kind and, if there is one, the remedy.
 Status PosixError(std::string_view what, const std::string& path, int error);
 
-// True if the system refused something (too many open files, no permission, no memory): that says nothing
-// about the bytes themselves.
+// True if the system refused something (too many open files, no permission, no memory): the bytes themselves
+// may be good.
 bool IsRefusal(const Status& status);
 
 // The parts of a status of PosixError. nullopt if it is not one, or its path is not absolute. `reason` is the

@@ -57,7 +57,7 @@ uint64_t CountNonFinite(Dtype dtype, std::span<const std::byte> elements) {
     case Dtype::kBF16:
       return Count(elements, uint16_t{0x7f80});
     case Dtype::kF8E4M3:
-      return Count(elements, uint8_t{0x7f});  // NaN alone: no infinities
+      return Count(elements, uint8_t{0x7f});  // only NaN: no infinities
     case Dtype::kF8E5M2:
       return Count(elements, uint8_t{0x7c});
     default:

@@ -63,7 +63,7 @@ class ExtentReader {
   // Memory for `bytes`: recycled memory of at most twice the size if there is some. New pages cost as much
   // as a copy into them.
   std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes);
-  // The memory that NewBuffer() takes for so many bytes.
+  // The memory that NewBuffer() takes for this many bytes.
   static uint64_t BufferBytes(uint64_t bytes);
   // Memory of a finished extent or of NewBuffer(), to be used again. Null is fine.
   void Recycle(std::unique_ptr<PageBuffer> memory);

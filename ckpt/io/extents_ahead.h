@@ -39,7 +39,7 @@ class ExtentsAhead {
   using Plan = std::function<std::optional<std::vector<Wanted>>()>;
   struct Taken {
     std::span<std::byte> bytes;
-    // That `bytes` lie in, where nothing else of it is wanted any more; without it they stay until the next
+    // The memory of `bytes` if nothing else in it is needed any more; without it they stay until the next
     // Take().
     std::unique_ptr<PageBuffer> memory;
   };

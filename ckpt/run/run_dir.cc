@@ -1,8 +1,7 @@
 // A name makes a directory a candidate, and opening it shows whether it is a step. A training may save and
-// retire meanwhile, so steps are listed again if one does not open. Directories are removed by deletion.h
-// alone; what it refuses is reported and stays, and only an error of the disk ends a clean-up. Retention
-// first decides from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy
-// one first.
+// retire meanwhile, so steps are listed again if one does not open. Only deletion.h removes directories; what
+// it refuses is reported and stays, and only an error of the disk ends a clean-up. Retention first decides
+// from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy one first.
 
 #include "ckpt/run/run_dir.h"
 

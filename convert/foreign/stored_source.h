@@ -48,7 +48,7 @@ class StoredSource final : public ForeignSource {
  public:
   // The catalog's files are relative to `directory`, which messages name. Sorts the parts.
   // Errors: Corrupt naming tensor, array and file: dtypes that differ, boxes outside, holes and overlaps,
-  // extents behind the end of a file; NotFound for a missing file.
+  // extents beyond the end of a file; NotFound for a missing file.
   static Result<std::unique_ptr<StoredSource>> Make(FileSystem& fs, std::string directory, Manifest manifest,
                                                     StoredCatalog catalog);
 

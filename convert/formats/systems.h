@@ -77,7 +77,7 @@ struct NamedStep {
   const System* system = nullptr;
   int64_t step = 0;
 };
-// By the name alone: "global_step2", "iter_0000100", "checkpoint-500".
+// Only by the name: "global_step2", "iter_0000100", "checkpoint-500".
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
 // By its name, which may also have "step=187" in it, as Lightning's and NeMo's have; else by its files:
 // DeepSpeed takes any name for a tag.

@@ -74,7 +74,7 @@ class TensorStream {
 
   // True if finite values became infinite and the options do not saturate them.
   bool overflowed() const;
-  // The counts of the first tensors so far. Values that keep their type are counted as elements alone.
+  // The counts of the first tensors so far. Values that keep their type are only counted as elements.
   std::vector<TransferredTensor> Counts(size_t tensors) const;
   // The weights read so far that are not their rounded masters, if these are compared.
   std::vector<std::string> UnlikeMasters() const;

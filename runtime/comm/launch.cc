@@ -1,4 +1,4 @@
-// Start, in this order: the world (MPI, torchrun's TCP store, or this rank alone), with several ranks the
+// Start, in this order: the world (MPI, torchrun's TCP store, or only this rank), with several ranks the
 // status board under a random key and the watchdog, and NCCL last. NCCL needs a store for its rendezvous: the
 // world's own if it has one, else one that rank 0 serves and whose address the control plane carries. The end
 // is an agreement and a farewell.

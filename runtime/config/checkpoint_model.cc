@@ -122,7 +122,7 @@ json Describe(const ModelSpec& spec) {
   return facts;
 }
 
-// The flags of a group that were given, tried alone.
+// The given flags of a group, tried without the others.
 Status CheckGroup(const std::vector<std::string_view>& group, std::span<const std::string_view> given,
                   const TrainConfig& asked, const TrainConfig& taken, const std::string& step) {
   const TrainConfig defaults;

@@ -224,8 +224,8 @@ Tensor GptStage::forward(const Tensor& input, bool training, const Documents& do
   return x;
 }
 
-// A layer that is recomputed alone, from an unchanged input, is recomputed inside its unit: its parameters
-// are then gathered once for both. Nothing outside of its unit holds on to the input.
+// A layer that is recomputed by itself, from an unchanged input, is recomputed inside its unit: its
+// parameters are then gathered once for both. Nothing outside of its unit holds on to the input.
 Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training,
                            const Documents& documents) const {
   const bool again = group.recomputed && training;

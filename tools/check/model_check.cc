@@ -48,7 +48,7 @@ class ModelChecker {
                       iteration->dump(), manifest_.step));
   }
 
-  // Layers of which there are tensors, each in full or in part; 0 if the tensors have none.
+  // Layers that have tensors, in full or in part; 0 if there are none.
   int CountedLayers() const {
     int layers = 0;
     for (const TensorEntry& tensor : tensors_)

@@ -110,7 +110,7 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
   return waiting;
 }
 
-// Empty if the files that each system writes last are there.
+// Empty if the files that each system writes last exist.
 std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
   for (const System& system : Systems()) {

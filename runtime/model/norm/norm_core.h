@@ -28,7 +28,7 @@ struct NormForward {
   int64_t width = 0;
   float epsilon = 0;
   const T* x = nullptr;
-  const T* residual = nullptr;    // or null: x alone
+  const T* residual = nullptr;    // or null: only x
   const uint8_t* keep = nullptr;  // 0 or 1; with a residual only, or null: all
   float keep_scale = 1;           // 1 / (1 - p)
   const T* weight = nullptr;      // [width], or null

@@ -108,7 +108,7 @@ Status CudaSnapshot::Allocate() {
 }
 
 Status CudaSnapshot::AllocateSlot(Slot& slot) {
-  const uint64_t pages = options_.slot_bytes / kSnapshotPageBytes;  // and so many chunks, where all are small
+  const uint64_t pages = options_.slot_bytes / kSnapshotPageBytes;  // and this many chunks, if all are small
   CAIRN_RETURN_IF_ERROR(MakePinnedMemory(pages, slot.host_chunks));
   CAIRN_RETURN_IF_ERROR(MakePinnedMemory(pages, slot.host_chunk_of_page));
   CAIRN_RETURN_IF_ERROR(MakeDeviceMemory(pages, slot.chunks));

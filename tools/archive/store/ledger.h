@@ -75,7 +75,7 @@ class Ledger {
 Result<std::vector<CheckedMember>> ListChecked(const Store& store);
 
 // The state of a member as `archive ls` prints it: that of the store, or "scratch gone" if the copy is proven
-// and its source is no longer there.
+// and its source no longer exists.
 std::string StateText(FileSystem& fs, const CheckedMember& member);
 
 // ListStore without the members that a later check found damaged: those that count as stored.
