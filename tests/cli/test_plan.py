@@ -169,7 +169,7 @@ class PlanTest(CliTest):
             self.assertIn("DATA_PATH", script.read_text())
             if shutil.which("shellcheck"):
                 subprocess.run(["shellcheck", script], check=True)
-        self.cairn(*args, code=2, says="is there already")
+        self.cairn(*args, code=2, says="already exists")
         self.cairn(*args[:-1], self.dir / "own", "--sbatch-args", "--data-path verses")
         for script in (self.dir / "own").iterdir():
             self.assertNotIn("DATA_PATH", script.read_text())

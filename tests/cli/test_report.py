@@ -107,7 +107,7 @@ class ReportTest(CliTest):
         self.assertTrue((self.dir / "a.png").read_bytes().startswith(b"\x89PNG"))
         self.cairn("report", *files, "--plot", "b.svg", "--x", "pp")
         self.assertIn("<svg", (self.dir / "b.svg").read_text())
-        self.cairn("report", *files, "--plot", "a.png", code=2, says="is there already")
+        self.cairn("report", *files, "--plot", "a.png", code=2, says="already exists")
         self.cairn("report", *files, "--plot", "a.pdf", code=2, says=".png or .svg")
 
     def test_without_gnuplot_it_says_so(self):

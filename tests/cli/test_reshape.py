@@ -170,7 +170,7 @@ class ReshapeTest(CliTest):
         self.make_step("--tp", 2)
         self.reshape("to", "--virtual", "--resume", code=2, says="--resume excludes --virtual")
         self.reshape("virtual", "--virtual")
-        self.reshape("virtual", "--virtual", code=2, says="is there already")
+        self.reshape("virtual", "--virtual", code=2, says="already exists")
         self.cairn("archive", "run", "virtual", "--store", self.store, code=1, says="archive that step")
         flip(self.run_dir / "step-00000100/shard-00001.h5", 9000)
         self.cairn("verify", "virtual", "--hash", code=1, says="gpt/step-00000100/shard-00001.h5")

@@ -273,7 +273,7 @@ TEST_F(SealTest, NumberedShardsHaveNoGap) {
   WriteText(model + "/pytorch_model-00003-of-00003.bin", "x");
   const SealResult result = Sealed({model, std::nullopt});
   ASSERT_EQ(result.outcome, SealOutcome::kProblems);
-  EXPECT_EQ(result.problems[0].what, "only 2 of 3 such files are there");
+  EXPECT_EQ(result.problems[0].what, "only 2 of 3 such files exist");
   WriteText(model + "/pytorch_model-00002-of-00003.bin", "");
   EXPECT_EQ(Sealed({model, std::nullopt}).problems[0].what, "is empty");
 }
