@@ -1,5 +1,4 @@
-// SHA-256 of a stream in its own thread: it is the slowest of the digests, and its stream waits for
-// nobody.
+// SHA-256 of a stream in its own thread: it is the slowest of the digests, and its stream waits for nobody.
 #pragma once
 
 #include <mutex>

@@ -67,8 +67,7 @@ Box Transposed(const Box& box) {
 
 namespace {
 
-// The box of one row-major unit at depth `dim`: `count` consecutive indices of it, and all of the dimensions
-// after it.
+// The box of one row-major unit at depth `dim`: `count` consecutive indices of it, all of later dimensions.
 Box Slab(const Box& box, const Dims& prefix, int dim, uint64_t first, uint64_t count) {
   Box slab = box;
   for (int i = 0; i < dim; ++i) {

@@ -86,8 +86,7 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// One contiguous sub-box of a flat range: its elements lie at [begin, begin + box.Volume()) of the
-// range.
+// One contiguous sub-box of a flat range: its elements lie at [begin, begin + box.Volume()) of the range.
 struct Segment {
   Box box;             // in the tensor's coordinates
   uint64_t begin = 0;  // elements from the start of the flat range

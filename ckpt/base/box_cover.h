@@ -10,9 +10,8 @@
 
 namespace cairn {
 
-// The indices of two boxes with a common element; nullopt if there are none. Boxes are
-// swept in order of their first dimension, so that only those that share rows are compared. Requires equal
-// ranks.
+// The indices of two boxes with a common element; nullopt if there are none. Boxes are swept in order of
+// their first dimension, so that only those that share rows are compared. Requires equal ranks.
 std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
 
 }  // namespace cairn

@@ -1,6 +1,5 @@
-// Lossless compression of chunks of tensors, nearly as fast as memory, as HDF5's shuffle filter
-// followed by its registered zstd filter (32015) would leave them: any HDF5 program with that filter reads
-// the result.
+// Lossless compression of chunks of tensors, nearly as fast as memory, as HDF5's shuffle filter followed by
+// its registered zstd filter (32015) would leave them: any HDF5 program with that filter reads the result.
 //
 // A chunk is split into byte planes. In trained floats the low planes are noise and the high ones, sign and
 // exponent, hold few bits per byte; so leading planes that are noise become raw blocks, the rest goes through

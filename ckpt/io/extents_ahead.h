@@ -1,8 +1,7 @@
 // Reads stretches of files before they are asked for.
 //
-// The caller says what it will need, in order of first use. Stretches that lie near each other in a
-// file are read together in one extent, several extents in flight, within a limit of memory. Belongs to one
-// thread.
+// The caller says what it will need, in order of first use. Stretches that lie near each other in a file are
+// read together in one extent, several extents in flight, within a limit of memory. Belongs to one thread.
 #pragma once
 
 #include <deque>

@@ -39,8 +39,7 @@ class File {
   // Makes the file exactly this long, with zeros in the parts that were not written, and reserves the space
   // if the file system can, so that a full disk is reported before the first byte is written.
   virtual Status Allocate(uint64_t bytes) = 0;
-  // After a failed Sync the file is lost: the kernel may have dropped the pages, so it must never be tried
-  // again.
+  // A failed Sync is final: the kernel may have dropped the pages, so it must never be tried again.
   virtual Status Sync() = 0;
   virtual Status Close() = 0;  // the destructor is the last resort and drops the error
   virtual bool direct() const = 0;

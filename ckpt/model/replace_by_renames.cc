@@ -1,6 +1,5 @@
-// The new directory's name is durable before the old one loses its name, and the old one is durably set aside
-// before the new one takes its place: of two renames that are not yet durable, a power loss may keep only the
-// second.
+// The new directory's name is durable before the old one loses its name, and the old one durably set aside
+// before the new one takes its place: of two renames not yet durable, a power loss may keep only the second.
 
 #include "ckpt/model/replace_by_renames.h"
 
@@ -46,8 +45,7 @@ Status BringBack(FileSystem& fs, const std::string& partial_dir) {
   return fs.SyncDir(run_dir);
 }
 
-// What one listing misses, because it is renamed meanwhile, the next one finds under another
-// name.
+// What one listing misses, because it is renamed meanwhile, the next one finds under another name.
 Result<std::vector<std::string>> ListAtOnce(FileSystem& fs, const std::string& directory) {
   Result<std::vector<std::string>> names = fs.List(directory);
   for (int i = 1; names.ok() && i < kMostListings; ++i) {

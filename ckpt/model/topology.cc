@@ -69,8 +69,7 @@ Status Validate(const Topology& t) {
                            ToString(t), t.stage_size(), replica);
   if (t.zero < 0 || t.zero > 3) return InvalidArgument("topology {}: the ZeRO stage is 0 to 3", ToString(t));
   const int64_t chunks = int64_t{t.pp} * t.virtual_stages;
-  if (chunks > kMaxWorld)
-    return InvalidArgument("topology {}: it has more than {} stages", ToString(t), kMaxWorld);
+  if (chunks > kMaxWorld) return InvalidArgument("topology {}: more than {} stages", ToString(t), kMaxWorld);
   if (!t.layers_per_stage.empty() && static_cast<int64_t>(t.layers_per_stage.size()) != chunks)
     return InvalidArgument("topology {}: it has {} layer counts for {} stages; give one per stage",
                            ToString(t), t.layers_per_stage.size(), chunks);

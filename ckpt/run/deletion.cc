@@ -101,8 +101,7 @@ class StepCheck {
       return InvalidArgument("{}: of another run than the one that is saved here; it stays", directory_);
     const auto named = ParseStepDirName(d_.name.substr(0, d_.name.find('.')));
     if (named && *named != manifest_.step)
-      return Corrupt("{}: its manifest says that it is step {}; it was not deleted", directory_,
-                     manifest_.step);
+      return Corrupt("{}: its manifest names step {}; it was not deleted", directory_, manifest_.step);
     return OkStatus();
   }
 

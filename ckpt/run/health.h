@@ -1,10 +1,9 @@
 // Whether a step is worth resuming from: the losses that its training saw up to the save, and after it.
 //
 // A step's own record is in manifest.state["health"]. The loss of iteration k + 1 is the first that shows how
-// good the weights of step k are, so later steps count too: a bad iteration right after a step makes it
-// unhealthy, and a good step later in the same session makes it healthy again. So an isolated bad batch
-// condemns no step for good. A step without a record (older or converted) counts as healthy. FORMAT.md,
-// "Health".
+// good the weights of step k are, so later steps count too: a bad iteration right after it makes a step
+// unhealthy, a good step later in the same session makes it healthy again. So no isolated bad batch condemns
+// a step for good. A step without a record (older or converted) counts as healthy. FORMAT.md, "Health".
 #pragma once
 
 #include <cstdint>

@@ -320,10 +320,8 @@ Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTea
     CAIRN_ASSIGN_OR_RETURN(const bool open, visitor.Look());
     if (open) return OkStatus();
     if (const auto opened = team.news().opened; opened && Clock::now() - *opened > NamesStayOld(team))
-      return Aborted(
-          "{}: rank 0 has created it, but it does not exist here; is the same file system mounted on this "
-          "host?",
-          directory);
+      return Aborted("{}: rank 0 created it, but this host does not see it; is the same file system mounted?",
+                     directory);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
                  team.start_patience().count());

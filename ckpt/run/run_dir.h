@@ -84,13 +84,12 @@ struct RetentionPolicy {
 
 // Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure.
 //
-// The rules count healthy steps only; without one nothing is retired. Two are kept whatever the
-// rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
-// iteration after a step shows whether its weights are good, so the newest step is not known to be.
-// Unhealthy steps are evidence: they stay until there is a newer healthy step. Superseded steps (branch.h)
-// count for no rule and are deleted, but a branch must have two healthy steps of its own before a step of an
-// earlier branch is: until then the step that the training came from is kept, and so are those that it gave
-// up.
+// The rules count healthy steps only; without one nothing is retired. Two are kept whatever the rules say:
+// the newest healthy step, and while it is the newest of all, the healthy one before it. Only the iteration
+// after a step shows whether its weights are good, so the newest step is not known to be. Unhealthy steps are
+// evidence: they stay until there is a newer healthy step. Superseded steps (branch.h) count for no rule and
+// are deleted, but a branch must have two healthy steps of its own before a step of an earlier branch is:
+// until then the step that the training came from is kept, and so are those that it gave up.
 std::vector<int64_t> StepsToRetire(const RunSteps& run, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:

@@ -30,8 +30,7 @@ Result<FileCopies> LicenceAndCode(FileSystem& fs, const std::string& directory);
 // often none. Errors: InvalidArgument as above.
 Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint);
 
-// A file of a step other than shards and index, in memory. A step has no subdirectories: a "/" in a name
-// becomes "@".
+// A file of a step other than shards and index, in memory. Steps are flat: a "/" in a name is "@".
 struct BesideFile {
   std::string name;
   std::string bytes;

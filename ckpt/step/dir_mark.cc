@@ -136,8 +136,7 @@ class Removal {
     return RemoveIfThere(fs_, Path(below));
   }
 
-  // The lock of a run directory is removed if nothing else is in it: the directory may belong to another
-  // process by now.
+  // The lock of a run directory is removed only if it is alone in it: another process may use it by now.
   Status RemoveLastLock() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
     if (names != std::vector<std::string>{std::string(kLockName)}) return OkStatus();

@@ -99,8 +99,7 @@ void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path) {
   for (std::string at = CanonicalPath(path); at != "." && at != "/"; at = ParentDir(at))
     if (IsCommittedStep(fs, at))
-      return InvalidArgument("{}: this would write into the committed step {}; choose another path", path,
-                             at);
+      return InvalidArgument("{}: it is inside the committed step {}; choose another path", path, at);
   return OkStatus();
 }
 

@@ -59,9 +59,7 @@ Status Families::Place(const std::map<std::string, json>& files, const std::stri
     content_of_[name];  // a cycle finds an empty one
     CAIRN_RETURN_IF_ERROR(Place(files, other->first));
     const json& base = content_of_.at(other->first);
-    if (base.is_null())
-      return InvalidArgument("{}: it is like {}, which is like it in turn; one of the two must not have like",
-                             file, other->first);
+    if (base.is_null()) return InvalidArgument("{}: it is like {}, which is like it", file, other->first);
     CAIRN_ASSIGN_OR_RETURN(content, DerivedFamily(file, base, content));
   }
   CAIRN_ASSIGN_OR_RETURN(Architecture family, ReadFamily(file, content));

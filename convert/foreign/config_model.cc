@@ -85,8 +85,7 @@ bool ModelPlaces::IsBuffer(const std::string& name) const { return FitsAnyGlob(n
 Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config) {
   return Corrupt(
       "{} differs from {}, though {} ties them; set tie_word_embeddings to false in that file, or leave the "
-      "copy out with "
-      "--allow '{}'",
+      "copy out with --allow '{}'",
       copy, original, config, copy);
 }
 

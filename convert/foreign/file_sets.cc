@@ -78,8 +78,7 @@ Status CheckFileSets(std::string_view pattern, const std::string& directory,
       at = pattern.find_first_of(kMarks, at + 1);
     }
     if (const std::string missing = FirstMissing(set, pattern, 0, ""); !missing.empty())
-      return NotFound("{}: is missing, but other files of its kind exist",
-                      JoinPath(directory, folder + missing));
+      return NotFound("{}: is missing, but others of its kind exist", JoinPath(directory, folder + missing));
   }
   return OkStatus();
 }

@@ -18,9 +18,8 @@ enum class Replicas { kStrict, kFirst, kMean };  // refuse; take the first one; 
 inline constexpr const char* kTypesNotHeld = "types_not_held";
 
 struct OpenOptions {
-  std::string format;  // empty: recognised from the files
-  std::vector<std::string>
-      allow;  // globs of stored names that Cairn has no place for and that may be left out
+  std::string format;              // empty: recognised from the files
+  std::vector<std::string> allow;  // globs of stored names without a place, to leave out
   Replicas replicas = Replicas::kStrict;
   std::string config;       // config.json of the model, or its directory, if names alone tell which it is
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file has it; 0: as in the files

@@ -43,8 +43,7 @@ Status StoredSource::CheckArrays() {
     uint64_t at = 0;
     for (const StoredExtent& extent : array.extents) {
       if (extent.range.begin != at || extent.range.end < at || extent.file >= file_bytes_.size())
-        return Corrupt("{}: element {} of {} is in no file, or in more than one", directory(), at,
-                       array.name);
+        return Corrupt("{}: element {} of {} is in no file, or in several", directory(), at, array.name);
       const uint64_t end = file_bytes_[extent.file];
       if (extent.range.size() > *bytes || extent.file_offset > end ||
           extent.range.size() * SizeOf(array.dtype) > end - extent.file_offset)

@@ -15,11 +15,10 @@
 // - one changed element, b to c: the sum changes by key * (c - b), which is not 0 and smaller than 2^128 in
 // magnitude;
 // - two swapped elements b != c at i != j: by (key(i) - key(j)) * (c - b), not 0 and smaller than 2^128 for
-// the same reason.
-// Any other change goes undetected only if a sum of products with pseudo-random keys cancels: of each changed
-// element's 2^64 possible keys at most one does that, so by chance about once in 2^64. Name, dtype and shape
-// are distinguished by XXH3-128. It is not a signature: the keys are public, and an attacker can compute a
-// collision.
+// the same reason. Any other change goes undetected only if a sum of products with pseudo-random keys
+// cancels: of each changed element's 2^64 possible keys at most one does that, so by chance about once in
+// 2^64. Name, dtype and shape are distinguished by XXH3-128. It is not a signature: the keys are public, and
+// an attacker can compute a collision.
 #pragma once
 
 #include <array>

@@ -39,8 +39,7 @@ Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, 
   const int all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
   if (layers < 1 || all % chunks != 0)
     return InvalidArgument(
-        "{} layers, plus {} counted as layers, cannot be divided by {} stages; use "
-        "--layers-per-stage",
+        "{} layers, plus {} counted as layers, cannot be divided by {} stages; use --layers-per-stage",
         layers, all - layers, chunks);
   std::vector<int> per_chunk(chunks, all / chunks);
   per_chunk.front() -= embedding ? 1 : 0;

@@ -1,6 +1,5 @@
 // A machine for pickles that executes nothing in them: a closed list of opcodes, and of callables whose
-// result is known without calling them. Every other class or function becomes an object that can be named and
-// shown.
+// result is known without a call. Every other class or function becomes an object that can be shown.
 //
 // Opcodes are those of protocols 2 to 5 that torch, NumPy, Megatron and DeepSpeed write. There is no
 // recursion. Memory is linear in the pickle's length, at most some 150 bytes per byte: nothing is copied that

@@ -19,8 +19,7 @@ struct SummedRecord {
 
 class RecordSums {
  public:
-  // Records of a file do not overlap. Those whose CRC is 0 were written without one, and are passed
-  // over.
+  // Records of a file do not overlap. Those whose CRC is 0 were written without one, and are passed over.
   explicit RecordSums(std::vector<SummedRecord> records);
 
   // Bytes of a file from `offset` on, as they were read. Bytes that were added before are ignored.

@@ -93,9 +93,7 @@ Status CheckNothingHidden(const PyValue& value, const std::string& path, Visited
         }))
       return NotSupported(
           "{:.80} is a {}, of which this file has only {}; save the whole with torch.distributed.checkpoint, "
-          "or "
-          "as "
-          "full tensors",
+          "or as full tensors",
           path, part, PartOf(value));
   return NotSupported(
       "{:.80}: {} holds elements that Cairn does not understand (sparse, quantized, nested, conjugate or "

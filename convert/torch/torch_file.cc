@@ -113,8 +113,7 @@ Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {
   if (!data) return NotSupported("it is a zip file without data.pkl, so torch.save did not write it");
   if (const ZipRecord* order = zip.Find("byteorder")) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadRecord(file, *order, 16));
-    if (text != "little")
-      return NotSupported("its byte order is {}; only little-endian files are read", text);
+    if (text != "little") return NotSupported("its byte order is {}, not little-endian", text);
   }
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadRecord(file, *data, kMaxPickleBytes));
   TorchFile torch;

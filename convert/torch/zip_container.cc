@@ -204,7 +204,7 @@ const ZipRecord* ZipContainer::Find(std::string_view name) const {
 
 Result<std::string> ReadRecord(File& file, const ZipRecord& record, uint64_t max_bytes) {
   if (record.bytes > max_bytes)
-    return NotSupported("record {} has {} bytes, but at most {} are allowed", record.name, record.bytes,
+    return NotSupported("record {} has {} bytes, but at most {} may be read", record.name, record.bytes,
                         max_bytes);
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(file, record.file_offset, record.bytes));
   if (record.crc != 0 && Crc32(std::as_bytes(std::span(bytes))) != record.crc)

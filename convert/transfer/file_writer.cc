@@ -52,8 +52,7 @@ class FileProof {
     if (at_ == 0) Begin(), Finish();  // an empty file
     if (!differs_ && at_ == file_.bytes) return OkStatus();
     return Corrupt(
-        "{}: what was read back is not what was written (outside of its tensors); check the disk and try "
-        "again",
+        "{}: what was read back is not what was written (outside tensors); check the disk and try again",
         JoinPath(directory, file_.name));
   }
   const std::string& name() const { return file_.name; }

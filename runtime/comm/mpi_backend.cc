@@ -66,8 +66,7 @@ class MpiWork : public c10d::Work {
 
   MPI_Request* NewRequest() { return requests_->New(); }
   void Then(std::function<void()> finish) { finish_ = std::move(finish); }
-  // All requests are complete. CAIRN_MPI_PROGRESS=off leaves them to the waiting thread, to measure the cost
-  // of that.
+  // All requests are complete. CAIRN_MPI_PROGRESS=off leaves them to the waiting thread, for measurements.
   void Watch() {
     static const char* const set = std::getenv("CAIRN_MPI_PROGRESS");
     if (set == nullptr || std::string_view(set) != "off") comm_->session()->progress().Watch(requests_);

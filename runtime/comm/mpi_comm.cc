@@ -26,10 +26,9 @@ std::shared_ptr<MpiSession> MpiSession::Start() {
   setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "64", /*replace=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  TORCH_CHECK(
-      provided == MPI_THREAD_MULTIPLE,
-      "this MPI does not support several threads, which saving in the background needs; use one built with "
-      "MPI_THREAD_MULTIPLE");
+  TORCH_CHECK(provided == MPI_THREAD_MULTIPLE,
+              "this MPI does not support several threads, which saving in the background needs; use one "
+              "built with MPI_THREAD_MULTIPLE");
   return std::shared_ptr<MpiSession>(new MpiSession);
 }
 

@@ -202,8 +202,7 @@ Status CheckParameters(const CheckpointModel& model, const std::vector<Parameter
   for (const ParameterSpec& spec : of_step) {
     const auto found = wanted.find(spec.name);
     if (found == wanted.end())
-      return NotSupported("{}: a model of cairn train with these settings has no tensor {}", model.step,
-                          spec.name);
+      return NotSupported("{}: cairn train has no tensor {} in this model", model.step, spec.name);
     if (!(found->second == spec.shape))
       return InvalidArgument("{}: tensor {} is {}; by the model in the manifest it would be {}", model.step,
                              spec.name, ToString(spec.shape), ToString(found->second));

@@ -94,8 +94,7 @@ Status CheckChoices(const TrainConfig& c) {
   CAIRN_RETURN_IF_ERROR(ParseRedundancy(c.redundancy).status());
   if (c.zero_stage > 1 && c.pipeline_model_parallel_size > 1)
     return InvalidArgument(
-        "--zero-stage {} and --pipeline-model-parallel-size {}: a pipeline works only with ZeRO 0 and 1, as "
-        "in "
+        "--zero-stage {} and --pipeline-model-parallel-size {}: a pipeline needs ZeRO 0 or 1, as in "
         "DeepSpeed",
         c.zero_stage, c.pipeline_model_parallel_size);
   if (c.offload_param && c.zero_stage != 3) return InvalidArgument("--offload-param needs --zero-stage 3");

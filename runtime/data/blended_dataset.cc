@@ -89,9 +89,8 @@ Result<BlendedDataset> BlendedDataset::Create(BlendRule rule, std::vector<BlendM
   for (size_t i = 0; i < size; ++i) taken[blend.index_.dataset[i]] = blend.index_.sample[i] + uint64_t{1};
   for (size_t i = 0; i < members.size(); ++i)
     if (taken[i] > blend.members_[i].size())
-      return InvalidArgument(
-          "the blend takes {} samples from {}, which has only {}; give it a smaller weight", taken[i],
-          members[i].indexed->prefix(), blend.members_[i].size());
+      return InvalidArgument("the blend takes {} samples of {}, which has {}; give it a smaller weight",
+                             taken[i], members[i].indexed->prefix(), blend.members_[i].size());
   return blend;
 }
 

@@ -44,7 +44,7 @@ Result<std::shared_ptr<const BlendedDataset>> DataOpener::Blend(BlendRule rule,
                                                                       request_.seq_length, request_.seed));
   if (blend.size() < samples)
     return InvalidArgument(
-        "{} samples are needed, but datasets without weights are read only once and have {}; give each a "
+        "{} samples are needed, but without weights each dataset is read once, {} samples; give each a "
         "weight",
         samples, blend.size());
   return std::make_shared<const BlendedDataset>(std::move(blend));

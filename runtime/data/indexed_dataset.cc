@@ -110,8 +110,7 @@ Status IndexedDataset::CheckHeader() {
     return Corrupt("{} has {} bytes, but its header needs {}; {}", path, index_bytes_, kIndexHeaderBytes,
                    kRemedy);
   if (const auto version = Load<uint64_t>(bytes, 9); version != kIndexVersion)
-    return NotSupported("{}: the version at byte 9 is {}, but only {} is supported", path, version,
-                        kIndexVersion);
+    return NotSupported("{}: version at byte 9 is {}, but must be {}", path, version, kIndexVersion);
   const auto code = Load<uint8_t>(bytes, 17);
   const TokenTypeRow* const type = FindTokenType(code);
   if (!type) return NotSupported("{}: the token type at byte 17 is {}; it must be 1 to 5 or 8", path, code);

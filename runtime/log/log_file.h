@@ -17,8 +17,7 @@ class LogFile {
  public:
   static constexpr size_t kMaxPendingBytes = 1 << 20;
 
-  // Appends to an existing file. `name`: what the user calls it, "--log-json FILE". Errors: NotFound,
-  // IoError.
+  // Appends if the file exists. `name`: as the user calls it, "--log-json FILE". Errors: NotFound, IoError.
   static Result<std::unique_ptr<LogFile>> Open(const std::string& path, std::string name);
 
   // A line ends in its newline. A record is dropped, and counted, if kMaxPendingBytes are already waiting.

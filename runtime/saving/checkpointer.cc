@@ -71,8 +71,7 @@ Status Checkpointer::OpenLocal() {
   if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
-      Say(fmt::format("no local checkpoints: {}; all saves go directly to {}", opened.message(),
-                      config_.save));
+      Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(), config_.save));
     return OkStatus();
   }
   place_ = *std::move(place);

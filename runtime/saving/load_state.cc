@@ -100,8 +100,7 @@ Result<uint32_t> StateLoader::WeightOf(const ParameterSpec& spec, const StateBuf
   Result<uint32_t> tensor =
       lookup_.Find(spec.name, options_.config.skip_train ? Role::kWeight : Role::kMaster);
   if (!tensor.ok()) tensor = lookup_.Find(spec.name, Role::kWeight);
-  if (!tensor.ok())
-    return InvalidArgument("{}; does it have another architecture?", tensor.status().message());
+  if (!tensor.ok()) return InvalidArgument("{}; is its architecture another?", tensor.status().message());
   const TensorEntry& entry = Entry(*tensor);
   if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
     return DoesNotFit(entry, part, spec, "");

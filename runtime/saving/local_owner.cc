@@ -88,8 +88,7 @@ Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (!ours) return IoError("another training uses {}", directory);
-  CAIRN_RETURN_IF_ERROR(
-      CheckLocalOwner(fs, directory, owner));  // with the lock held: no process writes it now
+  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // under the lock: nobody writes it now
   if (!ReadOwner(fs, directory).ok()) {
     CAIRN_RETURN_IF_ERROR(WriteOwner(file.fd(), path, owner));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));

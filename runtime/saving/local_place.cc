@@ -57,8 +57,7 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
   const Status marked = Agree(control, status, "local directories");
   Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
   if (ranks.ok() && std::ranges::count(*ranks, control.rank()) == 0)
-    ranks =
-        IoError("{}: it was created, but its directory does not list it; keep local steps elsewhere", mark);
+    ranks = IoError("{}: created, but its directory does not list it; keep local steps elsewhere", mark);
   const Status seen = Agree(control, ranks.status(), "local directories");
   if (status.ok()) (void)fs.RemoveFile(mark);
   CAIRN_RETURN_IF_ERROR(seen);

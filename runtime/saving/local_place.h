@@ -40,8 +40,7 @@ bool IsRankMark(std::string_view name);
 Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& node_of_rank,
                                                     const Redundancy& redundancy);
 
-// The number of nodes, any of them, that may be lost before a group loses more than `parity` of its ranks.
-// Pure.
+// How many nodes may be lost, any of them, before a group loses more than `parity` of its ranks. Pure.
 int LosableNodes(const std::vector<std::vector<int>>& groups, const std::vector<std::string>& node_of_rank,
                  int parity);
 

@@ -188,9 +188,8 @@ void PeerFiles::Resolve(uint64_t id, const Status& status, std::string_view byte
   if (found == waiting_.end()) return;
   if (status.ok() && bytes.size() == found->second.out.size())
     std::memcpy(found->second.out.data(), bytes.data(), bytes.size());
-  found->second.outcome = status.ok() && bytes.size() != found->second.out.size()
-                              ? Corrupt("a reply has the wrong length")
-                              : status;
+  found->second.outcome =
+      status.ok() && bytes.size() != found->second.out.size() ? Corrupt("a reply of wrong length") : status;
   changed_.notify_all();
 }
 

@@ -206,8 +206,8 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   }
   if (std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; }))
     return Corrupt(
-        "{}: none of its {} steps can be loaded; check them with `cairn verify`, or move the directory away "
-        "to start again",
+        "{}: none of its {} steps can be loaded; check them with `cairn verify`, or move it away to start "
+        "again",
         PlaceOf(candidates), candidates.size());
   const auto check = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(StepsAreGone());

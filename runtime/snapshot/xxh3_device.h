@@ -13,9 +13,8 @@
 
 namespace cairn::xxh3 {
 
-inline constexpr uint64_t kShortBytes =
-    240;                          // inputs up to here are hashed differently; not implemented here
-inline constexpr int kLanes = 8;  // accumulators, and 8-byte words of a stripe
+inline constexpr uint64_t kShortBytes = 240;  // up to here inputs are hashed differently
+inline constexpr int kLanes = 8;              // accumulators, and 8-byte words of a stripe
 inline constexpr int kStripeBytes = 64;
 inline constexpr int kStripesPerBlock = 16;
 inline constexpr int kBlockBytes = kStripeBytes * kStripesPerBlock;

@@ -47,8 +47,7 @@ class WordSplitter {
   // Before the step that is added next a space is put before each piece that starts with none.
   void AddSpacePrefix() { space_before_ = steps_.size(); }
 
-  // Gets a word and where it begins in the text; with `added`, its first byte is a space that is not in the
-  // text.
+  // Gets a word and where it begins in the text; with `added`, its first byte is an added space.
   using WordFunction = std::function<void(std::string_view word, uint64_t at, bool added)>;
   // Calls `word` for each word in order. Errors: those of WordPattern.
   Status Split(std::string_view text, const WordFunction& word) const {

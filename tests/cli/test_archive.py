@@ -107,7 +107,7 @@ class ArchiveTest(CliTest):
             self.make_step(step=number)
         flip(self.run_dir / "step-00000010/shard-00000.h5", 5000)
         self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1,
-                     says=["shard-00000.h5", "step-00000030 is kept: it is the newest healthy step"])
+                     says=["shard-00000.h5", "step-00000030 is kept: the newest healthy step"])
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 

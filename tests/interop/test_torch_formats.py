@@ -1180,7 +1180,7 @@ class MegatronTest(Case):
     def check_losses(self):
         legacy = self.path("gpt-legacy", "iter_0000003")
         os.rename(os.path.join(legacy, "mp_rank_01_001"), os.path.join(legacy, "mp_rank_01_005"))
-        self.assertIn("tensor parallel rank 1 of pipeline stage 1 is missing",
+        self.assertIn("TP rank 1 of pipeline stage 1 is missing",
                       cairn("fingerprint", self.path("gpt-legacy"), status=2).stderr)
         with open(self.path("gpt", "latest_checkpointed_iteration.txt"), "w") as file:
             file.write("4")

@@ -44,8 +44,8 @@ class ModelChecker {
       Add(fmt::format("it is the manifest of step {}, but its directory is named {}", manifest_.step, name));
     const auto iteration = manifest_.state.find("iteration");
     if (iteration != manifest_.state.end() && *iteration != manifest_.step)
-      Add(fmt::format("its state is that of iteration {}, but it is the manifest of step {}",
-                      iteration->dump(), manifest_.step));
+      Add(fmt::format("its state is of iteration {}, but it is of step {}", iteration->dump(),
+                      manifest_.step));
   }
 
   // Layers that have tensors, in full or in part; 0 if there are none.

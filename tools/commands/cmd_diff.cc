@@ -143,8 +143,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
   if (any_values) values.Print();
   for (const TensorDiff& diff : std::span(result.tensors).first(shown))
     if (diff.nan_payloads > 0)
-      PrintLine("{}: {} elements are NaN on both sides and differ only in their bits", diff.name,
-                diff.nan_payloads);
+      PrintLine("{}: {} pairs of NaN differ only in their bits", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
   fmt::print("{} compared, {} of them equal bit for bit{}{}; {}\n", Counted(result.compared, "tensor"),

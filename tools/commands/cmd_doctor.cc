@@ -118,8 +118,7 @@ void AddDoctorCommand(CLI::App& app, Verb& verb) {
   doctor->add_flag("--json", options->json, "print facts as JSON");
   doctor->footer(
       "Looks at limits, memory, fsync, renames, locks, caches of names, O_DIRECT, io_uring, space, quota,\n"
-      "access times, the clock, Slurm and MPI. Writes a few MB into DIR, in a new directory, and "
-      "removes\n"
+      "access times, the clock, Slurm and MPI. Writes a few MB into DIR, in a new directory, and removes\n"
       "them. Under srun, mpirun or torchrun --no-python each rank looks; rank 0 prints its facts, and a "
       "line\n"
       "for each host that differs.\n\n" +

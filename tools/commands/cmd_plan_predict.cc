@@ -107,9 +107,7 @@ struct Known {
 void PrintFit(const std::string& name, const Known& known, Program framework) {
   const Calibration& c = known.calibration;
   if (known.from.empty())
-    fmt::print(stderr,
-               "{}: no measured run; the bounds of times are as wide as the differences between clusters\n",
-               name);
+    fmt::print(stderr, "{}: no measured run, so the bounds of times allow for any cluster\n", name);
   else
     fmt::print(stderr, "{}: fitted on {} times and {} memories of {}; unexplained: {:.1f} % and {:.1f} %\n",
                name, c.time.rows, c.memory.rows, known.from, 100 * c.time.noise, 100 * c.memory.noise);

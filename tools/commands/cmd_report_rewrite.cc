@@ -121,9 +121,8 @@ Result<int> RunMatch(const MatchArguments& arguments) {
     }
   }
   if (logs.empty() || scripts.empty())
-    return InvalidArgument(
-        "report match needs logs and job scripts (.slurm, .sbatch, .sh); the {} are missing",
-        logs.empty() ? "logs" : "scripts");
+    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); give {}, too",
+                           logs.empty() ? "logs" : "scripts");
   return PrintMatches(MatchLogs(logs, scripts), arguments.json);
 }
 

@@ -129,9 +129,7 @@ void PrintModel(const PlanFlags& options) {
     fmt::print("Times are fitted on {}.\n", options.calibrate);
   else if (c.measured.empty())
     fmt::print(
-        "No run of this cluster was measured: bounds are as wide as the differences between clusters "
-        "(--calibrate "
-        "runs.csv).\n");
+        "No run of this cluster was measured, so bounds allow for any cluster (--calibrate runs.csv).\n");
   else
     fmt::print("Times are fitted on the runs of {} that are built in.\n", c.measured);
   if (m.hidden % 128 != 0)

@@ -45,9 +45,8 @@ std::string PartialOf(const std::string& name, const std::string& word) {
 
 Status CheckDirectory(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
-  return info.is_directory()
-             ? OkStatus()
-             : InvalidArgument("{} is not a directory; name the directory to save into", directory);
+  return info.is_directory() ? OkStatus()
+                             : InvalidArgument("{} is not a directory; name one to save into", directory);
 }
 
 std::string FactsName(int rank) { return fmt::format("team-facts-{:05}", rank); }

@@ -182,9 +182,7 @@ std::optional<Finding> CheckSlurm(const Examined&) {
   const Result<std::string> version = Ask({"srun", "--version"});
   const Result<std::string> list = Ask({"srun", "--mpi=list"});
   if (version.status().kind() == StatusKind::kNotFound)
-    return Finding{.name = "Slurm",
-                   .found = "srun is not installed on this host",
-                   .meaning = "start ranks by mpirun or torchrun"};
+    return Finding{.name = "Slurm", .found = "no srun", .meaning = "start ranks by mpirun or torchrun"};
   for (const auto* answer : {&version, &list})
     if (!answer->ok())
       return Unknown("Slurm", answer->status().message(), "cairn train needs srun --mpi=pmix, or mpirun");
@@ -204,7 +202,7 @@ std::optional<Finding> CheckMpi(const Examined&) {
   const Result<std::string> version = Ask({"mpirun", "--version"});
   if (version.status().kind() == StatusKind::kNotFound)
     return Finding{.name = "MPI",
-                   .found = "mpirun is not installed on this host",
+                   .found = "no mpirun",
                    .meaning = "cairn train needs it for several ranks; PyTorch does not"};
   if (!version.ok()) return Unknown("MPI", version.status().message(), "");
   return Finding{

@@ -155,8 +155,7 @@ std::optional<Finding> CheckAccessTimes(const Examined& examined) {
         times.status().message());
   Finding row{
       .name = "access times", .found = std::string(Name(*times)), .meaning = "every read postpones a purge"};
-  if (*times == AccessTimes::kRelative)
-    row.meaning = "a purge may come a day earlier than the last read suggests";
+  if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day before its time";
   if (*times == AccessTimes::kFrozen) {
     row.severity = Severity::kWarning;
     row.meaning = "reading a step does not postpone its purge";
@@ -187,8 +186,7 @@ std::optional<Finding> CheckInodes(const Examined& examined) {
   row.measured = true;
   struct statvfs st;
   if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
-  row.found = st.f_files == 0 ? "this file system does not count them"
-                              : fmt::format("{} of {} free", st.f_favail, st.f_files);
+  row.found = st.f_files == 0 ? "not counted" : fmt::format("{} of {} free", st.f_favail, st.f_files);
   if (st.f_files == 0 || st.f_favail >= kFewInodes) return row;
   row.severity = Severity::kWarning;
   row.change = "remove small files, or choose another directory";

@@ -307,9 +307,7 @@ class RowParser {
       const double implied = TflopsOf(row, *row.seconds, row.setup.gpus);
       if (implied <= cluster_.PeakFlops(row.setup.precision) / 1e12) return;
       const double seconds = *row.seconds * implied / *row.tflops;
-      Note(where,
-           "{} s would be {:.0f} TFLOPs, above the GPU's peak; read as {:.1f} s, which follows from its {} "
-           "TFLOPs",
+      Note(where, "{} s would be {:.0f} TFLOPs, above the GPU's peak; read as {:.1f} s, by its {} TFLOPs",
            *row.seconds, implied, seconds, *row.tflops);
       row.seconds = seconds;
     } else if (!row.seconds && row.tflops) {

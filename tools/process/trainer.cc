@@ -13,8 +13,7 @@ Result<std::string> FindTrainer() {
   if (::access(trainer.c_str(), X_OK) == 0) return trainer;
   return NotFound(
       "{} does not exist: this cairn was built without the trainer, which needs libtorch and MPI (as in a "
-      "wheel); build Cairn from its sources (scripts/build) and use the cairn in the same directory as "
-      "cairn-train",
+      "wheel); build Cairn from its sources (scripts/build) and use the cairn next to cairn-train",
       trainer);
 }
 

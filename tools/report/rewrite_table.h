@@ -31,10 +31,9 @@ struct RewrittenText {
 };
 
 // Everything except the digits of TFLOPs is unchanged, byte for byte; a cell keeps its number of decimals (2
-// if it was empty or
-// "-"). Columns are known by usual headings: GPUs or Nodes, Size, DP, TP, PP, MBS,
-// GAS, GBS, Sec/it or Speed (seconds), TFLOPs, Layers, Hidden, Seq, Vocab, Recompute (full, selective or
-// none). Errors: InvalidArgument (no table with TFLOPs).
+// if it was empty or "-"). Columns are known by usual headings: GPUs or Nodes, Size, DP, TP, PP, MBS, GAS,
+// GBS, Sec/it or Speed (seconds), TFLOPs, Layers, Hidden, Seq, Vocab, Recompute (full, selective or none).
+// Errors: InvalidArgument (no table with TFLOPs).
 Result<RewrittenText> RewriteTflops(std::string_view markdown, const RewriteOptions& options);
 
 }  // namespace cairn

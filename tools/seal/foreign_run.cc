@@ -162,13 +162,11 @@ Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::str
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
   if (!info.is_directory()) return NotSupported("{} is a file; name the directory that it is in", directory);
   if (fs.Stat(JoinPath(directory, kManifestName)).ok() || IsNativeName(LastNameOf(directory)))
-    return NotSupported("{}: this is a step of Cairn, which needs no seal; cairn verify checks it",
-                        directory);
+    return NotSupported("{}: a step of Cairn needs no seal; cairn verify checks it", directory);
   if (IsForeignStep(fs, directory)) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
     if (IsOfCairn(names))
-      return NotSupported("{}: this is a run of Cairn, whose steps need no seals; cairn ls lists them",
-                          directory);
+      return NotSupported("{}: the steps of a run of Cairn need no seals; cairn ls lists them", directory);
     return std::vector{ForeignStep{directory, ForeignStepOf(fs, directory)}};
   }
   return ListRunSteps(fs, directory);

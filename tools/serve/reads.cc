@@ -128,8 +128,7 @@ Status Reads::Read(const nlohmann::json& request) {
     const TensorEntry& entry = source.catalog().tensors[tensor];
     CAIRN_ASSIGN_OR_RETURN(const Box box, BoxIn(entry.spec.shape, said));
     const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
-    if (at > memory.size() || bytes > memory.size() - at)
-      return Corrupt("the place is outside of the window");
+    if (at > memory.size() || bytes > memory.size() - at) return Corrupt("a place outside of the window");
     boxes.push_back({static_cast<uint32_t>(tensor), box, memory.subspan(at, bytes)});
     if (opened->step) origins_.Read(opened->step, tensor);
   }

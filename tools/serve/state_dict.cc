@@ -75,9 +75,8 @@ Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other)
 // A load holds it in memory, so a larger one could never be read.
 Status CheckSize(std::string_view what, uint64_t bytes) {
   if (bytes <= kMaxValueBytes) return OkStatus();
-  return InvalidArgument(
-      "{}: it has {} bytes, but a step holds at most {} outside of tensors; save large arrays as tensors",
-      what, bytes, kMaxValueBytes);
+  return InvalidArgument("{}: {} bytes, but a step holds {} outside of tensors; save large arrays as tensors",
+                         what, bytes, kMaxValueBytes);
 }
 
 }  // namespace
@@ -117,8 +116,7 @@ Status StateDict::AddSmallTensors() {
     described["path"] = value.second.value.value("path", nlohmann::json());
     CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(described));
     if (tensor.entry.bytes() != value.second.bytes.size())
-      return Corrupt("{}: it has {} bytes, but its shape has {}", fqn, value.second.bytes.size(),
-                     tensor.entry.bytes());
+      return Corrupt("{}: {} bytes, its shape has {}", fqn, value.second.bytes.size(), tensor.entry.bytes());
     if (tensors_.contains(fqn)) return InvalidArgument("{} is large on one rank and small on another", fqn);
     all.push_back(std::move(tensor));
   }

@@ -201,8 +201,7 @@ Status StepSave::Finish(SavePlan& plan, const SaveOptions& options) {
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
-  if (!IsPlainFileName(name) || !IsTeamFileName(name))
-    return Corrupt("{}: this is not a file of a team", name);
+  if (!IsPlainFileName(name) || !IsTeamFileName(name)) return Corrupt("{}: not a file of a team", name);
   return ReadSmallFile(fs_, JoinPath(committer_.partial(), name), kMaxTeamFileBytes);
 }
 

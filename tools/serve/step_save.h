@@ -91,8 +91,7 @@ class StepSave {
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
   // could not be removed, if it is the first save that leaves it; the save is still good.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
-  // Abandons the save, and reports the reason to all ranks. Waits for the room if this rank has not entered
-  // it.
+  // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool alone() const { return team_.alone(); }
   // What the trainer received by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any

@@ -42,8 +42,7 @@ struct OpenedSource {
   // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
-// `options.config` is used only if the source does not describe its model; otherwise a note says that it was
-// ignored.
+// `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 // The same for a result without an optimizer: a source that can be read only without its optimizer's state is

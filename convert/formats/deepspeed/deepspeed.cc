@@ -177,7 +177,7 @@ class DeepSpeedOpener : RankSlices {
       end += count;
     }
     if (end != volume)
-      return Corrupt("{} has {} elements in its fragments, but {} in its shape", name, end, volume);
+      return Corrupt("{} has {} elements in fragments, but {} in its shape", name, end, volume);
     return joined;
   }
 

@@ -14,8 +14,7 @@ namespace cairn {
 inline constexpr std::string_view kDeepSpeedStep = "global_step";  // before a step's number
 inline constexpr std::string_view kDeepSpeedTracker = "latest";    // beside the steps: names the newest
 inline constexpr const char* kUniversalTracker = "latest_universal";
-inline constexpr const char* kUniversalFolder =
-    "zero";  // in a universal checkpoint: one folder per parameter
+inline constexpr const char* kUniversalFolder = "zero";  // of a universal checkpoint: a folder per parameter
 
 struct DeepSpeedFiles {
   std::string directory;                                    // of the tag: "global_step1000"
@@ -25,8 +24,7 @@ struct DeepSpeedFiles {
   std::map<std::pair<int, int>, std::string> zero3_models;  // the same
 };
 
-// True if `path` is such a directory, or a run: `latest` names one, or is next to a global_step
-// directory.
+// True if `path` is such a directory, or a run: `latest` names one, or is next to a global_step directory.
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
 
 // The number of steps in the model states of `directory`, if it is a tag, or a step of Lightning's, which has

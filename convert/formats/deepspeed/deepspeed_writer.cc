@@ -248,8 +248,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     const std::string directory = StepName() + "_universal";
     const ZeroJob job = Job(directory);
     for (size_t rank = 0; rank < model_.ranks.size(); ++rank)
-      for (const char* prefix :
-           {"", "zero_pp_rank_0_"})  // ZeRO 1 and 2 look for the former, 3 for the latter
+      for (const char* prefix : {"", "zero_pp_rank_0_"})  // of ZeRO 1 and 2; of ZeRO 3
         AddModelStates(job, prefix, static_cast<int>(rank));
     const Topology topology = topology_;
     topology_.tp = topology_.pp = 1;

@@ -49,8 +49,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                      const std::function<void(std::string_view key)>& emit_frozen) {
   const TrainingState& state = job.state;
   const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
-  // Below ZeRO 3 they are in the module with all others, unmarked; empty ones would be taken for
-  // all.
+  // Below ZeRO 3 they are in the module with all others, unmarked; empty ones would be taken for all.
   const nlohmann::json entries = {{"buffer_names", nlohmann::json::array()},
                                   {"optimizer", nullptr},
                                   {"frozen_param_shapes", nullptr},

@@ -76,9 +76,7 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
   if (topology.tp > 1 && !patterns.any())
     return NotSupported(
         "the checkpoint does not record how {} is cut over {} tensor parallel ranks: its names are not "
-        "Megatron's, and its "
-        "model "
-        "states have no universal_checkpoint_info",
+        "Megatron's, and its model states have no universal_checkpoint_info",
         name, topology.tp);
   if (topology.tp > 1 && shape.rank() > 0) {
     CAIRN_ASSIGN_OR_RETURN(rule, patterns.RuleOf(name, buffer));
@@ -135,8 +133,7 @@ Status AddAgain(RankSlices& ranks, const std::string& first, const StoredArray& 
   return OkStatus();
 }
 
-// Under their own names: those of a single rank unchanged, else stages of a pipeline and tensor parallel
-// slices.
+// Under their own names: those of a single rank unchanged, else pipeline stages and tensor parallel slices.
 Status JoinByName(RankSlices& ranks, const Places& weights) {
   const bool alone = ranks.models.size() == 1;
   auto patterns = SlicePatterns::Read(alone ? nullptr : Find(ranks.root(), "universal_checkpoint_info"));

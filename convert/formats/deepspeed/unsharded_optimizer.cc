@@ -44,8 +44,7 @@ class UnshardedReader {
     if (!inner) inner = &optimizer;
     states_ = FindKind(*inner, "state", PyKind::kDict);
     const PyValue* groups = FindKind(*inner, "param_groups", PyKind::kList);
-    if (!states_ || !groups)
-      return NotSupported("its optimizer does not have torch's state and param_groups");
+    if (!states_ || !groups) return NotSupported("its optimizer has no state or no param_groups");
     state_["param_groups"] = ParamGroupsOf(groups);
     groups_.resize(groups->items.size());
     PutLossScale(optimizer, &optimizer, state_);

@@ -211,7 +211,7 @@ class ZeroReader {
       StoredArray tensor = SliceOf(flat, parameter.begin, parameter.shape);
       tensor.name = parameter.name;
       if (tensor.elements() != parameter.shape.Volume())
-        return Corrupt("{}: {} is truncated", shards_.back().path(), parameter.name);
+        return Corrupt("{}: {} is cut off", shards_.back().path(), parameter.name);
       contents_.tensors.emplace_back(role, std::move(tensor));
     }
     return OkStatus();
@@ -304,8 +304,7 @@ class ZeroReader {
       for (size_t r = 0; r < flats.size(); ++r) {
         const uint64_t done = std::min(volume, r * piece), count = std::min(volume - done, piece);
         const StoredArray part = SliceOf(flats[r], parameter.begin, {count});
-        if (part.elements() != count)
-          return Corrupt("{}: {} is truncated", shards_[r].path(), parameter.name);
+        if (part.elements() != count) return Corrupt("{}: {} is cut off", shards_[r].path(), parameter.name);
         Append(tensor, part, done);
         LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
       }

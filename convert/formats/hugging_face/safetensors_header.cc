@@ -48,8 +48,7 @@ constexpr Type kTypes[] = {{"BOOL", 8, Dtype::kBool},
                            {"F6_E3M2", 6, {}},
                            {"F4", 4, Dtype::kF4x2}};
 
-// The file counts elements of four bits; Cairn, like torch, counts pairs of them. False if a row has an odd
-// number.
+// The file counts elements of four bits; Cairn and torch count pairs. False if a row has an odd number.
 bool HalveLast(Dims& shape) {
   if (shape.rank() == 0 || shape[shape.rank() - 1] % 2 != 0) return false;
   shape[shape.rank() - 1] /= 2;

@@ -169,10 +169,9 @@ Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std
                                                 : ReadSafetensorsFiles(fs, path));
   auto source = OpenStoredModel(fs, std::move(files), options);
   if (source.ok() || !FitsGlob(path, "*-[0-9]*-of-[0-9]*.*")) return source;
-  return Status(
-      source.status().kind(),
-      fmt::format("{}; {} is one of several files: give their directory, or --from {} for only this one",
-                  source.status().message(), path, pickled ? "torch" : "safetensors"));
+  return Status(source.status().kind(),
+                fmt::format("{}; {} is one of several files: give their directory, or --from {} for this one",
+                            source.status().message(), path, pickled ? "torch" : "safetensors"));
 }
 
 Status CheckWeightFiles(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {

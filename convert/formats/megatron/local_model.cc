@@ -88,8 +88,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   const nlohmann::json& facts = source.manifest().model;
   if (facts.empty()) {
     if (topology.tp != 1 || topology.pp != 1)
-      return InvalidArgument(
-          "the checkpoint does not record how this model is cut; only --tp 1 --pp 1 can be written");
+      return InvalidArgument("it does not record how the model is cut; choose --tp 1 --pp 1");
     return PlainModel(tensors);
   }
   LocalModel model;

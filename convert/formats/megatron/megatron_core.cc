@@ -25,8 +25,7 @@ Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {
   if (AllEqual(layers) || (virtual_stages == 1 && AllEqual(std::span(layers).subspan(1, layers.size() - 2))))
     return OkStatus();
   return NotSupported(
-      "Megatron's arguments cannot describe stages of {} layers: {}; choose another --pp or "
-      "--layers-per-stage",
+      "Megatron cannot have stages of {} layers: {}; choose another --pp or --layers-per-stage",
       fmt::join(layers, ", "),
       virtual_stages == 1 ? "all but the first and the last must have the same number"
                           : "interleaved chunks must have the same number");
@@ -189,8 +188,7 @@ void CorePlan::AddNotes() {
   }
   if (distributed())
     state.notes.push_back(
-        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes it for the other "
-        "optimizer");
+        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes it for the other");
   else
     state.notes.push_back(fmt::format(
         "the optimizer's state is not for --use-distributed-optimizer, which takes that of "

@@ -26,8 +26,7 @@ namespace {
 constexpr const char* kDistMetadata = "metadata.json";
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
-// A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step is next to
-// metadata.json.
+// A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step is next to metadata.json.
 constexpr const char* kCairnBackend = "cairn";
 
 constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
@@ -297,8 +296,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const st
   const auto backend = json.value("sharded_backend", nlohmann::json());
   if (backend != "torch_dist")
     return NotSupported(
-        "{}: its backend is {}, but only torch_dist is read; load and save it again with a Megatron-Core "
-        "before 0.16",
+        "{}: its backend is {}, not torch_dist; load and save it again with Megatron-Core before 0.16",
         directory, backend.dump());
   return MegatronDistOpener(fs, directory, options).Open();
 }

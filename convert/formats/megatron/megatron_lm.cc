@@ -96,8 +96,7 @@ class MegatronOpener {
             std::ranges::find_if(found, [&](const Rank& r) { return r.tp == tp && r.pp == pp; });
         if (rank == found.end())
           return NotFound(
-              "{}: the directory of tensor parallel rank {} of pipeline stage {} is missing; its args say "
-              "TP={} PP={}",
+              "{}: the directory of TP rank {} of pipeline stage {} is missing; its args say TP={} PP={}",
               directory_, tp, pp, tp_, pp_);
         ranks_.push_back(*rank);
       }

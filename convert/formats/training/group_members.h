@@ -37,9 +37,8 @@ GroupMembers MembersOfArrays(const StoredCatalog& catalog,
                              const std::vector<std::vector<std::string>>& names);
 
 // By Megatron's own rule, from what it writes into its groups (megatron-core, optimizer/__init__.py): those
-// of wd_mult 0 are vectors, those of a decoupled learning rate word embeddings and heads. Null if that
-// does not tell the groups apart. Two groups without these facts are left unchanged: matrices, then
-// vectors.
+// of wd_mult 0 are vectors, those of a decoupled learning rate word embeddings and heads. Null if that does
+// not tell the groups apart. Two groups without these facts are left unchanged: matrices, then vectors.
 void PutMembersByMegatronsRule(const TensorTable& catalog, nlohmann::json& param_groups);
 
 // Inverse of DeepSpeed's round_robin_gradients: the original order.

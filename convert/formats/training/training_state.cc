@@ -96,8 +96,7 @@ Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const
   } else {
     return NotSupported(
         "the optimizer has {} groups of parameters, but the checkpoint does not record which parameters are "
-        "in which group; choose --param-groups "
-        "1 or 2",
+        "in which group; choose --param-groups 1 or 2",
         groups.size());
   }
   for (const TrainingParameter& parameter : tensors.parameters)

@@ -60,7 +60,7 @@ Status CheckVerlFiles(FileSystem& /*fs*/, const std::string& directory,
   for (const auto& [set, ranks] : RanksIn(names))
     for (int rank = 0; rank < set.second; ++rank)
       if (!ranks.contains(rank))
-        return NotFound("{}: is missing, but other files of its kind exist",
+        return NotFound("{}: is missing, but others of its kind exist",
                         JoinPath(directory, NameOf(set.first, set.second, rank)));
   return OkStatus();
 }

@@ -2,8 +2,8 @@
 // of which is present only while it is used (--memory-centric-tiled-linear).
 //
 // After DeepSpeed's TiledLinear, which cuts both sides and has a parameter for each tile. Here only rows are
-// cut, because only they are contiguous in the flat buffer. So it stays one parameter, and only the input's
-// gradient needs a sum.
+// cut, because only they are contiguous. So it stays one parameter, and only the input's gradient needs a
+// sum.
 #pragma once
 
 #include <ATen/Tensor.h>

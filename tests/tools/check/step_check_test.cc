@@ -122,7 +122,7 @@ TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
       {"it is stored as", [](Manifest& m) { m.model["hidden_size"] = 32; }},
       {"it is stored as", [](Manifest& m) { m.model["vocab_size"] = 51; }},
       {"iteration -5", [](Manifest& m) { m.state["iteration"] = -5; }},
-      {"iteration 4, but it is the manifest of step 100", [](Manifest& m) { m.state["iteration"] = 4; }},
+      {"iteration 4, but it is of step 100", [](Manifest& m) { m.state["iteration"] = 4; }},
       {"stages do not fit",
        [](Manifest& m) {
          m.topology.layers_per_stage = {2, 3};

@@ -263,7 +263,7 @@ TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   stdfs::remove(steps->front().path + "/rng_state_0.pth");
   const SealResult result = Sealed(steps->front());
   ASSERT_EQ(result.outcome, SealOutcome::kProblems);
-  EXPECT_EQ(result.problems[0].what, "is missing, but other files of its kind exist");
+  EXPECT_EQ(result.problems[0].what, "is missing, but others of its kind exist");
   EXPECT_EQ(ListForeignSteps(Disk(), steps->front().path)->size(), 1u);
 }
 

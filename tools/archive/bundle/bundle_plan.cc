@@ -44,8 +44,7 @@ class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
-  // Each form has its own bundles, so that weights can be recalled by themselves, unless a bundle would be
-  // too small.
+  // Each form has its own bundles, to recall weights by themselves, unless a bundle would be too small.
   bool Fits(const Unit& unit) {
     return HasRoom(unit) &&
            (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.record->form);

@@ -169,12 +169,10 @@ const std::vector<Row>& Rows() {
       {{"delete", "weights_suffice", "true", "also if classes keep only its weights (default false)"},
        [](N n, T t) { return Set(t.policy.weights_suffice, Bool(n)); }},
       {{"delete", "stored", "true",
-        "archive run also prunes: members that no class keeps and no other policy or person claims (default "
-        "false)"},
+        "archive run also prunes: members that no class keeps and nobody else claims (default false)"},
        [](N n, T t) { return Set(t.policy.delete_stored, Bool(n)); }},
       {{"verify", "sample", "\"2%\"",
-        "archive verify --policy: this share of the store per night, the members read back longest ago "
-        "first"},
+        "archive verify --policy: this share of the store per night, those read back longest ago first"},
        [](N n, T t) { return Set(t.policy.verify_sample, Percent(n)); }},
       {{"verify", "per_night", "\"200GB\"", "the same as a size"},
        [](N n, T t) { return Set(t.policy.verify_per_night, Size(n)); }},

@@ -187,8 +187,7 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .successor = find_successor_});
   if (on_tape) {  // not a failure: everything that was asked for is stored
     events_.note(
-        fmt::format("{}: its copy is on tape; its source is kept, because the policy has no [recall] by "
-                    "which to prove the copy",
+        fmt::format("{}: its copy is on tape; its source is kept, as the policy has no [recall] to prove it",
                     entry.title));
     return false;
   }

@@ -191,9 +191,8 @@ Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& po
   for (const auto& [claim, count] : orphans)
     lines.push_back(fmt::format("{} member{} {} kept for {}; archive prune --adopt '{}' takes {} over", count,
                                 count == 1 ? "" : "s", count == 1 ? "is" : "are",
-                                claim == kUnknownClaim
-                                    ? "an unknown claimant, because older versions noted none"
-                                    : claim + ", a file that no longer exists",
+                                claim == kUnknownClaim ? "unknown; older versions noted nobody"
+                                                       : claim + ", a file that no longer exists",
                                 claim, count == 1 ? "it" : "them"));
   return lines;
 }

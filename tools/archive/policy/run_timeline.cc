@@ -185,10 +185,9 @@ void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& m
     notes.push_back(fmt::format("{}: no such directory any more; the store has {} member{} from it", pattern,
                                 stored, stored == 1 ? "" : "s"));
   else
-    failures.push_back(
-        fmt::format("{}: the policy names it, but no such directory exists, and the store has nothing from "
-                    "there",
-                    pattern));
+    failures.push_back(fmt::format(
+        "{}: the policy names it, but no such directory exists, and the store has nothing from there",
+        pattern));
 }
 
 }  // namespace

@@ -50,8 +50,7 @@ Result<bool> IsThereAndOurs(const std::string& path) {
   if (!info.ok()) return info.status();
   const Result<std::string> text = ReadSmallFile(fs, path, kMaxTextBytes);
   if (text.ok() && IsScheduleText(*text)) return true;
-  return AlreadyExists("{} is not a file of 'cairn archive schedule'; move it away, or give another name",
-                       path);
+  return AlreadyExists("{} is not a file of 'cairn archive schedule'; move it away, or name another", path);
 }
 
 Status Replace(const std::string& path, const std::string& text) {

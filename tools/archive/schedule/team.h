@@ -47,8 +47,8 @@ class TeamStore {
 
   // Does `work` for the source `key` unless another process of the launch does or has done it. Returns
   // whether this process did it. Errors: those of the disk, not those of the work; AlreadyExists if this
-  // process is the only one and another host took the store's lock, too, which locks of its file system did
-  // not exclude.
+  // process is the only one and another host took the store's lock, too (its locks do not exclude other
+  // hosts).
   Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
 
   // Does `work`, which changes a file that all share, while no other process of the launch does such work.
@@ -59,7 +59,7 @@ class TeamStore {
   Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
   size_t size() const { return static_cast<size_t>(team_.size); }
 
-  // True if all others have left; then this process holds the lock exclusively until the end. Errors: as
+  // True if all others have left; then this process keeps an exclusive lock until the end. Errors: as
   // Share().
   Result<bool> IsLast();
   // The results of all processes, by source. Requires IsLast(). Keeps them in one file for tasks that start

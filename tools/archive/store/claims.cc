@@ -1,6 +1,5 @@
-// Every change of claims is one pass over the sidecars of all tars, then of all bundles. A sidecar is
-// written only if a record in it changed. Claims are sorted and unique, so equal sets are equal
-// texts.
+// Every change of claims is one pass over the sidecars of all tars, then of all bundles. A sidecar is written
+// only if a record in it changed. Claims are sorted and unique, so equal sets are equal texts.
 
 #include "tools/archive/store/claims.h"
 

@@ -23,7 +23,7 @@ class StoredCopy final : public DeletionProof {
   Status Check(FileSystem& fs) const override {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));
     if (bytes < bytes_)
-      return Corrupt("{}: it is shorter than when it was proven; the source is kept", place_.file);
+      return Corrupt("{}: shorter than when it was proven; the source is kept", place_.file);
     if (alone_) return OkStatus();
     if (stays_ != nullptr) return stays_->Check(fs);
     return InvalidArgument("no other step of its run is known to be good; it was not deleted");
@@ -58,9 +58,7 @@ Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const Arch
                         const DeletionProof& proof) {
   if (!record.tree)
     return InvalidArgument(
-        "{}: it was stored by an older version of Cairn, which kept neither modes nor links; store it again "
-        "before it is "
-        "removed",
+        "{}: an older version stored it without modes and links; store it again before it is removed",
         directory);
   TreeDeletion deletion{.directory = directory, .files = {}, .directories = {}, .same = [&] {
                           return CheckTreeIs(fs, directory, record);

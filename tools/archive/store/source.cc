@@ -131,8 +131,7 @@ ArchiveRecord NameTree(const std::string& directory) {
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
-  if (ToHex(DigestOf(text)) != digest)
-    return Corrupt("{}: it was saved again meanwhile; run this again", step_dir);
+  if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: saved again meanwhile; run this again", step_dir);
   return OkStatus();
 }
 

@@ -250,8 +250,7 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
   if (fits.empty())
     return NotFound("{}: it has no '{}'; it has {}", store.directory(), text, ListNames(members, titles));
   if (CountRuns(fits) > 1)
-    return InvalidArgument("{}: several runs match; name one of {}", store.directory(),
-                           ListNames(fits, titles));
+    return InvalidArgument("{}: several runs; name one of {}", store.directory(), ListNames(fits, titles));
   fits = OfNewestCommit(std::move(fits));
   const ArchiveMember& best = fits.front();
   if (fits.size() > 1 && fits[1].form == best.form)

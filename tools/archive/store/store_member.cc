@@ -354,8 +354,7 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
                              const StoreOptions& options, std::optional<ArchiveRecord> record) {
   if (!step.manifest().shards.empty())
     return NotSupported(
-        "{}: it is virtual, its shards are in {}; archive that step, or make this one real with cairn "
-        "reshape",
+        "{}: it is virtual, its shards are in {}; archive that step, or copy this one by cairn reshape",
         step.directory(), step.DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, TarBytesAtMost(step.manifest()), options));
@@ -380,8 +379,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, tar_bytes, options));
   ArchiveRecord record = DescribeTree(directory, files, links);
   if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)
-    return NotSupported("{}: it has more files than the record of an archive holds; archive parts of it",
-                        directory);
+    return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written
   return StoreMember(store,
                      TreeSource(fs, directory, std::move(files), links, std::move(sealed), options.pack),

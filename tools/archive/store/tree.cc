@@ -274,8 +274,7 @@ Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored) {
                      other->second);
   }
   for (const auto& [name, content] : archived)
-    if (!there.contains(name))
-      return Corrupt("{} was archived, but no longer exists", JoinPath(tree.source, name));
+    if (!there.contains(name)) return Corrupt("{} no longer exists", JoinPath(tree.source, name));
   return OkStatus();
 }
 

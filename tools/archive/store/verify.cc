@@ -82,9 +82,8 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
     const ArchivedFile* const there = found == named.end() ? nullptr : found->second;
     if (there == nullptr || there->offset != file.offset || there->stored_bytes != file.stored_bytes ||
         there->packed != file.packed)
-      return Corrupt(
-          "its entry {} is not where the sidecar says{}", file.name,
-          record.pieces.empty() ? "" : "; does a piece belong to another tar, or are two swapped?");
+      return Corrupt("its entry {} is not where the sidecar says{}", file.name,
+                     record.pieces.empty() ? "" : "; is a piece another tar's, or are two swapped?");
     if (there->bytes != file.bytes)
       return Corrupt("its entry {} has {} bytes, but the sidecar says {}", file.name, there->bytes,
                      file.bytes);

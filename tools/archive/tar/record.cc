@@ -364,9 +364,8 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const json& root = *parsed;
   const json version = root.value("version", json());
   if (!version.is_number_integer() || version < kRecordVersion || version > kDescentVersion)
-    return NotSupported(
-        "it has sidecar version {}, but this program reads versions {} to {}; use a newer cairn",
-        version.dump(), kRecordVersion, kDescentVersion);
+    return NotSupported("sidecar version {}, but this program reads {} to {}; use a newer cairn",
+                        version.dump(), kRecordVersion, kDescentVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))

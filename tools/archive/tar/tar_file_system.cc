@@ -1,8 +1,7 @@
 // The constructor makes two maps of an index: path to entry, and directory to names. Links are followed
 // there, once, and only to files of the tar. A packed file's size comes from its table, or from the sidecar;
-// with a sidecar nothing of the tar is read until it is needed. A packed master needs weights from
-// another entry. That entry is opened without its own siblings, so a damaged table cannot cause endless
-// recursion.
+// with a sidecar nothing of the tar is read until it is needed. A packed master needs weights from another
+// entry. That entry is opened without its own siblings, so a damaged table cannot cause endless recursion.
 
 #include "tools/archive/tar/tar_file_system.h"
 

@@ -53,8 +53,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
     return std::vector<ArchiveMember>{std::move(member)};
   }
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(name.store));
-  if (members.empty())
-    return NotFound("{}: no archived step in it; is it the store?", name.store.directory());
+  if (members.empty()) return NotFound("{}: no archived step; is it the store?", name.store.directory());
   return members;
 }
 

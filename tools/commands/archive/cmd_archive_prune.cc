@@ -71,10 +71,9 @@ void AddArchivePrune(CLI::App& archive, Verb& verb) {
   prune->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   prune->add_flag("--json", options->json, "print facts as JSON");
   prune
-      ->add_option(
-          "--adopt", options->adopt,
-          "take over another claim: a policy's tag, or \"policy:PATH\" of a policy that no longer exists, "
-          "\"by hand\", or \"unknown\" for members of older versions; repeatable")
+      ->add_option("--adopt", options->adopt,
+                   "take over another claim: a policy's tag, or \"policy:PATH\" of a deleted policy, \"by "
+                   "hand\", or \"unknown\" for members of older versions; repeatable")
       ->allow_extra_args(false)
       ->option_text("CLAIM");
   prune->add_flag("--dry-run", options->dry_run, "show what would be removed and why; remove nothing");

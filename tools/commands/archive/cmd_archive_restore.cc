@@ -93,10 +93,9 @@ Result<int> RunRestore(const ArchiveRestoreOptions& options) {
   if (part)
     fmt::print("restored a part of {} as {}, verified\n", MemberText(member), options.destination);
   else
-    fmt::print(
-        "restored {}{} as {}: {}, verified\n", MemberText(member),
-        member.form == Form::kWeights ? " (only its weights in fp16: the store has no more of it)" : "",
-        options.destination, HumanBytes(member.bytes));
+    fmt::print("restored {}{} as {}: {}, verified\n", MemberText(member),
+               member.form == Form::kWeights ? " (its fp16 weights; the store has no more of it)" : "",
+               options.destination, HumanBytes(member.bytes));
   return kExitDone;
 }
 

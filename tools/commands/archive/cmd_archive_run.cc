@@ -144,7 +144,7 @@ class Runner {
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
     if (o.newest && source.of_run)
-      fmt::print("{} is kept: it is the newest healthy step of its run\n", source.path);
+      fmt::print("{} is kept: the newest healthy step of its run\n", source.path);
     std::fflush(stdout);
   }
 
