@@ -68,7 +68,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingToken
   return options;
 }
 
-// libtorch throws; all other code returns a Status. Aborted means that a peer failed, as everywhere.
+// libtorch throws; all other code returns a Status. As everywhere, Aborted means that a peer failed.
 template <typename Function>
 Status Guard(Function&& function) {
   try {
@@ -98,7 +98,7 @@ Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
 }
 
 // How the training ended on this rank. `together`: all ranks have the same failure, so one reports it and all
-// leave in order; otherwise the others do not know of it.
+// exit normally; otherwise the others do not know about it.
 struct Outcome {
   Status status;
   bool together = false;
@@ -197,8 +197,8 @@ int Main(int argc, char** argv) {
   }
   if (config.bf16 && config.device == "cpu" && !HasBf16Products())
     config.notes.push_back(
-        "libtorch has no bf16 products for this CPU (AVX-512), so they are computed in fp32: --bf16 saves "
-        "memory of activations here, but no time");
+        "libtorch has no bf16 products for this CPU (it lacks AVX-512), so they are computed in fp32: --bf16 "
+        "saves memory of activations, but no time");
   if (transport->rank() == 0)
     for (const std::string& note : config.notes) Print(fmt::format(" {}\n", note));
   Outcome outcome;

@@ -1,4 +1,4 @@
-// The `cairn` command: one row a verb. A Status becomes one line on stderr and an exit status here, nowhere
+// The `cairn` command: one row per verb. A Status becomes one line on stderr and an exit status here, nowhere
 // else.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -45,7 +45,7 @@ std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// --quiet, --no-progress and --families hold for every verb, before it or behind it; train hands its own
+// --quiet, --no-progress and --families hold for every verb, before it or after it; train passes its own
 // flags on. Errors: those of AddFamilies().
 Status TakeGeneralFlags(std::vector<std::string>& arguments) {
   if (arguments.front() == "train") return OkStatus();
@@ -72,7 +72,7 @@ Status TakeGeneralFlags(std::vector<std::string>& arguments) {
   return OkStatus();
 }
 
-// Whether the caller wants JSON on stdout, also where the arguments as a whole make no sense.
+// Whether the caller wants JSON on stdout, even if the arguments as a whole are invalid.
 bool WantsJson(std::span<char*> arguments) {
   for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
@@ -83,7 +83,7 @@ bool WantsJson(std::span<char*> arguments) {
   return false;
 }
 
-// One line on stderr; for --json also {"error": ...} on stdout, unless the verb has told its facts there.
+// One line on stderr; for --json also {"error": ...} on stdout, unless the verb has printed its facts there.
 void PrintFailure(const std::string& message, bool json) {
   PrintProblem(message);
   if (json && !JsonWasPrinted()) PrintJson({{"error", message}});
@@ -110,11 +110,11 @@ int Run(int argc, char** argv, bool json) {
   app.formatter(std::make_shared<WrappedHelp>());
   // Anywhere on the line: TakeGeneralFlags() has read them by now. They are declared for --help.
   bool read = false;
-  app.add_flag("-q,--quiet", read, "no progress and no notes on stderr; also behind the verb");
-  app.add_flag("--no-progress", read, "no progress on stderr; also behind the verb");
+  app.add_flag("-q,--quiet", read, "no progress and no notes on stderr; also after the verb");
+  app.add_flag("--no-progress", read, "no progress on stderr; also after the verb");
   std::string families;
   app.add_option("--families", families,
-                 "read more families of models, from the *.json of a directory; also behind the verb")
+                 "read more families of models, from the *.json of a directory; also after the verb")
       ->option_text("DIR");
   app.require_subcommand(1);
   Verb verb;

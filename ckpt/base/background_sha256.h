@@ -1,5 +1,4 @@
-// SHA-256 of a stream by a thread of its own: it is the slowest of the digests, and its stream waits for
-// nobody.
+// SHA-256 of a stream in its own thread: it is the slowest of the digests, and its stream waits for nobody.
 #pragma once
 
 #include <mutex>
@@ -14,7 +13,7 @@ namespace cairn {
 
 class BackgroundSha256 {
  public:
-  // Returns once copied; waits while too much of it is on its way.
+  // Returns once copied; waits while too much is queued.
   void Update(std::span<const std::byte> bytes);
   // 64 hex digits. Call once.
   std::string FinishHex();

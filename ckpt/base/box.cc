@@ -67,7 +67,7 @@ Box Transposed(const Box& box) {
 
 namespace {
 
-// The box of one row-major unit at depth `dim`: `count` consecutive indices there, everything after it whole.
+// The box of one row-major unit at depth `dim`: `count` consecutive indices of it, all of later dimensions.
 Box Slab(const Box& box, const Dims& prefix, int dim, uint64_t first, uint64_t count) {
   Box slab = box;
   for (int i = 0; i < dim; ++i) {

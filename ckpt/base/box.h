@@ -69,7 +69,7 @@ struct Box {
 // "[0:2, 4:8]"
 std::string ToString(const Box& box);
 
-// True if `inner` lies inside `outer`, same rank. An empty box lies inside where its offset does.
+// True if `inner` lies inside `outer`; same rank. An empty box is inside if its offset is.
 bool Contains(const Box& outer, const Box& inner);
 
 // The common part; nullopt if it is empty. Requires equal ranks.
@@ -86,8 +86,7 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// One sub-box of a flat range, contiguous there: its elements lie at [begin, begin + box.Volume()) of the
-// range.
+// One contiguous sub-box of a flat range: its elements lie at [begin, begin + box.Volume()) of the range.
 struct Segment {
   Box box;             // in the tensor's coordinates
   uint64_t begin = 0;  // elements from the start of the flat range

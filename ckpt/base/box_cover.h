@@ -1,4 +1,4 @@
-// Whether boxes cover something exactly once: their volumes add up to its volume, and no two of them meet.
+// Whether boxes cover something exactly once: their volumes add up to its volume, and no two overlap.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,8 @@
 
 namespace cairn {
 
-// Two boxes that have an element in common, by their places in `boxes`; nullopt if there are none. Boxes are
-// swept in order of their first dimension, so that only those that share rows are compared. Requires equal
-// ranks.
+// The indices of two boxes with a common element; nullopt if there are none. Boxes are swept in order of
+// their first dimension, so that only those that share rows are compared. Requires equal ranks.
 std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // XXH3-128 digests that bind bytes to what they are: run, step, tensor, role, dtype, box and place in the
 // piece.
 //
-// They catch damage, truncation, and shards that are whole but stale, swapped or foreign. They are no
-// signature: who can write the files can forge them. FORMAT.md, "Digests".
+// They catch damage, truncation, and shards that are whole but stale, swapped or foreign. They are not
+// signatures: anyone who can write the files can forge them. FORMAT.md, "Digests".
 #pragma once
 
 #include <array>

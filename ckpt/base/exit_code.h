@@ -8,10 +8,10 @@ namespace cairn {
 enum ExitCode : int {
   kExitDone = 0,
   kExitCheckFailed = 1,  // the check failed, the two differ, or the training diverged
-  kExitTrouble = 2,      // misuse, or something stood in the way
+  kExitTrouble = 2,      // misuse, or the command could not do its work
 
-  // A rank or a node was lost, or a deadline passed: the same command continues, or does it again.
-  // EX_TEMPFAIL of sysexits.h; shells, srun and mpirun have no use of their own for it.
+  // A rank or a node was lost, or a deadline passed: running the same command again continues the work.
+  // EX_TEMPFAIL of sysexits.h; shells, srun and mpirun do not use it themselves.
   kExitLostPeer = 75,
 };
 

@@ -14,7 +14,7 @@ namespace cairn {
 // The first fact that is missing or of the wrong type becomes the status. A null counts as missing.
 class JsonFacts {
  public:
-  // `whose` begins the messages: "the model's ". `facts` must outlive this.
+  // `whose` starts each message: "the model's ". `facts` must outlive this.
   JsonFacts(std::string whose, const nlohmann::json& facts) : whose_(std::move(whose)), facts_(facts) {}
 
   // Required: an integer from 1 to `most`.

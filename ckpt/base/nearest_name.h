@@ -26,7 +26,7 @@ inline size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 // The first of the nearest `names`, if it is near enough to be meant: at most two letters away, or a third
-// of a longer word. Empty: none is.
+// of a longer word. Empty if none is near.
 inline std::string NearestName(const std::vector<std::string>& names, std::string_view given) {
   const auto distance = [&](const std::string& name) { return EditDistance(name, given); };
   const auto nearest = std::ranges::min_element(names, {}, distance);

@@ -18,7 +18,7 @@ Status PosixError(std::string_view what, const std::string& path, int error) {
       return NotFound("{} {}: {}", what, path, text);
     case EEXIST:
     case ENOTEMPTY:
-      return AlreadyExists("{} {}: {}; nothing is overwritten, choose another place", what, path, text);
+      return AlreadyExists("{} {}: {}; nothing is overwritten; choose another path", what, path, text);
     case ENOSPC:
     case EDQUOT:
       return NoSpace("{} {}: {}; free some space or choose another place", what, path, text);
@@ -52,7 +52,7 @@ Status TransferError(bool write, const std::string& path, uint64_t offset, size_
   if (!write && error == 0)
     return Corrupt("{} ends at byte {}, {} bytes short; the file was truncated", path, offset, bytes);
   if (!write && error == EIO)
-    return Corrupt("at byte {}: read {}: {}; the disk does not give these bytes", offset, path,
+    return Corrupt("at byte {}: read {}: {}; the disk cannot read these bytes", offset, path,
                    strerror(error));
   return PosixError(write ? "write" : "read", path, error == 0 ? EIO : error)
       .WithContext(fmt::format("at byte {}", offset));

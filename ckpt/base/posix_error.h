@@ -9,12 +9,12 @@
 
 namespace cairn {
 
-// "WHAT PATH: strerror" (of a file that is only looked for and is not there "PATH: strerror"), of the kind
-// that fits, with what to do if there is something to do.
+// "WHAT PATH: strerror" ("PATH: strerror" if a file was looked for and does not exist), with the matching
+// kind and, if there is one, the remedy.
 Status PosixError(std::string_view what, const std::string& path, int error);
 
-// True if the system refused something (too many open files, no permission, no memory): that says nothing
-// about the bytes that were to be read.
+// True if the system refused something (too many open files, no permission, no memory): the bytes themselves
+// may be good.
 bool IsRefusal(const Status& status);
 
 // The parts of a status of PosixError. nullopt if it is not one, or its path is not absolute. `reason` is the

@@ -1,4 +1,4 @@
-// SHA-256, for the lists that `sha256sum -c` checks. Our own proofs rest on the step's XXH3 digests
+// SHA-256, for the lists that `sha256sum -c` checks. Our own proofs use the step's XXH3 digests
 // (ckpt/base/digest.h).
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // The loops are plain C++ that the compiler vectorises; this only asks for it again with wider instructions.
 // Not under sanitizers, which are not ready when the loader makes that choice. CAIRN_INTRINSICS: a file may
-// have another version of such a loop that is made of intrinsics; under sanitizers the plain one is tested.
+// have a second version of such a loop, written with intrinsics; sanitizers test the plain one.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

@@ -1,9 +1,9 @@
 // Status and Result<T>: how every function of ckpt and convert reports failure.
 //
 // Worker threads and background saves hand a Status back; an exception could not leave them. Kinds are few
-// and say what the user can do about it; the message carries the noun (path, tensor, offset, expected and
-// found) and ends with what to do next. Libraries never print or exit: tools/main.cc and runtime/main.cc turn
-// a Status into one line.
+// and tell what the user can do; the message names the object (path, tensor, offset, expected and found) and
+// ends with what to do next. Libraries never print or exit: tools/main.cc and runtime/main.cc turn a Status
+// into one line.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,11 +17,11 @@ namespace cairn {
 
 enum class StatusKind {
   kOk,
-  kNotFound,         // a file, step or tensor that should be there is not
+  kNotFound,         // a file, step or tensor is missing
   kCorrupt,          // bytes that contradict themselves or their digest
   kInvalidArgument,  // the request cannot be met: wrong topology, unknown flag value, size mismatch
   kNotSupported,     // a version, dtype or architecture that this program does not know
-  kAlreadyExists,    // the destination is there and is never overwritten
+  kAlreadyExists,    // the destination exists and is never overwritten
   kNoSpace,          // disk or quota full
   kIoError,          // the operating system refused; the message carries errno's text
   kAborted,          // a peer failed or a deadline passed

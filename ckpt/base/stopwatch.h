@@ -6,10 +6,10 @@
 
 namespace cairn {
 
-// How long to wait; is asked again and again, because it may change.
+// How long to wait; called repeatedly, because it may change.
 using Patience = std::function<std::chrono::seconds()>;
 
-// Seconds since it was made.
+// Seconds since construction.
 class Stopwatch {
  public:
   double Seconds() const {

@@ -20,7 +20,7 @@ std::vector<std::thread> StartThreads(int count, const Work& work) {
   threads.reserve(static_cast<size_t>(count));
   try {
     while (count-- > 0) threads.emplace_back(work);
-  } catch (const std::exception&) {  // no thread, no memory for one: those that run do it all
+  } catch (const std::exception&) {  // no thread, or no memory for one: those that run do it all
   }
   return threads;
 }
@@ -45,7 +45,7 @@ void RunOnThreads(int threads, const Work& work) {
 }
 
 // An exception of the standard library as an error: NoSpace without memory or threads, IoError of a system
-// call, InvalidArgument in its own words for any other.
+// call, InvalidArgument with the exception's message for any other.
 Status StatusOf(const std::exception& error);
 inline std::string TextOf(const std::exception& error) { return StatusOf(error).message(); }
 

@@ -36,8 +36,8 @@ Status TakeTomlTable(const toml::table& table, const std::string& origin, const 
 // The same for a whole file whose tables, such as [model], only group keys.
 Status TakeGroupedToml(std::string_view text, const std::string& origin, const TakeTomlField& take);
 
-// "WHERE: unknown key 'purge_dayz'; did you mean 'purge_days'?", or `else_see` behind the semicolon if
-// none of `known` is near.
+// "WHERE: unknown key 'purge_dayz'; did you mean 'purge_days'?", or `else_see` after the semicolon if none of
+// `known` is near.
 Status UnknownTomlKey(const TomlField& field, const std::vector<std::string>& known,
                       std::string_view else_see);
 

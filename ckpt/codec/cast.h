@@ -29,7 +29,7 @@ enum class OnOverflow { kInfinity, kSaturate };  // kSaturate: the largest finit
 bool CanCast(Dtype from, Dtype to);
 
 // Requires CanCast(from, to), as many elements in `out` as in `in`, no overlap. Elements need no alignment.
-// Where both are the same type the bytes are copied and only `elements` is counted.
+// If both are the same type, the bytes are copied and only `elements` is counted.
 CastCounts Cast(Dtype from, std::span<const std::byte> in, Dtype to, std::span<std::byte> out,
                 OnOverflow on_overflow);
 

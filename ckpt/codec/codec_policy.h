@@ -10,17 +10,17 @@ namespace cairn {
 // Sizes and times of the codec for some bytes, on one thread.
 struct CodecSpeed {
   uint64_t bytes = 0;
-  uint64_t stored_bytes = 0;  // chunks that do not pay count as they are
+  uint64_t stored_bytes = 0;  // chunks that do not pay count uncompressed
   double encode_seconds = 0;
   double decode_seconds = 0;
   CodecSpeed& operator+=(const CodecSpeed& other);
 };
 
-// Encodes and decodes `bytes` in chunks, each timed by itself. Aborts if a chunk does not come back as it
-// was, so that no figure stands for wrong bytes.
+// Encodes and decodes `bytes` in chunks, each timed by itself. Aborts if a chunk does not decode to what was
+// encoded: no figure describes wrong bytes.
 CodecSpeed MeasureCodec(std::span<const std::byte> bytes, size_t element_bytes);
 
-// A gain of less counts as none: it is within the error of the measurement and costs processor time.
+// A smaller gain counts as zero: it is within the measurement error, and it costs processor time.
 inline constexpr double kLeastGain = 1.05;
 
 // True if a flush takes less time compressed: while threads encode, the disk writes what is encoded, so

@@ -1,9 +1,8 @@
-// An fp16 weight needs no bytes of its own beside its fp32 master: it is the master rounded to nearest, ties
+// An fp16 weight whose fp32 master is stored needs no bytes: it is the master rounded to nearest, ties
 // to even (cast.h).
 //
-// FindUnderived() lists the elements of which that is not true, so that every pair of arrays comes back bit
-// for bit; of a trainer's weights there are none. tests/ckpt/codec/derived_weight_test.cc shows it for all
-// 2^32 masters.
+// FindUnderived() lists the elements that differ from that, so every pair of arrays is restored bit for bit;
+// a trainer's weights have none. tests/ckpt/codec/derived_weight_test.cc shows it for all 2^32 masters.
 #pragma once
 
 #include "ckpt/codec/split_master.h"

@@ -34,8 +34,8 @@ ErasureCode::ErasureCode(int data, int parity)
 Result<ErasureCode> ErasureCode::Make(int data, int parity) {
   if (data < 1 || parity < 1 || data > kMaxCodeBlocks - parity)
     return InvalidArgument(
-        "an erasure code of {} data and {} parity blocks; each is at least 1, both at most {}", data, parity,
-        kMaxCodeBlocks);
+        "an erasure code of {} data and {} parity blocks; each must be at least 1, and their sum at most {}",
+        data, parity, kMaxCodeBlocks);
   return ErasureCode(data, parity);
 }
 

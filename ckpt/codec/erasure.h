@@ -1,5 +1,5 @@
-// A systematic erasure code over GF(2^8): `data` blocks and `parity` blocks made of them, of which any `data`
-// blocks give all others. The arithmetic is ISA-L's.
+// A systematic erasure code over GF(2^8): `data` blocks and `parity` blocks computed from them; any `data`
+// blocks of the two kinds give all others. The arithmetic is ISA-L's.
 //
 // The parity part of the generator is a Cauchy matrix (any data rows of the generator are independent) whose
 // columns are scaled so that its first row is all ones: scaling keeps every minor from vanishing, and makes
@@ -20,12 +20,12 @@ inline constexpr int kMaxCodeBlocks = 32;  // data + parity; bounds the memory o
 class BlockSum {
  public:
   explicit BlockSum(std::vector<unsigned char> coefficients);
-  // One source a coefficient, each of `bytes`; `out` is none of them. Requires bytes < 2 GiB.
+  // One source per coefficient, `bytes` long each; `out` must not alias a source. Requires bytes < 2 GiB.
   void Compute(std::span<const std::byte* const> sources, std::byte* out, size_t bytes) const;
 
  private:
   int sources_;
-  std::vector<unsigned char> tables_;  // ISA-L's, 32 bytes a coefficient
+  std::vector<unsigned char> tables_;  // ISA-L's, 32 bytes per coefficient
 };
 
 class ErasureCode {

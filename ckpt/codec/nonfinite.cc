@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// A template cannot have clones: the functions below have them, one a width.
+// A template cannot have clones, so the functions below have them, one per width.
 template <typename Bits>
 [[gnu::always_inline]] inline Bits CountIn(const std::byte* elements, size_t count, Bits exponent) {
   Bits found = 0;
@@ -57,7 +57,7 @@ uint64_t CountNonFinite(Dtype dtype, std::span<const std::byte> elements) {
     case Dtype::kBF16:
       return Count(elements, uint16_t{0x7f80});
     case Dtype::kF8E4M3:
-      return Count(elements, uint8_t{0x7f});  // NaN alone: no infinities
+      return Count(elements, uint8_t{0x7f});  // only NaN: no infinities
     case Dtype::kF8E5M2:
       return Count(elements, uint8_t{0x7c});
     default:

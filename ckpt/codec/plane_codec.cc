@@ -25,17 +25,17 @@ constexpr int kLevel = 1;
 // --- The sample that decides ---
 
 constexpr size_t kSampleBytes = 256, kSamples = 64;  // 16 KiB of a chunk
-constexpr double kNoiseBits = 7.85;  // entropy a byte; above it Huffman would save less than 2 %
-constexpr size_t kRunFraction = 16;  // matches pay where one in so many elements repeats its neighbour
-constexpr size_t kMinPayback = 64;   // stored as it is unless one in so many bytes is saved
+constexpr double kNoiseBits = 7.85;  // entropy per byte; above it Huffman would save less than 2 %
+constexpr size_t kRunFraction = 16;  // matches pay if one in this many elements repeats its neighbour
+constexpr size_t kMinPayback = 64;   // stored as it is unless one byte in this many is saved
 
 struct Outlook {
   size_t noise_planes;  // leading ones
   bool has_runs;
 };
 
-// The entropy of what the sample was drawn from: a sample's own is too low by about half a bit of information
-// for each value seen (Miller and Madow), which matters if a chunk is small.
+// The entropy of the data that the sample was drawn from: a sample's own is too low by about half a bit for
+// each value seen (Miller and Madow), which matters if a chunk is small.
 double BitsPerByte(const std::array<uint32_t, 256>& counts, size_t total) {
   double bits = -0.5 / std::numbers::ln2;
   for (const uint32_t count : counts)
@@ -57,7 +57,7 @@ Outlook Sample(std::span<const std::byte> chunk, size_t element_bytes) {
     }
   size_t noise = 0;
   while (noise < element_bytes && BitsPerByte(counts[noise], seen) > kNoiseBits) ++noise;
-  // Single bytes repeat by chance in the narrow distributions of fp8; there it takes more to call it a run.
+  // Single bytes repeat by chance in the narrow distributions of fp8, so a run needs more repetitions.
   const size_t fraction = element_bytes == 1 ? kRunFraction / 4 : kRunFraction;
   return {noise, repeats * fraction > seen};
 }
@@ -81,7 +81,7 @@ size_t RawBlocksBytes(size_t bytes) {
   return bytes + (bytes + kBlockBytes - 1) / kBlockBytes * kBlockHeaderBytes;
 }
 
-// Room for the worst case: the frame of all planes as libzstd bounds it, beside raw blocks.
+// Room for the worst case: the frame of all planes as libzstd bounds it, plus raw blocks.
 constexpr size_t kOutBytes = ZSTD_COMPRESSBOUND(kMaxCodecChunkBytes) + kFrameHeaderBytes +
                              (kMaxCodecChunkBytes / kBlockBytes + kMaxElementBytes) * kBlockHeaderBytes;
 

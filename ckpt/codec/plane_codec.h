@@ -1,9 +1,8 @@
-// Lossless compression of chunks of tensors at a large part of memory speed, as HDF5's shuffle filter
-// followed by its registered zstd filter (32015) would leave them: any HDF5 program with that filter reads
-// the result.
+// Lossless compression of chunks of tensors, nearly as fast as memory, as HDF5's shuffle filter followed by
+// its registered zstd filter (32015) would leave them: any HDF5 program with that filter reads the result.
 //
 // A chunk is split into byte planes. In trained floats the low planes are noise and the high ones, sign and
-// exponent, hold few bits a byte; so leading planes that are noise become raw blocks, the rest goes through
+// exponent, hold few bits per byte; so leading planes that are noise become raw blocks, the rest goes through
 // zstd's Huffman coder without a search for matches, which finds none and costs most of the time. Data with
 // runs (fresh moments, integers) takes zstd's ordinary path. Which it is, a sample of the chunk decides.
 //

@@ -17,7 +17,7 @@ constexpr size_t kSplitBatch = 4096;  // elements; one batch in 32 of rounded we
   return (weight << 16) - (uint32_t{low > kHalfway} << 16) + low;
 }
 
-// Number of elements that the rule does not give back.
+// Number of elements that the rule does not restore.
 CAIRN_SIMD_CLONES uint32_t SplitBatch(const std::byte* weight, const std::byte* master, size_t count,
                                       std::byte* __restrict low) {
   uint32_t wrong = 0;

@@ -108,7 +108,7 @@ H5Handle PackedList(uint64_t chunk_elements, bool filtered) {
   return list;
 }
 
-// The driver drops the bytes of raw data, so any address stands for them.
+// The driver drops the bytes of raw data, so any address will do.
 Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& memory) {
   CAIRN_RETURN_IF_ERROR(AddH5Groups(file, spec.path));
   const H5Handle type = H5TypeOf(spec.dtype);
@@ -193,8 +193,8 @@ Result<H5Layout> LayOutAligned(const std::vector<H5DatasetSpec>& datasets) {
   });
 }
 
-// Without HDF5's alignment, which searches for each dataset all that it left free so far. The data lies one
-// after another from kH5HeadBytes on, and HDF5's structures behind it.
+// Without HDF5's alignment, which searches all space freed so far for each dataset. Datasets follow one
+// another from kH5HeadBytes on, then come HDF5's structures.
 Result<H5Layout> LayOutPlaced(const std::vector<H5DatasetSpec>& datasets) {
   std::vector<uint64_t> offsets;
   uint64_t end = kH5HeadBytes;

@@ -33,11 +33,11 @@ struct H5DatasetSpec {
   Dims shape;  // no dimension is 0
 };
 
-// Up to so many datasets HDF5 aligns its structures, too, each to a page; those of more lie behind the
+// With at most this many datasets HDF5 aligns its structures, too, each to a page; with more they follow the
 // data.
 inline constexpr size_t kMostAlignedDatasets = 1024;
 
-// A file of these datasets, in this order; the data of a later one lies behind that of an earlier one.
+// A file of these datasets, in this order; in the file, the data is in the same order.
 // Errors: IoError with HDF5's own message.
 Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets);
 

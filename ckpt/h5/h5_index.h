@@ -1,6 +1,6 @@
 // index.h5: every tensor of a step whole, as HDF5 virtual datasets over the shards, with model and training
-// state as attributes, and the catalog. For people and other programs; our own loader reads the catalog and
-// the shards only.
+// state as attributes, and the catalog. For people and other programs; our own loader reads only the catalog
+// and the shards.
 #pragma once
 
 #include <nlohmann/json.hpp>

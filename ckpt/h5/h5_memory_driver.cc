@@ -1,6 +1,6 @@
 // The callbacks of an HDF5 file driver. A page exists from its first write on, any other reads as zeros. With
 // placed data the driver also decides where things go: raw data at the address that it was given, the first
-// block of metadata before the data, all others behind it. That needs one callback more, hence two classes of
+// block of metadata before the data, all others behind it. That needs one more callback, hence two classes of
 // driver.
 
 #include "ckpt/h5/h5_memory_driver.h"

@@ -16,7 +16,7 @@
 namespace cairn {
 
 // Where data lies that was written before the file was laid out: HDF5 gets its addresses from here and keeps
-// its metadata out of there.
+// its metadata elsewhere.
 struct PlacedData {
   uint64_t begin = 0;  // [begin, end) of the file is the data's; begin > 0
   uint64_t end = 0;
@@ -24,7 +24,7 @@ struct PlacedData {
 };
 
 struct SparsePages {
-  std::map<uint64_t, std::array<char, kPageBytes>> pages;  // by offset; what is not there reads as zeros
+  std::map<uint64_t, std::array<char, kPageBytes>> pages;  // by offset; missing pages read as zeros
   uint64_t end = 0;                  // bytes from the start to the end of allocated space
   std::optional<PlacedData> placed;  // raw data that HDF5 writes is then dropped
 };

@@ -141,7 +141,7 @@ Files FilesOf(const Catalog& catalog, const std::string& shards) {
   return files;
 }
 
-// All that the views depend on; not the places of bytes, nor the bytes.
+// Everything that the views depend on; neither the bytes nor their places.
 std::string LayoutOf(const Catalog& catalog, const Files& files) {
   ByteWriter out;
   for (const std::string& file : files) out.PutText(file);

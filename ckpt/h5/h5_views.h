@@ -1,9 +1,9 @@
-// The part of an index that costs: a virtual HDF5 dataset for each tensor, over the shards' datasets. Among
-// very many tensors, those that are one dataset of a shard are links to it.
+// The expensive part of an index: a virtual HDF5 dataset for each tensor, over the shards' datasets. If there
+// are very many tensors, those that are one dataset of a shard are links to it.
 //
-// They follow from the layout alone, so that saves of one layout make them once (0.1 ms a tensor), and each
-// index is a copy of them with what is that step's own: attributes, the catalog (h5_index.h), and the views
-// of opaque values, whose sizes change from step to step.
+// They depend only on the layout, so saves of one layout make them once (0.1 ms per tensor). Each index is a
+// copy of them plus what belongs to that step: attributes, the catalog (h5_index.h), and the views of opaque
+// values, whose sizes change from step to step.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ class H5Views {
   // layout. It stays until the next call. `shards`: the shards' directory, relative to the step's. Errors:
   // IoError with HDF5's own message.
   Result<const H5Layout*> Of(const Catalog& catalog, const std::string& shards);
-  // How often they were not those made last.
+  // How often they had to be made again.
   int made() const { return made_; }
 
  private:
@@ -29,7 +29,7 @@ class H5Views {
   std::optional<H5Layout> image_;  // of that layout
 };
 
-// Into the hid_t of a file, those of the opaque ones.
+// Adds the views of opaque tensors to the hid_t of a file.
 Status AddOpaqueViews(int64_t file, const Catalog& catalog, const std::string& shards);
 
 }  // namespace cairn

@@ -1,9 +1,9 @@
 // Start() asks the kernel how much of an extent is in the page cache. Half of it or more: the extent is at
 // hand, and the next Wait() maps or copies it, so that nothing is mapped for long and a copy is still in the
-// processor's cache when it is used. Less: a read is put in the queue at once, of whole pages past the page
-// cache; into its final place, where address and size allow that, else into a buffer. The last page of a file
-// that does not end with a page cannot be read so, and a file without a descriptor is one of a simulated file
-// system: both are read as that file system does by itself.
+// processor's cache when it is used. Less: a read of whole pages past the page cache is queued at once; into
+// its final place if address and size allow that, else into a buffer. The last page of a file that does not
+// end with a page cannot be read so, and a file without a descriptor belongs to a simulated file system: both
+// are read by the file system's own ReadAt.
 
 #include "ckpt/io/extent_reader.h"
 
@@ -31,7 +31,7 @@ void ExtentReader::Start(Extent extent) {
   at_hand_ = AtHand{std::move(extent), std::move(file), at_hand.status()};
 }
 
-// Opens the file in the way in which it is to be read.
+// Opens the file in the mode in which it will be read.
 Result<bool> ExtentReader::IsAtHand(const Extent& extent, std::shared_ptr<File>& file) {
   Direct direct = options_.direct;
   if (options_.look_in_cache && direct != Direct::kOn) {
@@ -98,12 +98,12 @@ ExtentReader::Finished ExtentReader::FromCache(const AtHand& at_hand) {
   return result;
 }
 
-// Few sizes, so that the memory of one read serves the next.
+// A few fixed sizes, so that the next read can reuse the memory.
 uint64_t ExtentReader::BufferBytes(uint64_t bytes) {
   return bytes < kExtentBytes ? std::bit_ceil(std::max(bytes, kPageBytes)) : PageUp(bytes);
 }
 
-// New memory takes the place of as much that is free: together they stay below the most that was ever in use.
+// New memory replaces the same amount of free memory: the total stays below the most that was ever in use.
 std::unique_ptr<PageBuffer> ExtentReader::NewBuffer(uint64_t bytes) {
   bytes = BufferBytes(bytes);
   const auto fits = std::ranges::find_if(

@@ -1,9 +1,8 @@
-// Reads stretches of files, several at a time, each from where it lies: what is mostly in the page cache is
-// mapped or copied there, anything else comes past it, in whole pages (O_DIRECT) where the file system takes
-// that.
+// Reads stretches of files, several at a time. What is mostly in the page cache is mapped or copied from it;
+// anything else is read past it, in whole pages (O_DIRECT) if the file system takes that.
 //
-// For whoever reads much of large files: the caller starts extents until the reader is full, waits for one,
-// starts the next, and uses the bytes of the finished one meanwhile. Belongs to one thread.
+// For callers that read large parts of large files: the caller starts extents until the reader is full, waits
+// for one, starts the next, and uses the bytes of the finished one meanwhile. Belongs to one thread.
 #pragma once
 
 #include <memory>
@@ -39,15 +38,15 @@ class ExtentReader {
   struct Extent {
     std::string file;              // of the OpenFiles
     uint64_t begin = 0, end = 0;   // bytes of the file
-    uint64_t file_bytes = 0;       // that the file has at least: the last page of some may not be whole
+    uint64_t file_bytes = 0;       // the file has at least this many: its last page may not be whole
     std::span<std::byte> place{};  // empty, or of the extent's size: where its bytes are wanted
     uint64_t tag = 0;              // the caller's own
   };
   struct Finished {
     uint64_t tag = 0;
-    Status status;  // without success there are no bytes
+    Status status;  // if it is not OK, there are no bytes
     std::span<const std::byte>
-        bytes;  // of the extent: in its place, where that could be, else in one of these
+        bytes;  // of the extent: in its place if that was possible, else in one of these
     std::unique_ptr<PageBuffer> memory;
     std::optional<MappedRange> mapped;
   };
@@ -64,14 +63,14 @@ class ExtentReader {
   // Memory for `bytes`: recycled memory of at most twice the size if there is some. New pages cost as much
   // as a copy into them.
   std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes);
-  // The memory that NewBuffer() takes for so many bytes.
+  // The memory that NewBuffer() takes for this many bytes.
   static uint64_t BufferBytes(uint64_t bytes);
   // Memory of a finished extent or of NewBuffer(), to be used again. Null is fine.
   void Recycle(std::unique_ptr<PageBuffer> memory);
 
   // Extents that were started and did not finish.
   size_t waiting() const { return in_flight() + (at_hand_ ? 1 : 0); }
-  // Wait() will not wait for the disk: the extent is in the page cache, or its file could not be opened.
+  // Wait() will return at once: the extent is in the page cache, or its file could not be opened.
   bool at_hand() const { return at_hand_.has_value(); }
   bool full() const { return at_hand() || in_flight() == reads_.size(); }
 
@@ -82,7 +81,7 @@ class ExtentReader {
     Status status;
   };
   struct Read {
-    std::shared_ptr<File> file;  // null: none is in flight here
+    std::shared_ptr<File> file;  // null: no read in this slot
     Finished result;
   };
 

@@ -1,7 +1,7 @@
 // A read takes the first stretch that is wanted, and all later ones that lie close behind it in the same
-// file. The memory of a read is free again when all of its stretches were taken. Therefore a stretch that is
-// asked for, but found no room, is read at once and beyond the limit: waiting for room could wait for
-// stretches that are asked for only later.
+// file. The memory of a read is free again when all of its stretches were taken. So a stretch that is
+// requested but found no room is read at once, beyond the limit: waiting for room could mean waiting for
+// stretches that are requested only later.
 
 #include "ckpt/io/extents_ahead.h"
 
@@ -91,7 +91,7 @@ Result<std::optional<ExtentsAhead::Taken>> ExtentsAhead::Take(Id id) {
   if (found == places_.end()) {
     const auto wanted = std::ranges::find(wanted_, id, &Wanted::id);
     if (wanted == wanted_.end()) return std::optional<Taken>();
-    std::rotate(wanted_.begin(), wanted, wanted + 1);  // there was no room for it
+    std::rotate(wanted_.begin(), wanted, wanted + 1);  // it found no room
     if (reader_.full()) Finish();
     StartRead();
     found = places_.find(id);

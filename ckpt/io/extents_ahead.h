@@ -1,8 +1,7 @@
 // Reads stretches of files before they are asked for.
 //
-// The caller says what it is going to want, in order of first use. Stretches that lie near each other in a
-// file are read together in one extent, several extents in flight, within a limit of memory. Belongs to one
-// thread.
+// The caller says what it will need, in order of first use. Stretches that lie near each other in a file are
+// read together in one extent, several extents in flight, within a limit of memory. Belongs to one thread.
 #pragma once
 
 #include <deque>
@@ -35,11 +34,11 @@ class ExtentsAhead {
     uint32_t file = 0;
     uint64_t begin = 0, end = 0;  // bytes of the file; at most kExtentBytes are read well
   };
-  // What is wanted next, of any number: none where that cannot be said yet; nothing once that is all.
+  // The next extents to read: empty if not known yet, nullopt at the end.
   using Plan = std::function<std::optional<std::vector<Wanted>>()>;
   struct Taken {
     std::span<std::byte> bytes;
-    // That `bytes` lie in, where nothing else of it is wanted any more; without it they stay until the next
+    // The memory of `bytes` if nothing else in it is needed any more; without it they stay until the next
     // Take().
     std::unique_ptr<PageBuffer> memory;
   };
@@ -48,20 +47,20 @@ class ExtentsAhead {
   // looked for among the next `horizon_bytes` that are wanted.
   ExtentsAhead(const NumberedFiles& files, Plan plan, uint64_t max_bytes, uint64_t horizon_bytes);
 
-  // Plans more and starts reads, as far as there is room.
+  // Plans more and starts reads, as far as memory allows.
   void StartReads();
-  // A stretch of the plan, once; nullopt if the plan has no such stretch, or it was taken already. Errors:
-  // those of ExtentReader::Wait.
+  // Takes a stretch of the plan, once; nullopt if the plan has no such stretch, or it was already taken.
+  // Errors: those of ExtentReader::Wait.
   Result<std::optional<Taken>> Take(Id id);
   std::unique_ptr<PageBuffer> NewBuffer(uint64_t bytes) { return reader_.NewBuffer(bytes); }
-  // Memory that a Take() or NewBuffer() gave, to be used again.
+  // Returns memory of a Take() or NewBuffer() for reuse.
   void Recycle(std::unique_ptr<PageBuffer> memory) { reader_.Recycle(std::move(memory)); }
 
  private:
   struct Extent {
     ExtentReader::Finished read;
     uint64_t begin = 0, end = 0;  // bytes of the file
-    size_t left = 0;              // stretches that nobody took yet
+    size_t left = 0;              // stretches not taken yet
     bool done = false;
   };
   struct Place {

@@ -1,4 +1,4 @@
-// Files that are copied beside a result as they are, whatever they are read through: a tokenizer.
+// Files that are copied unchanged next to a result, through any file system: a tokenizer.
 #pragma once
 
 #include <map>

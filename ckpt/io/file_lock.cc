@@ -13,8 +13,8 @@ namespace {
 
 int Operation(FileLock::How how) { return how == FileLock::How::kShared ? LOCK_SH : LOCK_EX; }
 
-// Before an exclusive lock. NFS makes POSIX locks of these: there the shared one would stay where the
-// exclusive one is refused, and two that wait for it would wait for each other's shared one.
+// Before an exclusive lock. NFS turns these into POSIX locks: the shared one would remain if the exclusive
+// one is refused, and two waiting processes would wait for each other's shared lock.
 void GiveUpShared(const UniqueFd& fd, FileLock::How how) {
   if (how == FileLock::How::kExclusive) (void)::flock(fd.get(), LOCK_UN);
 }
@@ -22,7 +22,7 @@ void GiveUpShared(const UniqueFd& fd, FileLock::How how) {
 }  // namespace
 
 Result<FileLock> FileLock::Open(std::string path, Missing missing) {
-  // Without waiting: somebody may have put a named pipe there.
+  // Non-blocking: it may be a named pipe.
   const int flags =
       (missing == Missing::kCreate ? O_RDWR | O_CREAT : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   int fd = -1;

@@ -13,7 +13,7 @@ namespace cairn {
 class FileLock {
  public:
   enum class How { kShared, kExclusive };
-  enum class Missing { kCreate, kError };  // a file that is not there
+  enum class Missing { kCreate, kError };  // a file that does not exist
 
   // Opens `path` and locks nothing yet. A link is not followed. Errors: those of open().
   static Result<FileLock> Open(std::string path, Missing missing = Missing::kCreate);
@@ -21,7 +21,7 @@ class FileLock {
   // Takes the lock, or changes how it is held. False: another process holds it; then this one holds nothing.
   // Errors: IoError.
   Result<bool> TryLock(How how);
-  // The same, and waits.
+  // The same, but waits.
   Status Lock(How how);
 
   const UniqueFd& fd() const { return fd_; }

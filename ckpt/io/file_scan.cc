@@ -1,6 +1,6 @@
 // The file is read in windows; the caller uses one while the next ones are read. They may finish in any
-// order. Reads past the page cache are of whole pages, so what is behind the last whole page is a window of
-// its own.
+// order. Reads past the page cache are of whole pages, so the rest after the last whole page is a separate
+// window.
 
 #include "ckpt/io/file_scan.h"
 

@@ -1,6 +1,5 @@
-// Reads a file once from front to back, as fast as its place allows: what lies in the page cache is looked at
-// there (or copied, if it must not change between two looks), the rest comes past it, a few large reads in
-// flight.
+// Reads a file once from front to back, as fast as possible: what is in the page cache is used in place (or
+// copied, if it must not change between two looks), the rest is read past it, a few large reads in flight.
 #pragma once
 
 #include <map>

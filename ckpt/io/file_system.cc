@@ -3,12 +3,12 @@
 namespace cairn {
 
 Status FileSystem::RenameNew(const std::string& from, const std::string& to) {
-  if (LinkStat(to).ok()) return AlreadyExists("{} is there already and is never overwritten", to);
+  if (LinkStat(to).ok()) return AlreadyExists("{} already exists and is never overwritten", to);
   return Rename(from, to);
 }
 
 Status FileSystem::MakeNewDir(const std::string& path) {
-  if (LinkStat(path).ok()) return AlreadyExists("{} is there already", path);
+  if (LinkStat(path).ok()) return AlreadyExists("{} already exists", path);
   return MakeDir(path);
 }
 
@@ -35,7 +35,7 @@ Status MakeDirs(FileSystem& fs, const std::string& path) {
 Status RemoveTree(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo root, fs.LinkStat(path));
   if (!root.is_directory())
-    return NotSupported("{} is not a directory but a {}; Cairn leaves it alone, remove it by hand", path,
+    return NotSupported("{} is not a directory but a {}; Cairn does not touch it, remove it by hand", path,
                         root.kind == FileKind::kLink ? "link" : "file");
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   for (const std::string& name : names) {
@@ -49,7 +49,7 @@ Status RemoveTree(FileSystem& fs, const std::string& path) {
 Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (info.bytes > max_bytes)
-    return NotSupported("{}: {} bytes, but such a file has at most {}; is it the right file?", path,
+    return NotSupported("{} has {} bytes, but such a file has at most {}; is it the right file?", path,
                         info.bytes, max_bytes);
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path));
   std::string bytes(info.bytes, '\0');

@@ -1,7 +1,7 @@
 // The operating system as ckpt sees it: every open, write, sync and rename of a checkpoint goes through here.
 //
-// One seam, so that errno becomes a Status in one place and faults can be injected in tests. HDF5 never opens
-// a file on its own: files are laid out in memory (h5_image.h) and written through this interface.
+// One seam, so that errno becomes a Status in one place and faults can be injected in tests. HDF5 itself
+// never opens a file: files are laid out in memory (h5_image.h) and written through this interface.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +36,10 @@ class File {
   virtual Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
   // Whole, or Corrupt if the file ends before.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
-  // Makes the file exactly this long, with zeros where nothing was written, and reserves the space if the
-  // file system can, so that a full disk is reported before the first byte is written.
+  // Makes the file exactly this long, with zeros in the parts that were not written, and reserves the space
+  // if the file system can, so that a full disk is reported before the first byte is written.
   virtual Status Allocate(uint64_t bytes) = 0;
-  // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
+  // A failed Sync is final: the kernel may have dropped the pages, so it must never be tried again.
   virtual Status Sync() = 0;
   virtual Status Close() = 0;  // the destructor is the last resort and drops the error
   virtual bool direct() const = 0;
@@ -80,22 +80,22 @@ class FileSystem {
   // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place does not block.
   virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
                                                     Direct direct = Direct::kOff) = 0;
-  // A new file. AlreadyExists if one is there.
+  // A new file. AlreadyExists if one exists.
   virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
   // An existing file, to continue it.
   virtual Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) {
-    return NotSupported("{}: this file system cannot write into a file that is there", path);
+    return NotSupported("{}: this file system cannot write into an existing file", path);
   }
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
   // Describes the name itself: a symbolic link is not followed.
   virtual Result<FileInfo> LinkStat(const std::string& path) { return Stat(path); }
   virtual Result<std::vector<std::string>> List(
       const std::string& directory) = 0;                // names, sorted, without . and ..
-  virtual Status MakeDir(const std::string& path) = 0;  // fine if the directory is there already
+  virtual Status MakeDir(const std::string& path) = 0;  // fine if the directory already exists
   virtual Status Rename(const std::string& from,
                         const std::string& to) = 0;  // replaces a file, never a directory
   virtual Status Exchange(const std::string& a, const std::string& b) = 0;  // swaps two names in one step
-  // These two give a name that nobody has yet. Errors: AlreadyExists, and nothing has changed. A file system
+  // These two give a new name. Errors: AlreadyExists, and nothing has changed. A file system
   // without such a rename looks for the name first.
   virtual Status RenameNew(const std::string& from, const std::string& to);
   virtual Status MakeNewDir(const std::string& path);

@@ -1,8 +1,8 @@
 // Several large reads and writes in flight against open files.
 //
-// The posix file system serves it by io_uring, or by a few threads of pread and pwrite where the kernel
-// refuses that (containers often do); every other file system by such threads over its own files, so that
-// faults can be injected there too. Used by one thread at a time, apart from AwaitOne().
+// The posix file system serves it by io_uring, or by a few threads of pread and pwrite if the kernel refuses
+// that (containers often do); every other file system by such threads over its own files, so that faults can
+// be injected there too. Used by one thread at a time, apart from AwaitOne().
 #pragma once
 
 #include <cstddef>
@@ -43,13 +43,13 @@ class IoQueue {
 
   virtual int in_flight() const = 0;
   virtual int depth() const = 0;
-  // "io_uring", or "threads" and why: for the user, once.
+  // "io_uring", or "threads" and the reason; shown to the user once.
   virtual const std::string& engine() const = 0;
 };
 
 // Threads over File::WriteAt and ReadAt. `engine`: what engine() says.
 std::unique_ptr<IoQueue> NewThreadQueue(int depth, std::string engine = "threads");
-// Errors: NotSupported with the kernel's word, where it refuses.
+// Errors: NotSupported with the kernel's reason if it refuses.
 Result<std::unique_ptr<IoQueue>> NewUringQueue(int depth);
 
 }  // namespace cairn

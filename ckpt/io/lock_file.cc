@@ -100,7 +100,7 @@ Result<LockFile> LockFile::Open(const std::string& path) {
   return LockFile(std::make_unique<Held>(std::move(file)));
 }
 
-// A disk that is full must not keep a process from the lock, for example one that frees space.
+// A full disk must not keep a process from the lock: it may be the one that frees space.
 Result<bool> LockFile::TryLock(FileLock::How how) {
   held_->alone = false;
   CAIRN_ASSIGN_OR_RETURN(const bool ours, held_->file.TryLock(how));
@@ -123,7 +123,7 @@ Status LockFile::CheckHolder() const {
   return held_->word.empty() ? OkStatus() : CheckWord(held_->file, held_->word);
 }
 
-// The text of another stays.
+// The text of another process is kept.
 LockFile::Held::~Held() {
   if (alone && !word.empty() && file.IsAtItsPath() && CheckWord(file, word).ok()) Empty(file);
 }

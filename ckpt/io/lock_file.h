@@ -2,8 +2,8 @@
 //
 // The flock decides. The text is for people, and for the holder itself: if locks exclude only processes of
 // one host, a process of another host takes the lock, too, and replaces the text. A process that holds the
-// lock alone writes the text, if the disk lets it, and empties the file at the end. One that shares the lock
-// writes nothing. A file that is empty or not understood names nobody: earlier versions wrote nothing.
+// lock exclusively writes the text, if the disk lets it, and empties the file at the end. One that shares the
+// lock writes nothing. A file that is empty or not understood names nobody: earlier versions wrote nothing.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,10 @@ class LockFile {
   static Result<LockFile> Open(const std::string& path);
   Result<bool> TryLock(FileLock::How how);
 
-  // Who holds the lock alone, in words: ": pid 71 on n3 since ..."; empty if the file does not say.
+  // Who holds the exclusive lock, in words: ": pid 71 on n3 since ..."; empty if the file does not say.
   std::string HeldBy() const;
-  // OK if the file still names this process, which holds the lock alone. Errors: AlreadyExists if it names
-  // another, or nobody; those of reading it.
+  // OK if the file still names this process, which holds the exclusive lock. Errors: AlreadyExists if it
+  // names another, or nobody; those of reading it.
   Status CheckHolder() const;
 
   const FileLock& file() const { return held_->file; }

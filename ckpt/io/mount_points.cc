@@ -98,15 +98,15 @@ Status CheckNoMount(const std::string& directory, const std::vector<std::string>
   const std::string mount_info = ReadMountInfo();
   const std::string place = CanonicalPath(directory);
   if (const auto points = MountPointsIn(mount_info, place); !points.empty())
-    return InvalidArgument("{}: something is mounted at {}; it stays, unmount that first", directory,
+    return InvalidArgument("{}: something is mounted at {}; nothing was removed, unmount it first", directory,
                            points[0]);
   const auto device = DeviceOf(std::filesystem::path(place).parent_path().string());
   std::vector<std::string> all{place};
   for (const std::string& below : directories) all.push_back((std::filesystem::path(place) / below).string());
   for (const std::string& path : all)
     if (DeviceOf(path) != device)
-      return InvalidArgument("{}: {} lies on another file system; it stays, unmount that first", directory,
-                             path);
+      return InvalidArgument("{}: {} is on another file system; nothing was removed, unmount it first",
+                             directory, path);
   return OkStatus();
 }
 

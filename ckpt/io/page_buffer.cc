@@ -13,7 +13,7 @@ constexpr size_t kHugePageBytes = 2 << 20;
 
 }  // namespace
 
-// Large ones in huge pages, where the kernel gives them: far fewer first uses of a page, which are slow.
+// Large ones in huge pages, if the kernel gives them: far fewer page faults, which are slow.
 PageBuffer::PageBuffer(uint64_t bytes) : capacity(PageUp(bytes)) {
   const size_t align = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, (bytes + align - 1) / align * align)));

@@ -16,7 +16,7 @@ class PageBuffer {
   std::byte* data() { return data_.get(); }
 
   const uint64_t capacity;  // bytes, a multiple of kPageBytes
-  uint64_t size = 0;        // bytes filled, for those who fill it bit by bit
+  uint64_t size = 0;        // bytes filled so far
 
  private:
   struct Free {

@@ -29,7 +29,7 @@ struct Cachestat {  // pages
   uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-// Older kernels tell it of a mapping.
+// Older kernels report it for a mapping.
 std::optional<uint64_t> CachedByMincore(int fd, uint64_t begin, uint64_t length) {
   void* base = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
   if (base == MAP_FAILED) return std::nullopt;

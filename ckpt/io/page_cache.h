@@ -2,7 +2,7 @@
 //
 // Reading cached bytes through the kernel costs a copy into memory that must then be read again to be
 // digested; a view of the cache is digested and copied in one go (measured: 1.3 to 1.6 times as fast).
-// Only for files with a descriptor (file_system.h); nothing is known of others.
+// Only for files with a descriptor (file_system.h).
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ void WillNeed(const File& file, uint64_t offset, uint64_t bytes);
 
 // Bytes of a file in place, read-only.
 //
-// All pages are there before Map() returns, so that a file that is too short is an error and not a signal.
+// All pages are present before Map() returns, so a file that is too short is an error and not a signal.
 // Only a file that is cut short while it is mapped still kills the process (SIGBUS): keep mappings short, and
 // to files that nobody writes. Removing the file does no harm.
 class MappedRange {

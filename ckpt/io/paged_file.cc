@@ -1,7 +1,7 @@
 // Bytes from a page boundary on gather in the cursor's buffer and go out as whole pages. A part of a page is
 // put into that page in memory. Once enough pages have gathered, the full ones go out, neighbours in one
 // write. If too many are left, all go out as they are. One of those that gets more bytes is read again and
-// then waits for Finish(), because nobody knows any more how much of it was filled. The file has whole pages
+// then waits for Finish(), because it is no longer known how much of it was filled. The file has whole pages
 // until Finish() cuts it to its length.
 
 #include "ckpt/io/paged_file.h"
@@ -80,7 +80,7 @@ Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
   return OkStatus();
 }
 
-// Whole pages go out, the rest of the last one waits.
+// Writes whole pages; the rest of the last one waits.
 Status PagedFile::Flush(Cursor& cursor) {
   if (!cursor.buffer || cursor.buffer->size == 0) return OkStatus();
   WriteRing::Buffer& buffer = *cursor.buffer;
@@ -91,7 +91,7 @@ Status PagedFile::Flush(Cursor& cursor) {
   return status;
 }
 
-// A short one waits in pages, and goes out with its neighbours.
+// A short one waits in pages, and is written with its neighbours.
 Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
   if (bytes.size() > kShortBytes) {
     Cursor cursor{.next = offset, .begin = 0, .buffer = nullptr};
@@ -130,7 +130,7 @@ void PagedFile::WriteFullPages() {
   }
 }
 
-// How much of it was filled is not known any more: it waits for Finish().
+// It is no longer known how much of it was filled: it waits for Finish().
 Status PagedFile::ReadAgain(uint64_t number, Page& page) {
   CAIRN_RETURN_IF_ERROR(ring_.Drain());
   if (!reader_) {

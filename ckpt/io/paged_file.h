@@ -19,7 +19,7 @@ namespace cairn {
 
 class PagedFile;
 
-// The pages of several files that wait: at most `max` of them.
+// The waiting pages of several files: at most `max`.
 class WaitingPages {
  public:
   explicit WaitingPages(size_t max);

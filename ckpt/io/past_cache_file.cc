@@ -62,7 +62,7 @@ Result<std::unique_ptr<File>> OpenPastCache(FileSystem& fs, const std::string& p
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   const Direct direct = info.bytes % kPageBytes == 0 ? Direct::kAuto : Direct::kOff;
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path, direct));
-  // A hint: if it is not taken, the reads that follow are merely less of a proof.
+  // Only a hint: if the kernel ignores it, the reads that follow prove less.
   (void)::posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_DONTNEED);
   if (!file->direct()) return file;
   return std::unique_ptr<File>(std::make_unique<AlignedReads>(std::move(file)));

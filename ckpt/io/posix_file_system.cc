@@ -17,8 +17,8 @@ namespace cairn {
 namespace {
 
 // Signals ask a training to save; they must not make that save fail. Every call below goes through here but
-// close(), after which the descriptor is gone whatever it says. An fsync() that was interrupted has said
-// nothing of the data yet, so it alone may be called again.
+// close(), after which the descriptor is gone whatever it says. An fsync() that was interrupted has reported
+// nothing about the data yet; only then may it be called again.
 template <typename Call>
 auto Uninterrupted(Call call) {
   auto result = call();
@@ -138,8 +138,8 @@ FileInfo InfoOf(const struct stat& st) {
           .allocated_bytes = static_cast<uint64_t>(st.st_blocks) * 512};
 }
 
-// O_NONBLOCK, so that a FIFO does not wait for a writer; taken off again, because io_uring would take it for
-// a wish not to wait for the disk.
+// O_NONBLOCK, so that a FIFO does not wait for a writer; cleared again, because io_uring would then not wait
+// for the disk.
 Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct) {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                          OpenDescriptor("open", path, O_RDONLY | O_NONBLOCK, direct));
@@ -223,7 +223,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   // Without the flag: a link never replaces a file, and rename() replaces no directory but an empty one. Some
-  // file systems have no links either; then the name is looked for first.
+  // file systems have no links either; then it is checked first whether the name exists.
   Status RenameNew(const std::string& from, const std::string& to) override {
     const Flagged renamed = RenameFlagged(from, to, RENAME_NOREPLACE);
     if (renamed == Flagged::kDone) return OkStatus();

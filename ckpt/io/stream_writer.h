@@ -11,8 +11,8 @@ namespace cairn {
 
 class StreamWriter {
  public:
-  // `bytes` is the size the file will have, as far as alignment is concerned: O_DIRECT is used for a multiple
-  // of kPageBytes only. Errors: AlreadyExists, those of the disk.
+  // `bytes` is the final size of the file: O_DIRECT is used only for a multiple of kPageBytes. Errors:
+  // AlreadyExists, those of the disk.
   static Result<std::unique_ptr<StreamWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                       const std::string& path, uint64_t bytes);
   ~StreamWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file

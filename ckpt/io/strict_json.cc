@@ -24,7 +24,7 @@ class Checker final : public nlohmann::json_sax<json> {
   bool end_object() override { return Leave(); }
   bool end_array() override { return Leave(); }
   bool key(string_t& key) override {
-    return keys_.back().insert(key).second || Fail("the key \"" + key + "\" is there twice");
+    return keys_.back().insert(key).second || Fail("the key \"" + key + "\" occurs twice");
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
     return Fail(fmt::format("not JSON at byte {}", position));
@@ -36,7 +36,7 @@ class Checker final : public nlohmann::json_sax<json> {
   bool Enter() {
     keys_.emplace_back();
     return static_cast<int>(keys_.size()) <= max_depth_ ||
-           Fail(fmt::format("it nests more than {} deep", max_depth_));
+           Fail(fmt::format("it is nested more than {} levels deep", max_depth_));
   }
   bool Leave() {
     keys_.pop_back();

@@ -1,5 +1,5 @@
-// JSON from untrusted files: no duplicate keys, no nesting beyond what a file of ours or of
-// another system needs, no trailing text.
+// JSON from untrusted files: no duplicate keys, no nesting beyond what our files or another system's need, no
+// trailing text.
 #pragma once
 
 #include <nlohmann/json.hpp>

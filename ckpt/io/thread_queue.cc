@@ -1,6 +1,6 @@
 // A pool with one thread for each transfer that may be in flight, and a queue of completions. The count in
-// flight is the submitter's own and needs no lock. Where no thread could be started, Submit() does the
-// transfer itself, and Wait() finds it finished.
+// flight is the submitter's own and needs no lock. If no thread could be started, Submit() does the transfer
+// itself, and Wait() finds it finished.
 
 #include <condition_variable>
 #include <deque>
@@ -62,7 +62,7 @@ class ThreadQueue final : public IoQueue {
       const std::lock_guard lock(mutex_);
       completions_.push_back({job.tag, std::move(status)});
       finished_.notify_one();
-      return OkStatus();  // an error is the submitter's, and ends nothing here
+      return OkStatus();  // an error goes to the submitter and ends nothing here
     });
   }
 

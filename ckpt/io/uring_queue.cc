@@ -62,11 +62,11 @@ class UringQueue final : public IoQueue {
       if (result == -ECANCELED) return Finish(slot, DoHere(slots_[slot]));
       if (std::optional<Status> status = Advance(slots_[slot], result))
         return Finish(slot, std::move(*status));
-      Submit(slot);  // interrupted or short: the rest
+      Submit(slot);  // interrupted or short: transfer the rest
     }
   }
 
-  // Looks at the completions alone, which the side that submits does not touch.
+  // Looks only at the completions, which the submitting side does not touch.
   void AwaitOne() override {
     if (threads_) return threads_->AwaitOne();
     io_uring_cqe* cqe = nullptr;
@@ -107,7 +107,7 @@ class UringQueue final : public IoQueue {
 
   void Submit(size_t slot) {
     const Transfer& t = slots_[slot];
-    io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);  // there is one for each slot
+    io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);  // one per slot
     if (t.write)
       ::io_uring_prep_write(sqe, t.file->descriptor(), t.data, static_cast<unsigned>(t.left), t.offset);
     else
@@ -116,7 +116,7 @@ class UringQueue final : public IoQueue {
     for (int result = -EINTR; result == -EINTR || result == -EAGAIN;) result = ::io_uring_submit(&ring_);
   }
 
-  // The outcome, or nothing while there is more to do.
+  // The outcome, or nothing while the transfer is unfinished.
   static std::optional<Status> Advance(Transfer& t, int result) {
     if (result == -EINTR || result == -EAGAIN) return std::nullopt;
     const size_t done = result > 0 ? WholeTransfer(*t.file, result) : 0;

@@ -1,5 +1,5 @@
-// Small reads of a file through two windows of it: what is near an earlier read costs no system call, and the
-// kernel reads no more ahead than that. For containers whose records are found by many short reads.
+// Small reads of a file through two windows of it: a read near an earlier one costs no system call, and the
+// kernel does not read further ahead. For containers whose records are found by many short reads.
 #pragma once
 
 #include <array>

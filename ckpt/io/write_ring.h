@@ -1,9 +1,8 @@
 // Large aligned writes in flight, from a small ring of buffers that are touched once and used again.
 //
 // A buffer is acquired, filled, and submitted with its place. One memory copy into such a buffer is far
-// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins, and stays:
-// several files share a ring, and none of them may take from the others the news that a write of theirs
-// failed. Safe from several threads.
+// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins and stays set:
+// several files share a ring, and each must learn that a write of its own failed. Safe from several threads.
 #pragma once
 
 #include <condition_variable>

@@ -112,8 +112,8 @@ Status CheckCoverage(const Catalog& catalog);
 Status CheckCoverage(const StepCatalog& catalog);
 
 std::string EncodeCatalog(const Catalog& catalog);
-// The length of EncodeCatalog() without making it; digests may still be missing, their number is that of the
-// chunks.
+// The length of EncodeCatalog()'s result, without encoding; digests may still be missing, their number is
+// that of the chunks.
 uint64_t EncodedCatalogBytes(const Catalog& catalog);
 // Validates sizes before it allocates; never trusts a count. Errors: Corrupt with the offset in the catalog.
 Result<Catalog> DecodeCatalog(std::string_view bytes);

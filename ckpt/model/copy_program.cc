@@ -1,4 +1,4 @@
-// Regions of different tensors never meet, and those of one tensor are few (a rank each at most): each wanted
+// Regions of different tensors never overlap, and one tensor has few (at most one per rank): each wanted
 // region is compared with all stored ones of its tensor. Counting the common elements finds a hole and an
 // element that is stored twice.
 

@@ -108,7 +108,7 @@ void AddDifferences(const std::string& name, const json& wanted, const json& hel
   }
   for (const auto& [key, value] : wanted.items())
     if (held.value(key, json()) != value)
-      differences.push_back(fmt::format("{} is {}, which has no place there", key, value.dump()));
+      differences.push_back(fmt::format("{} is {}, which it cannot hold", key, value.dump()));
   for (const auto& [key, value] : held.items())
     if (!wanted.contains(key)) differences.push_back(fmt::format("{} would be {}", key, value.dump()));
 }

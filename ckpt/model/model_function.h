@@ -1,11 +1,11 @@
 // The function of a model, apart from the values of its weights: one closed list of everything that changes
 // it, in the words of the manifest's `model`.
 //
-// The same weights are another model under another activation, rotary base or window, and nothing in the
-// tensors' names and shapes says so. Every reader therefore states each of these fields, every writer reads
-// back what it would write, and the trainer states its own; SameFunction compares them field by field. A
-// field that one side cannot express differs from its default there, and is refused by name. Settings of a
-// source that no reader understands are in `other`, which equals only itself.
+// The same weights are another model under another activation, rotary base or window, and the tensors' names
+// and shapes do not show it. Every reader therefore states each of these fields, every writer reads back what
+// it would write, and the trainer states its own; SameFunction compares them field by field. A field that one
+// side cannot express, and that differs from its default, is refused by name. Settings of a source that no
+// reader understands are in `other`, which equals only itself.
 //
 // Not listed: facts that tensors show (biases, layer counts; tying is both), and those that act only in
 // training (dropout).

@@ -30,7 +30,7 @@ Status CheckPaths(std::span<const TensorEntry> tensors) {
   std::unordered_map<std::string, const TensorEntry*> datasets;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.spec.name.size() > UINT16_MAX)
-      return InvalidArgument("tensor {}…: a name of {} bytes, and a step holds {}; rename it",
+      return InvalidArgument("tensor {}…: its name has {} bytes, but a step holds at most {}; rename it",
                              tensor.spec.name.substr(0, 40), tensor.spec.name.size(), UINT16_MAX);
     const std::string path = PlainPath(TensorPath(tensor));
     if (path.empty())

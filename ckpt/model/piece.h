@@ -18,7 +18,7 @@ struct TensorEntry;
 
 enum class Codec : uint8_t {
   kNone = 0,         // the elements as they are, one after another
-  kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
+  kShuffleZstd = 1,  // chunks, each shuffled and compressed by itself (plane_codec.h), or stored as it is
   kMasterLow = 2,    // the part of an fp32 master that its bf16 weight lacks (split_master.h)
   kDerived = 3,      // nothing: an fp16 weight that follows from its fp32 master (derived_weight.h)
 };
@@ -31,7 +31,7 @@ struct StoredChunk {
   uint64_t file_offset = 0;  // bytes
   uint32_t bytes = 0;
   bool encoded = false;          // false: the chunk's elements as they are; joined ones never are
-  Digest digest{};               // of the stored bytes, with the seed of the chunk; if there are any
+  Digest digest{};               // of the stored bytes, if any, with the seed of the chunk
   uint32_t first_exception = 0;  // of joined ones: into the piece's exceptions
   uint32_t exceptions = 0;       // how many
   bool operator==(const StoredChunk&) const = default;
@@ -67,7 +67,7 @@ inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
 inline std::span<const MasterException> ExceptionsOf(const Piece& piece, const StoredChunk& chunk) {
   return std::span(piece.exceptions).subspan(chunk.first_exception, chunk.exceptions);
 }
-// If a chunk of so many elements has more exceptions, the piece is stored whole.
+// The most exceptions of a chunk of this many elements; with more, the piece is stored whole.
 inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
 
 // The seed of chunk `chunk` of a piece is PieceSeed + chunk. It binds the digests of a piece to its identity:

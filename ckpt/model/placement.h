@@ -68,7 +68,7 @@ struct PlacedPiece {
   uint32_t index = 0;  // into the specs
   Box box;
   FlatRange range;          // within box
-  uint64_t flat_begin = 0;  // its start in the parameter's buffer, elements; it is contiguous there
+  uint64_t flat_begin = 0;  // its start in the parameter's buffer, elements; contiguous in the buffer
 };
 
 // The pieces of a layout that the rank writes, in the order of the specs.

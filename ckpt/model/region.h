@@ -36,9 +36,9 @@ void ForEachMeeting(const Box& box, FlatRange range, const Box& other, Visit vis
     if (const std::optional<Box> common = Intersect(segment.box, other)) visit(segment, *common);
 }
 
-// Elements `range` of `box` that lie in `block` too, as a range of the row-major order of `box`; empty if
-// there are none. Requires that the block is contiguous in its tensor (convert/stream/block_stream.h), so
-// that what it has in common with any box is contiguous in that box.
+// Elements `range` of `box` that are also in `block`, as a range of the row-major order of `box`; empty if
+// there are none. Requires that the block is contiguous in its tensor (convert/stream/block_stream.h): its
+// common part with any box is then contiguous in that box.
 FlatRange CommonRun(const Box& box, FlatRange range, const Box& block);
 
 // A list of regions, each made on access: there may be hundreds of thousands.
@@ -54,7 +54,7 @@ class Regions {
 // Regions in memory.
 class RegionList final : public Regions {
  public:
-  // In any order; they are sorted by tensor, and keep their order there.
+  // In any order; they are sorted by tensor, stably.
   explicit RegionList(std::vector<Region> regions) : regions_(std::move(regions)) {
     std::ranges::stable_sort(regions_, {}, &Region::tensor);
   }

@@ -1,5 +1,5 @@
-// The new directory's name is durable before the old one loses its own, and the old one is durably aside
-// before the new one comes in: of two renames that are both under way, a power loss may keep only the second.
+// The new directory's name is durable before the old one loses its name, and the old one durably set aside
+// before the new one takes its place: of two renames not yet durable, a power loss may keep only the second.
 
 #include "ckpt/model/replace_by_renames.h"
 
@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-constexpr int kMostListings = 10;  // of a directory in which others rename all the time
+constexpr int kMostListings = 10;  // of a directory in which other processes keep renaming
 
 // "step-00000010" and "NONCE" of "step-00000010.MARK-NONCE"; empty for other names.
 std::pair<std::string, std::string> Parts(std::string_view name, std::string_view mark) {
@@ -45,8 +45,7 @@ Status BringBack(FileSystem& fs, const std::string& partial_dir) {
   return fs.SyncDir(run_dir);
 }
 
-// Whatever one listing misses, because it is renamed while that goes on, the next one meets under another
-// name.
+// What one listing misses, because it is renamed meanwhile, the next one finds under another name.
 Result<std::vector<std::string>> ListAtOnce(FileSystem& fs, const std::string& directory) {
   Result<std::vector<std::string>> names = fs.List(directory);
   for (int i = 1; names.ok() && i < kMostListings; ++i) {
@@ -76,7 +75,7 @@ StepPlace FindStep(FileSystem& fs, const std::string& step_dir) {
     const Result<FileInfo> info = fs.Stat(JoinPath(run_dir, name));
     if (info.ok()) return {JoinPath(run_dir, name), info->inode};
   }
-  // A listing that has the name is newer than the look above.
+  // A listing that has the name is newer than the check above.
   const Result<FileInfo> info = fs.Stat(step_dir);
   return {step_dir, info.ok() ? info->inode : 0};
 }

@@ -1,15 +1,15 @@
 // Gives a directory the name of another one, on a file system that cannot exchange two names: NFS, Lustre,
 // FUSE and others. FORMAT.md, "Commit".
 //
-// For the time of one rename nothing has the name, and the old directory waits aside. For a step that is
-// saved again these are the names then:
+// During one rename nothing has the name, and the old directory waits under another one. For a step that is
+// saved again the names are then:
 //
 //   step-00000010.superseded-NONCE   the old step
 //   step-00000010.partial-NONCE      the new one, whole and durable
 //
-// While both are there and step-00000010 is not, the old step is the step: readers find it where it waits
-// (ReadStep), and a clean-up gives it its name back before it removes the new one (BringBack). No state of
-// two directories that a kill or a power loss leaves is without one of them.
+// While both exist and step-00000010 does not, the old step is the step: readers find it under its other name
+// (ReadStep), and a clean-up gives it its name back before it removes the new one (BringBack). Whatever a
+// kill or a power loss leaves, one of the two directories is whole.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ bool WaitsAside(const std::vector<std::string>& names, const std::string& name);
 
 // Where the step of a committed directory is, and which one it is.
 struct StepPlace {
-  std::string directory;  // `step_dir` itself if nothing waits aside, whether it is there or not
+  std::string directory;  // `step_dir` itself if nothing waits aside, whether it exists or not
   uint64_t inode = 0;
   bool operator==(const StepPlace&) const = default;
 };

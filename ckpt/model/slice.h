@@ -1,4 +1,4 @@
-// The part of a parameter that a rank holds: the only place that turns cuts (tensor.h) into boxes.
+// The part of a parameter that a rank holds. Only this file turns cuts (tensor.h) into boxes.
 #pragma once
 
 #include "ckpt/model/tensor.h"

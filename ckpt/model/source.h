@@ -31,9 +31,9 @@ class CheckpointSource {
   // as its files state them, the relaxations that were allowed in `history`, and no files.
   virtual const Manifest& manifest() const = 0;
   virtual const TensorTable& catalog() const = 0;
-  // Where the elements of its tensors lie, each once. Files are those of the catalog.
+  // Where each element of its tensors is stored, each once. Files are those of the catalog.
   virtual const Regions& regions() const = 0;
-  virtual const std::string& directory() const = 0;  // what the catalog's files are relative to
+  virtual const std::string& directory() const = 0;  // the base of the catalog's file names
   // Its name in messages: the directory, or the file if it is a single one.
   virtual const std::string& name() const { return directory(); }
   // The native step that it is; null if another system wrote it.
@@ -53,7 +53,7 @@ class CheckpointSource {
   // Errors: Corrupt naming the file; those of reading the rest of the bytes that such a checksum covers.
   virtual Status CheckRead() { return OkStatus(); }
 
-  // The memory for bytes that one ReadBox() read beyond its box and the next may use.
+  // The memory for bytes that one ReadBox() reads beyond its box and a later one may use.
   virtual void SetCacheBytes(uint64_t bytes) = 0;
   // Bytes read so far from the files that hold tensors.
   virtual uint64_t bytes_read() const = 0;

@@ -62,7 +62,7 @@ Status Validate(const Topology& t) {
     if (size < 1 || size > kMaxWorld)
       return InvalidArgument("topology {}: sizes must be at least 1", ToString(t));
   if (int64_t{t.tp} * t.pp > kMaxWorld || int64_t{t.tp} * t.pp * t.dp > kMaxWorld)
-    return InvalidArgument("topology {}: more than {} ranks", ToString(t), kMaxWorld);
+    return InvalidArgument("topology {}: it has more than {} ranks", ToString(t), kMaxWorld);
   const int64_t replica = int64_t{t.size(Axis::kEtp)} * t.ep;  // ranks that hold all experts of a stage
   if (t.stage_size() % replica != 0)
     return InvalidArgument("topology {}: {} ranks of a stage are not a multiple of EP * ETP = {}",
@@ -71,8 +71,8 @@ Status Validate(const Topology& t) {
   const int64_t chunks = int64_t{t.pp} * t.virtual_stages;
   if (chunks > kMaxWorld) return InvalidArgument("topology {}: more than {} stages", ToString(t), kMaxWorld);
   if (!t.layers_per_stage.empty() && static_cast<int64_t>(t.layers_per_stage.size()) != chunks)
-    return InvalidArgument("topology {}: {} layer counts for {} stages; give one for each", ToString(t),
-                           t.layers_per_stage.size(), chunks);
+    return InvalidArgument("topology {}: it has {} layer counts for {} stages; give one per stage",
+                           ToString(t), t.layers_per_stage.size(), chunks);
   for (int layers : t.layers_per_stage)
     if (layers < 0 || layers > kMaxWorld)
       return InvalidArgument("topology {}: a stage cannot have {} layers", ToString(t), layers);

@@ -22,9 +22,9 @@ struct Flops {
   double hardware = 0;
 };
 
-// The operations of one step of so many samples of shape.seq tokens; the output layer as padded for `tp`.
-// Recomputation::kFull recomputes all layers, or `recomputed_layers` of them if it is not negative. With
-// ffn = 4h, queries = keys = h, all pairs and recomputed layers `hardware` is 96·B·s·l·h²·(1 + s/6h +
+// The operations of one step of `samples` samples of shape.seq tokens each; the output layer is padded for
+// `tp`. Recomputation::kFull recomputes all layers, or `recomputed_layers` of them if it is not negative.
+// With ffn = 4h, queries = keys = h, all pairs and recomputed layers `hardware` is 96·B·s·l·h²·(1 + s/6h +
 // v/16lh), the paper's formula; with causal pairs `model` is 72·B·s·l·h²·(1 + s/12h + v/12lh).
 inline Flops StepFlops(const ModelShape& shape, int64_t tp, double samples, Recomputation recompute,
                        double pairs, double recomputed_layers = -1) {

@@ -1,6 +1,6 @@
 // The order in which the steps of a run were committed, and which of them the newest one descends from. The
 // number of a step is neither its age nor its origin: a training that goes back, after a loss spike for
-// example, may continue from any step that is still there, and with any higher or lower number.
+// example, may continue from any step that still exists, and with any higher or lower number.
 //
 // Commits are divided in *branches*, numbered by when they began. A step continues the branch of the newest
 // step if that is its origin, the step that its training came from; any other step begins a branch. Its
@@ -42,9 +42,9 @@ struct BranchedStep {
 enum class Lineage {
   kCurrent,     // the newest step, or one that it descends from
   kSuperseded,  // given up, or saved again: no longer a part of the training that the newest step continues
-  kOtherRun,    // of a run that the newest step knows nothing of
+  kOtherRun,    // of a run that the newest step does not know
 };
-// Says it of a step in the run directory whose newest step is `newest`.
+// The lineage of a step in the run directory whose newest step is `newest`.
 Lineage LineageOf(const BranchedStep& step, const BranchedStep& newest);
 
 // Whether `origin` is of a run that commits after `newest` can descend from.

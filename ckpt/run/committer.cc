@@ -1,4 +1,4 @@
-// Publishing is one rename. A step that is already there changes places with the new one, so that its name
+// Publishing is one rename. A step that already exists changes places with the new one, so that its name
 // always has a whole step; on a file system that cannot exchange two names, its name or the one aside.
 
 #include "ckpt/run/committer.h"
@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
+// `latest` names the newest step for people and scripts. Its loss is harmless: loaders scan.
 Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
   CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, JoinPath(run_dir, LatestTempName(nonce)),
                                        JoinPath(run_dir, kLatestName), StepDirName(step) + "\n"));
@@ -88,7 +88,7 @@ Status Committer::MakePartial(const std::vector<std::string>& beside) {
 
 Status Committer::CheckNew() const {
   if (!fs_->Stat(step_dir_).ok()) return OkStatus();
-  return AlreadyExists("{} is there already and is never overwritten; choose another directory", step_dir_);
+  return AlreadyExists("{} already exists and is never overwritten; choose another directory", step_dir_);
 }
 
 Status Committer::RemoveFiles(const std::function<bool(std::string_view name)>& chosen) const {
@@ -139,7 +139,7 @@ void Committer::Abandon(const std::vector<std::string>& beside) {
     (void)RemoveMarked(*fs_, partial_path_, {.step = true, .files = beside});
 }
 
-// A command may add a step to a run that went on since.
+// A command may add a step to a run that has continued since.
 bool Committer::IsNewest() const {
   const Result<std::vector<int64_t>> steps = ListCurrentSteps(*fs_, run_dir_);
   return !steps.ok() || steps->empty() || steps->back() == step_;

@@ -37,7 +37,7 @@ class Committer {
     bool resume = false;      // adopt the partial directory that a killed run with this nonce left
     std::vector<std::string> beside = {};  // names of the files beside the tensors
   };
-  // For a command that makes one step: refuses a step that is there, checks the place, takes the run's lock,
+  // For a command that makes one step: refuses an existing step, checks the place, takes the run's lock,
   // removes leftovers (not with `resume`: others may want theirs), checks the free space, makes the partial
   // directory. If `resume` finds one, it removes the seal and keeps the other files.
   // Unless published or kept, what it wrote goes with this object, and so do the directories that were made
@@ -48,7 +48,7 @@ class Committer {
   const std::string& partial() const { return partial_path_; }
   const std::string& step_dir() const { return step_dir_; }
 
-  // Errors: AlreadyExists if the step is there.
+  // Errors: AlreadyExists if the step exists.
   Status CheckNew() const;
   // All processes that write shards may call it. `beside`: names of the files beside the tensors.
   Status MakePartial(const std::vector<std::string>& beside = {});
@@ -58,11 +58,11 @@ class Committer {
   Status Seal(const StepSeal& seal) { return WriteSeal(*fs_, partial_path_, seal); }
   // Opens the sealed step where it is. Errors: Corrupt if its manifest is not what was written.
   Result<std::unique_ptr<StepReader>> ReadBack(const StepSeal& seal) const;
-  // Gives the sealed directory its final name. A step-N that is there already (a trainer went back) is kept
-  // beside it as step-N.superseded-NONCE: the two are exchanged, or renamed one after the other if the file
-  // system cannot exchange names. A step of Create() never takes the place of one that came meanwhile.
-  // Errors: AlreadyExists if one did, if the run directory was replaced, or if another process took its lock
-  // as well; those of the disk.
+  // Gives the sealed directory its final name. An existing step-N (a trainer went back) is kept as
+  // step-N.superseded-NONCE: the two are exchanged, or renamed one after the other if the file system cannot
+  // exchange names. A step of Create() never takes the place of one that came meanwhile. Errors:
+  // AlreadyExists if one did, if the run directory was replaced, or if another process took its lock as well;
+  // those of the disk.
   Status Publish();
   // Removes the partial directory after a failure, as far as it goes. `beside` as MakePartial() had it.
   void Abandon(const std::vector<std::string>& beside = {});

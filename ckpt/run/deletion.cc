@@ -27,7 +27,7 @@ constexpr auto kLockPause = std::chrono::milliseconds(20);
 Status CheckNoLink(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(directory));
   if (info.is_directory()) return OkStatus();
-  return InvalidArgument("{} is a {}; it stays, remove it by hand", directory,
+  return InvalidArgument("{} is a {}; Cairn does not delete it, remove it by hand", directory,
                          info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
 }
 
@@ -101,7 +101,7 @@ class StepCheck {
       return InvalidArgument("{}: of another run than the one that is saved here; it stays", directory_);
     const auto named = ParseStepDirName(d_.name.substr(0, d_.name.find('.')));
     if (named && *named != manifest_.step)
-      return Corrupt("{}: its manifest says step {}; it stays", directory_, manifest_.step);
+      return Corrupt("{}: its manifest names step {}; it was not deleted", directory_, manifest_.step);
     return OkStatus();
   }
 
@@ -201,7 +201,7 @@ Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_d
     CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
     if (ours) return DeletionLock(std::move(file));
     if (std::chrono::steady_clock::now() > end)
-      return AlreadyExists("{}: another process removes something here; run again later", run_dir);
+      return AlreadyExists("{}: another process is deleting something here; run this again later", run_dir);
     std::this_thread::sleep_for(kLockPause);
   }
 }

@@ -14,10 +14,10 @@
 //   alive     a training writes into it or below it
 //   proof     the copy or step that the proof names has gone
 //
-// The directory is renamed aside first, durably, so that a half-removed step is never taken for a whole one.
-// Then exactly the files that were checked are unlinked, never other files that have appeared since. A step
-// that is renamed has its mark by then (dir_mark.h): CleanLeftovers() finishes what was killed. DeleteStep()
-// and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
+// The directory is renamed aside first, durably, so that a half-removed step is never mistaken for a whole
+// one. Then exactly the files that were checked are unlinked, never other files that have appeared since. A
+// renamed step already has its mark (dir_mark.h): CleanLeftovers() finishes a deletion that was killed.
+// DeleteStep() and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
 #pragma once
 
 #include <functional>

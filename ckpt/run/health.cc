@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// JSON has no NaN and no infinity, and from this size on printers of JSON write numbers in different forms.
+// JSON has no NaN or infinity, and JSON printers write numbers of at least this size in different forms.
 constexpr double kNumbersBelow = 1e15;
 
 json NumberOrText(double value) {
@@ -121,7 +121,7 @@ std::vector<std::string> Verdicts(std::span<const JudgedStep> steps,
     verdicts[i] = WhyUnhealthy(*step.health);
     if (step.health->bad_iterations > 0)
       accused.try_emplace({step.health->first_bad_iteration - 1, step.health->accused},
-                          fmt::format("the iteration after it was bad, as step {} says", step.step));
+                          fmt::format("step {} records that the iteration after it was bad", step.step));
   }
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!verdicts[i].empty()) continue;

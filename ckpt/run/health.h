@@ -1,9 +1,9 @@
 // Whether a step is worth resuming from: the losses that its training saw up to the save, and after it.
 //
-// A step's own record is in manifest.state["health"]. The loss of iteration k + 1 is the first that judges
-// the weights of step k, so successors judge a step, too: a bad iteration right after it condemns it, and a
-// good step later in the same session acquits it. An isolated bad batch therefore condemns nothing for good.
-// A step without a record (older or converted) counts as healthy. FORMAT.md, "Health".
+// A step's own record is in manifest.state["health"]. The loss of iteration k + 1 is the first that shows how
+// good the weights of step k are, so later steps count too: a bad iteration right after it makes a step
+// unhealthy, a good step later in the same session makes it healthy again. So no isolated bad batch condemns
+// a step for good. A step without a record (older or converted) counts as healthy. FORMAT.md, "Health".
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ std::optional<Health> HealthOf(const nlohmann::json& state);
 // Why the step is unhealthy by its own record, in a few words; empty if it is healthy.
 std::string WhyUnhealthy(const Health& health);
 inline bool Healthy(const Health& health) { return WhyUnhealthy(health).empty(); }
-// By its own record alone: use Verdicts() if the step's successors are known.
+// By its own record only; use Verdicts() if the step's successors are known.
 bool Healthy(const Manifest& manifest);
 
 struct JudgedStep {

@@ -2,9 +2,9 @@
 // until then).
 //
 // A killed launch of the same name may have left its files there. So rank 0 calls: it replaces
-// "team-call-WORD" again and again. A rank that sees another call than before knows that rank 0 is alive, and
-// answers by "team-hello-N-LAUNCH-WORD", which has a random word of its own, and holds its host. When all
-// have answered, "team-room-WORD" holds their words; a rank enters only a room that holds its word. No name
+// "team-call-WORD" again and again. A rank that sees the call change knows that rank 0 is alive. It answers
+// with "team-hello-N-LAUNCH-WORD", whose word is its own random one and whose content is its host. When all
+// have answered, "team-room-WORD" lists their words; a rank enters only a room that lists its word. No name
 // is used twice: caches of names may be old.
 //
 // "team-ended-N" says that rank N has finished. "team-failed" holds the kind and the words of the first
@@ -53,7 +53,7 @@ Status Post(FileSystem& fs, const std::string& directory, const RankTeam& team, 
 std::string EndedName(int rank) { return fmt::format("{}{:05}", kEndedPrefix, rank); }
 std::string LeftName(int rank) { return fmt::format("{}{:05}", kLeftPrefix, rank); }
 
-// Longer pauses in a long wait: the file server hears from every rank.
+// Longer pauses in a long wait: every rank loads the file server.
 void Pause(Clock::time_point since) {
   std::this_thread::sleep_for(
       std::clamp<Clock::duration>((Clock::now() - since) / 16, kFirstPause, kLastPause));
@@ -65,7 +65,7 @@ int Number(const char* text) {
   return value;
 }
 
-// How much is in the directory.
+// The size of what is in the directory.
 struct Progress {
   size_t files = 0;
   uint64_t written = 0;  // see WrittenIn
@@ -124,7 +124,7 @@ RankTeam RankTeam::FromEnvironment(const GetEnv& get_env) {
   };
   for (const Launcher& names : {Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
                                 Launcher{"PMI_RANK", "PMI_SIZE", "PMI_JOBID"},
-                                // Only srun sets the size of a step; a batch script alone is one process.
+                                // Only srun sets the size of a step; a batch script by itself is one process.
                                 Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"}}) {
     const int rank = Number(get_env(names.rank)), size = Number(get_env(names.size));
     if (size < 1 || rank < 0 || rank >= size) continue;
@@ -144,8 +144,8 @@ namespace {
 Status CheckLaunch(const RankTeam& team) {
   if (!team.launch.empty()) return OkStatus();
   return InvalidArgument(
-      "rank {} of {}: no variable names this launch; set PMI_JOBID for all ranks, to another text at each "
-      "launch (mpirun -genv PMI_JOBID $(date +%s))",
+      "rank {} of {}: no variable names this launch; set PMI_JOBID for all ranks, to a different text for "
+      "each launch (mpirun -genv PMI_JOBID $(date +%s))",
       team.rank, team.size);
 }
 
@@ -220,7 +220,7 @@ StatusKind KindIn(std::string_view number) {
   return known ? static_cast<StatusKind>(kind) : StatusKind::kAborted;
 }
 
-// What the file of the first failure says, if the names show one. On a full disk only empty files are left.
+// What the file of the first failure says, if the names show one. A full disk leaves only empty files.
 Status FailureIn(FileSystem& fs, const std::string& directory, const std::vector<std::string>& names) {
   const auto left =
       std::ranges::find_if(names, [](const std::string& name) { return name.starts_with(kLeftPrefix); });
@@ -229,12 +229,12 @@ Status FailureIn(FileSystem& fs, const std::string& directory, const std::vector
   if (IsListed(fs, failed))
     if (const auto text = ReadSmallFile(fs, failed, kMaxTextBytes); text.ok())
       return {KindIn(*text), text->substr(text->find(' ') + 1)};
-  if (left == names.end()) return OkStatus();  // the next look will tell
+  if (left == names.end()) return OkStatus();  // the next listing will show it
   return {KindIn(left->substr(left->rfind('-') + 1)),
           fmt::format("rank {} failed; see its message", Number(left->c_str() + kLeftPrefix.size()))};
 }
 
-// The names in the team's directory; none if it is gone and `published`. Errors: see CheckTeam().
+// The names in the team's directory; empty if it is gone and `published`. Errors: see CheckTeam().
 Result<std::vector<std::string>> TeamNames(
     FileSystem& fs, const std::string& directory, const RankTeam& team,
     const std::function<bool()>& published = [] { return false; }) {
@@ -320,7 +320,7 @@ Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTea
     CAIRN_ASSIGN_OR_RETURN(const bool open, visitor.Look());
     if (open) return OkStatus();
     if (const auto opened = team.news().opened; opened && Clock::now() - *opened > NamesStayOld(team))
-      return Aborted("{}: rank 0 has made it, but it is not there; is the same file system mounted here?",
+      return Aborted("{}: rank 0 created it, but this host does not see it; is the same file system mounted?",
                      directory);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
@@ -338,7 +338,7 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
     return;
   }
   const int kind = static_cast<int>(outcome.kind());
-  // The first failure stays: this one may be only its consequence.
+  // The first failure is kept: this one may be only its consequence.
   if (!IsListed(fs, JoinPath(directory, kFailedName))) {
     const Status heard = team.news().failed;
     const std::string words =
@@ -368,13 +368,13 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
     if (!(now == last)) since = Clock::now();
     last = now;
   }
-  return Aborted("{}: no rank made progress for {} s; not through: {}", directory, team.patience().count(),
+  return Aborted("{}: no rank made progress for {} s; not finished: {}", directory, team.patience().count(),
                  NamesOf(fs, directory, names, team, MissingRanks(names, team, EndedName)));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   const auto start = Clock::now();
-  // Whoever can hear the news leaves at once.
+  // A rank that can receive the news leaves at once.
   const auto deadline = [&] { return team.news().failed.ok() ? kDismissDeadline : kDismissAfterNews; };
   for (; Clock::now() - start < std::min(deadline(), team.patience()); Pause(start)) {
     const auto names = fs.List(directory);

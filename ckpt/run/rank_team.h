@@ -3,9 +3,9 @@
 //
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
 // loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it has finished;
-// the first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer
-// renews: a file that came or grew. Who waits lists directories (ckpt/io/fresh_names.h), and believes that
-// one is gone only when no cache of names can hide it, or the step that it has become, any more.
+// the file of the first failure ends all other ranks. Waiting has a deadline, which any progress of a peer
+// renews: a new or larger file. A waiting rank lists directories (ckpt/io/fresh_names.h), and believes that
+// one is gone only when no cache of names can still hide it, or the step that it has become.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@
 
 namespace cairn {
 
-// What the job's own channel, if it has one, tells a rank in addition to the files: at once, and also if this
-// host does not see the directory.
+// What the job's own channel, if it has one, reports to a rank in addition to the files: at once, and even if
+// this host does not see the directory.
 struct TeamNews {
   std::optional<std::chrono::steady_clock::time_point> opened = {};  // since when rank 0 is known to be ready
   bool published = false;
@@ -39,20 +39,20 @@ struct RankTeam {
   std::function<TeamNews()> news = [] { return TeamNews(); };
 
   using GetEnv = std::function<const char*(const char*)>;  // as std::getenv
-  // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone if none of them is set.
+  // Reads OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; a single rank if none is set.
   static RankTeam FromEnvironment(const GetEnv& get_env);
-  // Reads torchrun's variables. Every command that a rank of a training starts inherits them and is alone, so
-  // only commands that belong before a training read them.
+  // Reads torchrun's variables. Every command that a rank of a training starts inherits them although it runs
+  // by itself, so only commands that run before a training read them.
   static std::optional<RankTeam> FromTorchrun(const GetEnv& get_env);
   bool leads() const { return rank == 0; }
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 says that `directory` is ready for this launch. It waits until all ranks have come, unless the team
-// is there `once`. Errors: InvalidArgument if nothing names the launch; Aborted naming the ranks that did not
-// come within `patience`.
+// Rank 0 says that `directory` is ready for this launch. It waits until all ranks have arrived, unless the
+// team meets only `once`. Errors: InvalidArgument if nothing identifies the launch; Aborted naming the ranks
+// that did not arrive within `patience`.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// The other ranks wait for that. They never enter the room that a killed launch left, and write nothing into
+// The other ranks wait for that. They never enter a room that a killed launch left, and write nothing into
 // its directory. Errors: Aborted at the deadline, or if this host does not see what rank 0 has opened.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 
@@ -64,8 +64,8 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
 // Rank 0 waits until every other rank has finished, and gets the bytes that they read in all.
 // Errors: those of CheckTeam(); Aborted without progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// After a failure rank 0 waits for a while until all have left: nobody writes into the directory any more,
-// and nobody looks there for the reason.
+// After a failure rank 0 waits for a while until all have left: then no rank writes into the directory, or
+// looks for the reason in it.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The other ranks wait until rank 0 has published the step, as `published` finds, or the news say. Errors:
 // those of CheckTeam(); Aborted after `patience`.

@@ -1,8 +1,7 @@
 // A name makes a directory a candidate, and opening it shows whether it is a step. A training may save and
-// retire meanwhile, so steps are listed again if one does not open. Directories are removed by deletion.h
-// alone; what it refuses is reported and stays, and only an error of the disk ends a clean-up. Retention
-// first decides from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy
-// one first.
+// retire meanwhile, so steps are listed again if one does not open. Only deletion.h removes directories; what
+// it refuses is reported and stays, and only an error of the disk ends a clean-up. Retention first decides
+// from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy one first.
 
 #include "ckpt/run/run_dir.h"
 
@@ -66,7 +65,7 @@ std::vector<int64_t> CurrentSteps(const RunSteps& run) {
   return steps;
 }
 
-// Steps that somebody may take for newer than `opened`, with the reason why they are not.
+// Steps that might seem newer than `opened`, with the reason why they are not.
 void ReportDoubts(const RunSteps& run, int64_t opened, const Complain& skipped) {
   for (const StepFacts& step : run.steps)
     if (step.lineage == Lineage::kOtherRun && step.step > opened)
@@ -114,7 +113,7 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
   const std::string place = FindStep(fs, path).directory;
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place));
   if (!info.is_directory())
-    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+    return NotSupported("{} is a file; give a step directory or a run directory", path);
   const bool is_step = fs.Stat(JoinPath(place, kManifestName)).ok();
   auto opened = is_step ? StepReader::Open(fs, path) : OpenNewestStep(fs, path, skipped);
   if (opened.ok()) RenewHold(fs, (*opened)->directory(), (*opened)->manifest());
@@ -282,7 +281,7 @@ Status RetireOwn(FileSystem& fs, const std::string& run_dir, const std::vector<s
       CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards, run), left));
   }
   if (others)
-    left(InvalidArgument("{}: steps of other runs stay, because a run removes its own alone", run_dir));
+    left(InvalidArgument("{}: steps of other runs stay, because a run removes only its own", run_dir));
   return OkStatus();
 }
 

@@ -19,26 +19,26 @@ namespace cairn {
 // Steps with a committed name, ascending. Empty if the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
-// Called for each thing that is left where it is, or passed over, with the reason.
+// Called with the reason for each thing that is left in place or skipped.
 using Complain = std::function<void(const Status&)>;
 
 // The step that RUN/latest names; nullopt if it names none.
 std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir);
 
-// Those that the newest step descends from, and itself, ascending (branch.h). A step whose manifest cannot be
-// read counts, since nothing says that it is superseded.
+// The newest step and those that it descends from, ascending (branch.h). A step whose manifest cannot be read
+// counts, since it is not known to be superseded.
 Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those, and
-// of each other step that might be meant. Works while a training saves and retires steps. Errors: NotFound if
-// there is none.
+// The newest current step that opens, walking back past damaged ones; `skipped` is called for each of those,
+// and for each other step that might be meant. Safe while a training saves and retires steps. Errors:
+// NotFound if there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const Complain& skipped);
 
 // How a process waits for a lock.
 struct LockWait {
   Patience patience = [] { return std::chrono::seconds(0); };
-  // Hears who holds the lock, and how long is still waited, after a second and then each half minute.
+  // Called with the holder of the lock and the time left to wait, after a second and then every half minute.
   std::function<void(const Status& held, std::chrono::seconds more)> waiting = [](const auto&, auto) {};
 };
 
@@ -46,7 +46,7 @@ struct LockWait {
 // Released with the process, however it ends.
 class RunLock {
  public:
-  // Errors: AlreadyExists if another process holds it, which is named if the lock file says who it is; those
+  // Errors: AlreadyExists if another process holds it, naming that process if the lock file does; those
   // of CheckOutsideSteps (partial_dir.h).
   static Result<RunLock> Take(const std::string& run_dir);
   // For a writer of many steps: makes the directory, waits for the lock, and removes leftovers.
@@ -84,12 +84,12 @@ struct RetentionPolicy {
 
 // Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure.
 //
-// The rules count healthy steps only; without one nothing is retired. Two are kept whatever the
-// rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
-// iteration after a step shows whether its weights are good, so the newest step is not known to be.
-// Unhealthy steps are evidence: they stay until there is a newer healthy step. Superseded steps (branch.h)
-// count for no rule and go, but a branch must have two healthy steps of its own before a step of an earlier
-// branch goes: until then the step that the training came from stays, and so do those that it gave up.
+// The rules count healthy steps only; without one nothing is retired. Two are kept whatever the rules say:
+// the newest healthy step, and while it is the newest of all, the healthy one before it. Only the iteration
+// after a step shows whether its weights are good, so the newest step is not known to be. Unhealthy steps are
+// evidence: they stay until there is a newer healthy step. Superseded steps (branch.h) count for no rule and
+// are deleted, but a branch must have two healthy steps of its own before a step of an earlier branch is:
+// until then the step that the training came from is kept, and so are those that it gave up.
 std::vector<int64_t> StepsToRetire(const RunSteps& run, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
@@ -102,8 +102,8 @@ Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::s
 
 // Retires the steps that the policy does not keep, and superseded ones. Call only once the newest step is
 // committed and verified. A step that does not open is not counted and never deleted, nor is one that a
-// virtual step uses (step_hold.h). `left` is called for steps that should go and stay, once for all steps of
-// other runs.
+// virtual step uses (step_hold.h). `left` is called for steps that could not be deleted, once for all steps
+// of other runs.
 Status ApplyRetention(
     FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
     const Complain& left = [](const Status&) {});

@@ -30,12 +30,12 @@ struct StepFacts {
 
 // The facts of one step by its own manifest alone.
 StepFacts StepFactsOf(const Manifest& manifest);
-// What a run directory says of its newest step, beside the manifests that can be read.
+// What a run directory shows about its newest step, apart from the readable manifests.
 struct RunEvidence {
   std::vector<std::string> runs = {};     // RunsNamedAt()
   std::optional<int64_t> latest;          // that RUN/latest names
   std::vector<int64_t> unreadable = {};   // steps without a manifest that can be read
-  std::vector<int64_t> saved_again = {};  // steps of which an earlier save is still there
+  std::vector<int64_t> saved_again = {};  // steps of which an earlier save still exists
 };
 
 // The step that was committed last; nullopt for no steps. Steps of the run that owns the directory, or of
@@ -53,7 +53,7 @@ struct RunSteps {
 };
 // Errors: those of listing the directory.
 Result<RunSteps> ReadRunSteps(FileSystem& fs, const std::string& run_dir);
-// Adds what later steps and the run directory say of each step: `unhealthy` and `lineage`. Ascending by
+// Sets what later steps and the run directory show about each step: `unhealthy` and `lineage`. Ascending by
 // number. Returns the newest step.
 std::optional<BranchedStep> JudgeSteps(FileSystem& fs, const std::string& run_dir,
                                        std::vector<StepFacts>& facts);
@@ -62,7 +62,7 @@ std::optional<BranchedStep> JudgeSteps(FileSystem& fs, const std::string& run_di
 // if one has, or owns the directory.
 Status CheckSameRun(FileSystem& fs, const std::string& run_dir, const BranchedStep& commit);
 
-// The verdicts that trainings left in RUN/health. What cannot be read is left out.
+// The verdicts that trainings left in RUN/health. Unreadable ones are left out.
 std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir);
 // Durable when it returns. Replaces that of an earlier step of the same number.
 Status WriteCondemnation(FileSystem& fs, const std::string& run_dir, const Condemnation& condemned);

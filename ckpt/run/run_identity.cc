@@ -1,6 +1,6 @@
 // RUN/.run is compared with the directory it lies in. Another inode or birth time: a copy. The same facts and
 // path: the owner. The same facts at another path: renamed. Without birth times two disks may agree by
-// chance; then the old path is looked at, and if the run is still there, this one is the copy.
+// chance; then the old path is checked, and if the run is still at it, this one is the copy.
 
 #include "ckpt/run/run_identity.h"
 
@@ -41,7 +41,7 @@ std::string Encode(const Owner& owner) {
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-// Older versions wrote the identity alone: nobody knows whose it is, so it counts for nothing.
+// Older versions wrote only the identity: its owner is unknown, so it is ignored.
 Result<Owner> Decode(const std::string& text) {
   if (text.size() == kRunIdDigits + 1 && text.back() == '\n' && IsRunId(text.substr(0, kRunIdDigits)))
     return Owner{.run = text.substr(0, kRunIdDigits), .path = {}, .facts = {}};
@@ -53,8 +53,7 @@ Result<Owner> Decode(const std::string& text) {
   if (!is("run", &Json::is_string) || !IsRunId(json["run"].get<std::string>()) ||
       !is("directory", &Json::is_string) || !is("inode", &Json::is_number_unsigned) ||
       !is("born_unix_nanoseconds", &Json::is_number_integer))
-    return Corrupt(
-        "not the identity of a run; remove it, and the next training here begins a run of its own");
+    return Corrupt("it is not the identity of a run; remove it, and the next training here begins a new run");
   return Owner{.run = json["run"],
                .path = json["directory"],
                .facts = {json["inode"], json["born_unix_nanoseconds"]},

@@ -3,8 +3,8 @@
 // A run is its identity: 32 random hex digits, in every manifest that its training writes. A name or a path
 // is not an identity: `mv` changes them and `cp -r` copies everything in them, steps and identities too. So
 // the run's directory says in RUN/.run which directory it was when it took its identity, by inode and birth
-// time, which a rename keeps and a copy does not. A directory that is not the one named there is a copy: it
-// becomes a run of its own before anything is written into it. FORMAT.md, "Run identity".
+// time, which a rename keeps and a copy does not. A directory that is not the one named in its file is a
+// copy: it becomes a new run before anything is written into it. FORMAT.md, "Run identity".
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ enum class Ownership {
 struct RunIdentity {
   std::string run;  // 32 hex digits; empty with kNone
   Ownership ownership = Ownership::kNone;
-  std::string owner;  // the path that RUN/.run names
+  std::string owner;  // the path in RUN/.run
 
   // Whether steps that are written into the directory belong to `run`.
   bool owns() const { return ownership == Ownership::kOwned || ownership == Ownership::kRenamed; }

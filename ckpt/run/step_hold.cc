@@ -47,7 +47,7 @@ Status WriteHold(FileSystem& fs, const HoldPlace& place, const std::string& hold
   return fs.SyncDir(place.directory);
 }
 
-// Earlier versions wrote the path alone. A hold that is not understood still holds.
+// Earlier versions wrote only the path. A hold that is not understood still holds.
 Hold ReadHold(FileSystem& fs, const std::string& file, bool& announced) {
   Hold hold{.file = file};
   const Result<std::string> text = ReadSmallFile(fs, file, kMaxHoldBytes);
@@ -60,8 +60,8 @@ Hold ReadHold(FileSystem& fs, const std::string& file, bool& announced) {
   return hold;
 }
 
-// By both this host's clock and the one that dates files: one of them may be hours ahead. If the latter
-// cannot be asked, nothing can be removed either.
+// By both this host's clock and the file system's: one of them may be hours ahead. If the latter cannot be
+// read, nothing can be removed either.
 bool IsOld(FileSystem& fs, const std::string& directory, const Hold& hold) {
   if (std::time(nullptr) - hold.modified_unix_seconds <= kAnnouncedSeconds) return false;
   const std::string probe = JoinPath(directory, fmt::format("next-{}-clock", NewNonce()));
@@ -81,7 +81,7 @@ std::string HeldStep(const std::string& directory, const Manifest& manifest) {
 std::string Hold::Text() const {
   return fmt::format("{} uses its shards since {:%Y-%m-%d}{}; to let it go: rm {}",
                      holder.empty() ? "an unknown step" : holder, fmt::gmtime(modified_unix_seconds),
-                     there ? "" : ", and is not there now", file);
+                     there ? "" : ", and does not exist now", file);
 }
 
 Result<std::vector<Hold>> HoldsOf(FileSystem& fs, const std::string& run_dir, int64_t step) {

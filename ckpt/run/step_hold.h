@@ -1,8 +1,8 @@
 // Keeps a step from being retired while a virtual step elsewhere uses its shards. FORMAT.md, "Virtual steps".
 //
-// A hold ends when Cairn deletes the virtual step, or when a person removes the hold's file. That there is
-// nothing at the virtual step's path proves nothing: it may have been renamed, or its file system may not be
-// mounted here. A renamed virtual step renews its hold when it is opened.
+// A hold ends when Cairn deletes the virtual step, or when a person removes the hold's file. A missing
+// directory at the virtual step's path proves nothing: it may have been renamed, or its file system may not
+// be mounted here. A renamed virtual step renews its hold when it is opened.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@
 namespace cairn {
 
 struct Hold {
-  std::string file;    // RUN/held/step-N.NONCE; a person lets the step go by removing it
-  std::string holder;  // absolute path of the virtual step, where it was opened last
+  std::string file;    // RUN/held/step-N.NONCE; a person releases the step by removing it
+  std::string holder;  // absolute path of the virtual step when it was last opened
   int64_t modified_unix_seconds = 0;
   bool there = false;  // the virtual step is at its path
 
-  // "/v/step-00000002 uses its shards since 2026-11-27, and is not there now; to let it go: rm FILE"
+  // "/v/step-00000002 uses its shards since 2026-11-27, and does not exist now; to let it go: rm FILE"
   std::string Text() const;
 };
 
-// A hold that was announced longer ago, for a virtual step that never came to be, does not count. Both this
-// host's clock and the one that dates files must say so.
+// A hold older than this does not count if its virtual step was never made. Both this host's clock and the
+// file system's must agree on its age.
 inline constexpr int64_t kAnnouncedSeconds = 3600;
 
 // The holds of RUN/step-N.

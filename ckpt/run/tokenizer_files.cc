@@ -53,8 +53,8 @@ Status AddFiles(FileSystem& fs, const std::string& directory, const std::string&
     if (info.kind != FileKind::kFile) return InvalidArgument("{} is not a regular file; move it away", path);
     if (!CanonicalPath(path).starts_with(JoinPath(OwnPlace(directory), "")))
       return InvalidArgument(
-          "{} leads out of the model's directory, to {}; put a copy there if it is to be published", path,
-          CanonicalPath(path));
+          "{} leads out of the model's directory, to {}; if it is to be published, replace it by a copy",
+          path, CanonicalPath(path));
     files[below.empty() ? name : JoinPath(below, name)] = {&fs, path};
   }
   return OkStatus();
@@ -85,7 +85,7 @@ Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) 
   const std::string in_step = NameInStep(JoinPath(templates, kTemplateFile));
   CAIRN_RETURN_IF_ERROR(AddFiles(fs, directory, "", std::array{in_step.c_str()}, flat));
   for (const auto& [name, from] : flat) files[JoinPath(templates, name.substr(templates.size() + 1))] = from;
-  if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
+  if (files.empty()) return NotFound("{}: it has no tokenizer files", directory);
   return files;
 }
 

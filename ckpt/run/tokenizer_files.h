@@ -1,6 +1,6 @@
 // The tokenizer of a model: files that lie beside its weights, with its licence and its code. A native step
 // has its own copy of them, listed in its manifest after the index: they move with the step. Steps of earlier
-// Cairns have none; theirs may lie in RUN/tokenizer.
+// versions have none; their tokenizer may be in RUN/tokenizer.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace cairn {
 // The directory of tokenizer files in a run that an earlier Cairn made.
 inline constexpr const char* kRunTokenizerDir = "tokenizer";
 
-// The files of a tokenizer or processor in `directory`, by their names there: "tokenizer.json",
+// The files of a tokenizer or processor in `directory`, by their names in it: "tokenizer.json",
 // "additional_chat_templates/rag.jinja". A release must not carry files from elsewhere on this machine.
 // Errors: NotFound if there are none; InvalidArgument if one is a link out of the model's own directory, or
 // is not a file.
@@ -26,11 +26,11 @@ bool HasTokenizer(const FileCopies& files);
 // above.
 Result<FileCopies> LicenceAndCode(FileSystem& fs, const std::string& directory);
 
-// Licence, code and tokenizer beside a checkpoint (in a native step: its own), or the tokenizer of the run
-// that it is a step of; often none. Errors: InvalidArgument as above.
+// Licence, code and tokenizer next to a checkpoint (in a native step: its own), or the tokenizer of its run;
+// often none. Errors: InvalidArgument as above.
 Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint);
 
-// A file of a step beside shards and index, in memory. A step has no directories: a "/" becomes "@" there.
+// A file of a step other than shards and index, in memory. Steps are flat: a "/" in a name is "@".
 struct BesideFile {
   std::string name;
   std::string bytes;

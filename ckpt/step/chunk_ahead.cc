@@ -29,7 +29,7 @@ std::vector<ExtentsAhead::Wanted> ChunkAhead::ChunksOf(const TensorBox& next) {
   const uint64_t element_bytes = SizeOf(catalog_.tensors[next.tensor].dtype);
   for (size_t i = first; i < last; ++i) {
     const Piece piece = catalog_.pieces[i];
-    if (piece.codec == Codec::kDerived) continue;  // nothing of it is stored
+    if (piece.codec == Codec::kDerived) continue;  // it has no stored bytes
     const auto [begin, end] = CommonRun(piece.box, piece.range, next.box);
     if (begin == end) continue;
     const uint64_t end_chunk = ChunkCount((end - piece.range.begin) * element_bytes);

@@ -25,10 +25,10 @@ class ChunkAhead {
   ChunkAhead(const StepCatalog& catalog, OpenFiles& files, std::span<const uint64_t> file_bytes,
              BoxSequence next, uint64_t max_bytes);
 
-  // A chunk of the boxes to come, once; nullopt if it is not one of them or was taken already.
+  // Takes a chunk of the boxes to come, once; nullopt if it is not one of them or was already taken.
   // Errors: those of the disk.
   Result<std::optional<Stored>> Take(size_t piece, uint64_t chunk);
-  // Memory that a Take() gave, to be used again.
+  // Returns memory of a Take() for reuse.
   void Recycle(Buffer buffer) { ahead_.Recycle(std::move(buffer)); }
 
  private:

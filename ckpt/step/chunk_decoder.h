@@ -11,11 +11,11 @@ namespace cairn {
 
 // Where chunk `chunk` of a piece lies in its file, and what it holds.
 struct ChunkPlace {
-  uint64_t offset = 0;        // in the file
-  uint64_t stored_bytes = 0;  // there
-  uint64_t bytes = 0;         // decoded
-  FlatRange elements;         // of the row-major order of the piece's box
-  bool encoded = false;       // false: the stored bytes are the elements
+  uint64_t offset = 0;  // in the file
+  uint64_t stored_bytes = 0;
+  uint64_t bytes = 0;    // decoded
+  FlatRange elements;    // of the row-major order of the piece's box
+  bool encoded = false;  // false: the stored bytes are the elements
 };
 // `element_bytes`: of the tensor's dtype. Requires chunk < piece.chunks.size().
 ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes);
@@ -24,7 +24,7 @@ ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_byt
 // before the decoder sees them, and the decoded ones the digest of the chunk. `seed` is that of the chunk
 // (digest.h); `stored` may be `out` if the chunk is not encoded. Safe from several threads. Errors: Corrupt
 // with a message that continues "tensor NAME". For a piece that must be joined, it checks the stored bytes
-// and leaves `out` alone.
+// and does not touch `out`.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);
 

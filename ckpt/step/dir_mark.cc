@@ -79,7 +79,7 @@ class Removal {
   Status Run() {
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.LinkStat(directory_));
     if (!info.is_directory())
-      return InvalidArgument("{} is a {}, which Cairn did not make; it stays", directory_,
+      return InvalidArgument("{} is a {}, which Cairn did not make; it was not removed", directory_,
                              info.kind == FileKind::kLink ? "link" : "file");
     FindDirectories();
     for (const std::string& below : directories_) CAIRN_RETURN_IF_ERROR(RemoveByName(below));
@@ -102,7 +102,7 @@ class Removal {
     return slash == path.npos ? "" : path.substr(0, slash);
   }
 
-  // The directories of the mark that are there. Nothing is reached through a link.
+  // The directories of the mark that exist. No link is followed.
   void FindDirectories() {
     std::set<std::string> named;
     for (const std::string& file : contents_.files) AddDirectories(file, named);
@@ -114,8 +114,8 @@ class Removal {
     }
   }
 
-  // What is known by its name: marked directories, and files of a step. The manifest first: without it no
-  // reader takes the rest for a step.
+  // Removes what is known by its name: marked directories, and files of a step. The manifest first: without
+  // it no reader takes the rest for a step.
   Status RemoveByName(const std::string& below) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs_.List(Path(below)));
     for (const std::string& name : names)
@@ -136,7 +136,7 @@ class Removal {
     return RemoveIfThere(fs_, Path(below));
   }
 
-  // The lock of a run directory goes if nothing else is in it: it may be another's by now.
+  // The lock of a run directory is removed only if it is alone in it: another process may use it by now.
   Status RemoveLastLock() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
     if (names != std::vector<std::string>{std::string(kLockName)}) return OkStatus();
@@ -149,8 +149,8 @@ class Removal {
     if (names->empty()) return fs_.RemoveDir(Path(below));  // another thread removed a file since
     const std::string path = below.empty() ? names->front() : JoinPath(below, names->front());
     if (directories_.contains(path)) return NameStranger(path);
-    return InvalidArgument("{} was not written by Cairn and stays; move it away, then remove {}", Path(path),
-                           directory_);
+    return InvalidArgument("{} was not written by Cairn and was not removed; move it away, then remove {}",
+                           Path(path), directory_);
   }
 
   FileSystem& fs_;

@@ -4,7 +4,7 @@
 // Its maker writes the mark before it makes the directory, as a file beside it: NAME.cairn-mark, with the
 // name of the directory and of the files that will be in it. Cairn removes no directory without its mark, and
 // from a marked one only files that the mark names; docs/deletion.md. The mark is outside of the directory:
-// no kill leaves a directory without one, and nothing that was published holds one.
+// no kill leaves a directory without one, and nothing that was published contains one.
 #pragma once
 
 #include <string>
@@ -27,11 +27,11 @@ struct MarkedContents {
 // "runs/gpt" and "runs/gpt/": "runs/gpt.cairn-mark".
 std::string MarkPath(std::string_view directory);
 
-// Durable when it returns. Errors: AlreadyExists if the mark is there; those of the disk.
+// Durable when it returns. Errors: AlreadyExists if the mark exists; those of the disk.
 Status WriteMark(FileSystem& fs, const std::string& directory, const MarkedContents& contents);
 
-// The same for a directory that is there and that several processes write, of which only this one knows all
-// files. Without a moment without a mark.
+// The same for an existing directory that several processes write, of which only this one knows all files.
+// The directory is never without a mark.
 Status ReplaceMark(FileSystem& fs, const std::string& directory, const MarkedContents& contents);
 // The directory stays for good: removes only its mark.
 void RemoveMark(FileSystem& fs, const std::string& directory);
@@ -40,7 +40,7 @@ void RemoveMark(FileSystem& fs, const std::string& directory);
 // then, and the mark. No link is followed. OK if both are gone already. Errors: InvalidArgument if something
 // stays: there is no mark of this directory, it is a link, or it holds files of others; those of the disk.
 Status RemoveMarked(FileSystem& fs, const std::string& directory);
-// The same by its maker, who knows the contents: nobody else's clean-up can take the mark away before.
+// The same, called by its maker, who knows the contents: no other clean-up can remove the mark before.
 Status RemoveMarked(FileSystem& fs, const std::string& directory, const MarkedContents& contents);
 
 }  // namespace cairn

@@ -62,8 +62,8 @@ Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes)
   uint64_t& appended = appended_[piece];
   const uint64_t left = DecodedBytes(contents_.piece(piece), contents_.tensor(piece).dtype) - appended;
   if (bytes.size() > left || (bytes.size() < left && bytes.size() % kChunkBytes != 0))
-    return InvalidArgument("{}: {} bytes are not the next chunks of tensor {}", file_->path(), bytes.size(),
-                           DisplayName(contents_.tensor(piece)));
+    return InvalidArgument("{}: {} bytes are not whole chunks of tensor {}, or not the next ones",
+                           file_->path(), bytes.size(), DisplayName(contents_.tensor(piece)));
   while (!bytes.empty()) {
     const size_t count = std::min<uint64_t>(bytes.size(), kChunkBytes);
     Enqueue({.piece = piece, .chunk = appended / kChunkBytes, .bytes = bytes.first(count)});
@@ -102,7 +102,7 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
   return OkStatus();
 }
 
-// All chunks or none here, too: a derived piece has no bytes of its own.
+// All chunks or none, here too: a derived piece has no stored bytes.
 Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte> master,
                                         std::span<const std::byte> bytes) {
   Piece& piece = contents_.piece(weight);

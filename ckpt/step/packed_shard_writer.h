@@ -1,4 +1,4 @@
-// Writes one shard compressed: chunks are encoded by a few threads and put one behind the other as a single
+// Writes one shard compressed: chunks are encoded by a few threads and written one after another as a single
 // stream of large aligned writes; HDF5's structure is laid out around them at the end.
 //
 // Each chunk is encoded if that pays (plane_codec.h), and chunks are stored in the order in which they come:

@@ -92,7 +92,7 @@ class Rebuilder {
       numbers.push_back(place.code_block);
     }
     if (static_cast<int>(numbers.size()) < group_.code().data())
-      return Corrupt("{}: more of its group is lost than the parity of {} can rebuild",
+      return Corrupt("{}: more members of its group are lost than its parity ({}) can rebuild",
                      group_.members()[member_].shard, group_.code().parity());
     CAIRN_RETURN_IF_ERROR(files_.read(reads));
     std::vector<const std::byte*> blocks;
@@ -114,7 +114,7 @@ class Rebuilder {
                        std::span(block).first(there)});
   }
 
-  // Places repeat after K stripes, and the files that are there stay the same.
+  // Places repeat after K stripes, and the same files stay available.
   const BlockSum& SumFor(uint64_t stripe, int target, const std::vector<int>& numbers) {
     const uint64_t turn = stripe % group_.size();
     auto found = sums_.find(turn);
@@ -154,7 +154,7 @@ Result<std::vector<Digest>> WriteBlocks(FileSystem& fs, File& file, Rebuilder& r
   return digests;
 }
 
-// Takes the number at the start of `text` off; -1 if there is none.
+// Takes a number off the start of `text`; -1 if there is none.
 int TakeNumber(std::string_view& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -176,9 +176,9 @@ Result<Redundancy> ParseRedundancy(std::string_view text) {
     parity = TakeNumber(rest);
   }
   if (!(is_xor || is_rs) || group < 0 || parity < 0 || !rest.empty())
-    return InvalidArgument("redundancy '{}' is neither xor:K nor rs:K,M", text);
+    return InvalidArgument("redundancy '{}' must be xor:K or rs:K,M", text);
   if (parity < 1 || group <= parity || group > kMaxCodeBlocks)
-    return InvalidArgument("redundancy {}: K is at most {}, and M at least 1 and below K", text,
+    return InvalidArgument("redundancy {}: K must be at most {}, and M at least 1 and below K", text,
                            kMaxCodeBlocks);
   return Redundancy{group, parity};
 }
@@ -292,7 +292,7 @@ Result<ParityHeader> ReadParityHeader(FileSystem& fs, const std::string& path) {
   Result<ParityHeader> header = DecodeFields(fields);
   if (!header.ok()) return header.status().WithContext(path);
   if (header->group.parity_file_bytes() != info.bytes)
-    return Corrupt("{} has {} bytes, its header says {}; it was truncated or replaced", path, info.bytes,
+    return Corrupt("{} has {} bytes, but its header says {}; it was truncated or replaced", path, info.bytes,
                    header->group.parity_file_bytes());
   return header;
 }

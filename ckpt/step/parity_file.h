@@ -85,13 +85,13 @@ struct MemberRead {
   std::span<std::byte> out;
 };
 struct MemberFiles {
-  // Whether the file is there and good.
+  // Whether the file exists and is good.
   std::function<bool(int member, bool parity)> has;
-  // Does all reads; at most one a member.
+  // Does all reads; at most one per member.
   std::function<Status(std::span<const MemberRead>)> read;
 };
 
-// True if the files that are there give every block of the group.
+// True if the existing files give every block of the group.
 bool CanRebuild(const ParityGroup& group, const MemberFiles& files);
 
 // Creates and syncs a member's parity file, or its shard, from the files of the others. Takes memory for a

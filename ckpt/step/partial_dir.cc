@@ -83,7 +83,7 @@ bool IsFree(FileSystem& fs, const std::string& locked, std::optional<FileLock>& 
   return free.ok() && *free;
 }
 
-// A save of a training has no lock of its own, but that of its run.
+// A save of a training uses the lock of its run.
 void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string& name) {
   const std::string path = parent + name;
   std::optional<FileLock> mark, own, above;
@@ -99,7 +99,7 @@ void RemoveLeftover(FileSystem& fs, const std::string& parent, const std::string
 Status CheckOutsideSteps(FileSystem& fs, const std::string& path) {
   for (std::string at = CanonicalPath(path); at != "." && at != "/"; at = ParentDir(at))
     if (IsCommittedStep(fs, at))
-      return InvalidArgument("{}: would write into the committed step {}; choose another place", path, at);
+      return InvalidArgument("{}: it is inside the committed step {}; choose another path", path, at);
   return OkStatus();
 }
 
@@ -114,8 +114,8 @@ Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_byt
   while (!fs.Stat(nearest).ok() && nearest != "." && nearest != "/") nearest = ParentDir(nearest);
   CAIRN_ASSIGN_OR_RETURN(const uint64_t have_bytes, fs.FreeBytes(nearest));
   if (need_bytes <= have_bytes) return OkStatus();
-  return NoSpace("{}: needs about {} bytes, {} are free; free some space or choose another place", path,
-                 need_bytes, have_bytes);
+  return NoSpace("{}: needs about {} bytes, but only {} are free; free some space or choose another path",
+                 path, need_bytes, have_bytes);
 }
 
 void TellLeft(const Status& why) { std::fputs(fmt::format("cairn: {}\n", why.message()).c_str(), stderr); }
@@ -140,7 +140,7 @@ void RemoveLeftovers(FileSystem& fs, const std::string& path) {
 Status ClearPlace(FileSystem& fs, const std::string& path) {
   RemoveLeftovers(fs, path);
   if (!fs.LinkStat(std::string(WithoutSlashes(path))).ok()) return OkStatus();
-  return AlreadyExists("{} is there already and is never overwritten; choose another place", path);
+  return AlreadyExists("{} already exists and is never overwritten; choose another path", path);
 }
 
 // The directories above that are missing. One that another process makes meanwhile is that one's.
@@ -168,14 +168,13 @@ Status PartialDir::Mark(const std::string& path, const MarkedContents& contents)
     const bool gone = lock.ok() ? lock->Lock(FileLock::How::kShared).ok() && !lock->IsAtItsPath()
                                 : lock.status().kind() == StatusKind::kNotFound;
     if (gone && attempt < kAttempts) continue;  // a process that cleans up was faster
-    if (gone)
-      return IoError("{}: other processes remove it again and again; run again later", MarkPath(path));
+    if (gone) return IoError("{}: other processes keep removing it; run this again later", MarkPath(path));
     if (lock.ok()) lock_ = std::move(*lock);
     return OkStatus();
   }
 }
 
-// A signal finds all of it or nothing.
+// A signal handler sees all of it or nothing.
 Status PartialDir::MakeLive(const std::string& path, const MarkedContents& contents) {
   const std::lock_guard guard(Live().mutex);
   CAIRN_RETURN_IF_ERROR(MakeAbove(path));
@@ -191,7 +190,7 @@ Status PartialDir::MakeLive(const std::string& path, const MarkedContents& conte
 
 Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path, const MarkedContents& contents,
                                     const std::string& final_path) {
-  if (fs.LinkStat(path).ok()) return AlreadyExists("{} is there already; choose another place", path);
+  if (fs.LinkStat(path).ok()) return AlreadyExists("{} already exists; choose another path", path);
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, path));
   PartialDir made;
   made.fs_ = &fs;
@@ -226,7 +225,7 @@ Status PartialDir::Rename(const std::string& part) {
     const Status renamed = fs_->RenameNew(from, final_path_);
     if (renamed.kind() == StatusKind::kAlreadyExists)
       return AlreadyExists(
-          "{} was made by another process meanwhile and is never overwritten; choose another place",
+          "{} was made by another process meanwhile and is never overwritten; choose another path",
           final_path_);
     CAIRN_RETURN_IF_ERROR(renamed);
     made_.clear();

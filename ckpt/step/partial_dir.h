@@ -23,15 +23,15 @@ Status MakeOutputDir(FileSystem& fs, const std::string& path);
 // free. Errors: those of CheckOutsideSteps; NoSpace naming both sizes.
 Status CheckFreeSpace(FileSystem& fs, const std::string& path, uint64_t need_bytes);
 
-// Says on stderr, in one line, what a command leaves that looks like Cairn's.
+// Reports on stderr, in one line, what a command leaves in place although it looks like Cairn's.
 void TellLeft(const Status& why);
 
 // Removes what killed commands left of the output `path`: PATH.partial-NONCE directories, and PATH itself if
-// a command made it as a run directory and nothing is in it. What still is written stays. What only looks
-// like a leftover stays, too, and TellLeft() gets it.
+// a command made it as a run directory and nothing is in it. What is still being written stays. What only
+// looks like a leftover stays, too, and is passed to TellLeft().
 void RemoveLeftovers(FileSystem& fs, const std::string& path);
 
-// Before `path` is written: RemoveLeftovers(). Errors: AlreadyExists if something is there.
+// Before `path` is written: RemoveLeftovers(). Errors: AlreadyExists if something has the name.
 Status ClearPlace(FileSystem& fs, const std::string& path);
 
 class PartialDir {
@@ -64,9 +64,8 @@ class PartialDir {
   void Keep();
   // It stays with its mark: a later command adopts or removes it.
   void Leave();
-  // Gives the directory its final name, durably, or gives it to one file or directory in it. No signal finds
-  // it half removed under that name. Errors: AlreadyExists if something has the name by now; nothing has
-  // changed.
+  // Durably gives the final name to the directory, or to one file or directory in it. No signal removes half
+  // of it under that name. Errors: AlreadyExists if something has the name by now; nothing has changed.
   Status Rename(const std::string& part = "");
   // The same, and Keep(); what is beside the part goes with this object.
   Status Publish(const std::string& part = "");

@@ -1,4 +1,4 @@
-// The index and the manifest that make shards a step, built in memory from the shards' receipts.
+// The index and the manifest that turn shards into a step, built in memory from the shards' receipts.
 #pragma once
 
 #include <string>

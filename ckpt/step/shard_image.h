@@ -1,8 +1,8 @@
 // Writes a shard from memory that holds it exactly as its file will be.
 //
 // A snapshot copies each piece to its place in the image (ShardPlan::OffsetOf), and the file is written from
-// there in large direct writes, without another copy. Digests are taken while writes are in flight, unless
-// the code that filled the image took them. Non-finite values are counted in both cases.
+// the image in large direct writes, without another copy. Digests are taken while writes are in flight,
+// unless the code that filled the image took them. Non-finite values are counted in both cases.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ struct ImageWriteOptions {
   IoQueueOptions queue;
   uint64_t write_bytes = 8 << 20;  // one write; a multiple of kPageBytes
   bool take_digests = true;        // false: the plan has those of all pieces once `wait_for` returned
-  // Waits until the pieces' bytes before this offset of the image are there; an error ends the write. Empty:
-  // they are all there.
+  // Waits until the pieces' bytes before this offset of the image are complete; an error ends the write.
+  // Empty: they are all complete.
   std::function<Status(uint64_t end)> wait_for;
 };
 

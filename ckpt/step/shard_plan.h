@@ -52,7 +52,7 @@ class ShardContents {
   const Piece& piece(size_t given) const { return catalog_.pieces[sorted_at_[given]]; }
   const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
 
-  // For another checkpoint of the same pieces: digests are taken with its identity from now on.
+  // For another checkpoint of the same pieces: later digests use its identity.
   void Bind(const StepIdentity& identity);
   uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }
 

@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// What to do if the shard's file is there already.
+// What to do if the shard's file already exists.
 enum class Existing {
   kRefuse,
   kResume,  // keep its bytes: it is an unfinished file of the same plan
@@ -40,7 +40,7 @@ class ShardWriter {
 
   // Syncs the file. The ring must be drained.
   Status Sync() { return file_->Sync(); }
-  // The piece lies in the file already and its chunks have these digests. Requires as many as it has chunks.
+  // The piece is already in the file, and its chunks have these digests. Requires as many as it has chunks.
   void Restore(size_t piece, std::span<const cairn::Digest> chunks);
 
   // The piece must be appended again from its start.

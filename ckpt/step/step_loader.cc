@@ -170,7 +170,7 @@ Status StepLoader::Plan() {
 Status StepLoader::CheckRequest(const ReadRequest& request) const {
   const auto& [tensor, box, out] = request;
   if (tensor >= catalog_.tensors.size())
-    return InvalidArgument("{}: there is no tensor number {}", files_.directory(), tensor);
+    return InvalidArgument("{}: it has no tensor number {}", files_.directory(), tensor);
   const TensorEntry& entry = catalog_.tensors[tensor];
   if (Contains(Box::Whole(entry.spec.shape), box) && out.size() == box.Volume() * SizeOf(entry.dtype))
     return OkStatus();

@@ -1,5 +1,5 @@
-// Fills many boxes of a step's tensors at once: several threads, each chunk read once, verified before it
-// counts.
+// Fills many boxes of a step's tensors at once: by several threads; each chunk is read once and verified
+// before use.
 //
 // Neighbouring chunks are read together, several reads in flight, out of the page cache or past it
 // (ckpt/io/extent_reader.h), so small tensors cost no small reads.
@@ -32,9 +32,9 @@ struct LoadOptions {
   // kAuto: reads past the page cache what is not in it, if the file system allows. Several processes of a
   // node that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
-  // True: a chunk that is one run of an `out` is read straight there; faster if `out` is small enough to stay
-  // in the processor's cache. False: chunks are copied from the page cache or from buffers of huge pages;
-  // `out` is often in pages of 4 KiB, to which some disks transfer at half their rate.
+  // True: a chunk that is one run of an `out` is read straight into it; faster if `out` is small enough to
+  // stay in the processor's cache. False: chunks are copied from the page cache or from buffers of huge
+  // pages; `out` is often in pages of 4 KiB, to which some disks transfer at half their rate.
   bool in_place = false;
   // True: most bytes are in the page cache. Then a large chunk is a read of its own, which goes in place; a
   // disk is better read with neighbours together.
@@ -70,11 +70,11 @@ class StepLoader {
   class Worker;
 
   Status Plan();
-  // The copies out of the piece of `first`: those from there on that name the same piece.
+  // The copies out of the piece of `first`: those from `first` on that name the same piece.
   std::span<const Copy> CopiesOfPiece(size_t first) const;
   std::optional<ChunkRef> PeekChunk();
   std::optional<Extent> NextExtent();
-  // The place of the whole chunk in one request's `out`, if it is one run there; else null.
+  // The place of the whole chunk in one request's `out`, if it is one run in it; else null.
   std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Copy> copies) const;
   ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
   // Copies the values of a chunk to their requests. The extent's stored bytes begin at `extent_begin` of its

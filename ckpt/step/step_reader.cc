@@ -83,11 +83,11 @@ Status StepReader::CheckFileSizes() const {
     const std::string path = JoinPath(DirectoryOf(file.name), file.name);
     const Result<FileInfo> found = fs_.Stat(path);
     if (!found.ok() && found.status().kind() == StatusKind::kNotFound && !manifest_.shards.empty())
-      return NotFound("{}: gone, but {} is metadata only and needs the shards there", path, directory_);
+      return NotFound("{}: missing, but {} is a virtual step and needs these shards", path, directory_);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, found);
     if (info.bytes != file.bytes)
-      return Corrupt("{} has {} bytes, its manifest says {}; it was truncated or replaced", path, info.bytes,
-                     file.bytes);
+      return Corrupt("{} has {} bytes, but its manifest says {}; it was truncated or replaced", path,
+                     info.bytes, file.bytes);
   }
   return OkStatus();
 }
@@ -255,7 +255,7 @@ Status StepReader::ReadOther(const Piece& joined, FlatRange elements, std::span<
   const Dtype dtype = OtherDtype(joined.codec);
   if (!found.ok() || catalog_.tensors[*found].dtype != dtype ||
       !(catalog_.tensors[*found].spec.shape == tensor.spec.shape))
-    return Corrupt("{}: tensor {} must be joined with a {} {} that is not here", directory_,
+    return Corrupt("{}: tensor {} must be joined with a {} {}, which the step does not have", directory_,
                    DisplayName(tensor), Name(dtype), Name(role));
   const uint64_t size = SizeOf(dtype);
   for (const Segment& segment : Decompose(joined.box, elements))

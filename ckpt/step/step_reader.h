@@ -39,7 +39,7 @@ class StepReader final : public CheckpointSource {
   const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return directory_; }
   const StepReader* native_step() const override { return this; }
-  // Describes the step by `model` from now on, with more lines of history. Its tensors stay as they are.
+  // Replaces the step's model by `model` and adds lines to its history. The tensors stay as they are.
   void Redescribe(nlohmann::json model, const std::vector<std::string>& history);
   // The directory of a file of the manifest: the shards of a virtual step are another step's.
   std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
@@ -58,7 +58,7 @@ class StepReader final : public CheckpointSource {
   // A block of rows meets as many pieces side by side as TP has ranks: with memory for fewer chunks than TP +
   // 1, chunks are read again.
   void SetCacheBytes(uint64_t bytes) override;
-  // That part of the cache which is for chunks that are read ahead.
+  // The part of the cache for chunks that are read ahead.
   static uint64_t AheadBytes(uint64_t cache_bytes) {
     return std::clamp<uint64_t>(cache_bytes / 4, 2 * kChunkBytes, 8 * kChunkBytes);
   }

@@ -26,7 +26,7 @@ struct VerifyReport {
   // then not checked.
   Status trouble = {};
 
-  // Adds a failed read at `offset` of `file`: as a problem, or as trouble.
+  // Adds a failed read at `offset` of `file`, as a problem or as trouble.
   void Add(const Status& failed, std::string file, uint64_t offset = 0, std::string tensor = {});
   // Adds the problems and trouble of `other`.
   void Join(VerifyReport other);
@@ -43,7 +43,7 @@ struct ShardToVerify {
   StepIdentity identity;
 };
 // Checks every chunk of every piece against its digest, everything else against the manifest's. `sink`, if
-// there is one, is given all bytes of the file in order, and ends it by failing. If `may_map` is false, those
+// there is one, gets all bytes of the file in order; its failure ends the check. If `may_map` is false, those
 // are the bytes that were checked, even if someone changes the file meanwhile.
 Status VerifyShard(FileSystem& fs, const ShardToVerify& shard, VerifyReport& report,
                    const std::function<Status(std::span<const std::byte>)>& sink = {}, bool may_map = true);

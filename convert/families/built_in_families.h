@@ -14,7 +14,7 @@ struct FamilyText {
 std::span<const FamilyText> BuiltInFamilies();
 
 // sizes_only.json: families that have no table, and that differ from the newer ones. Those have a gated MLP,
-// no learned positions and an output layer of their own.
+// no learned positions and a separate output layer.
 std::string_view SizesOnlyText();
 
 }  // namespace cairn

@@ -105,7 +105,7 @@ class Expander {
     return modules;
   }
 
-  // Visits the modules that the model has: before, in and behind its layers.
+  // Visits the modules that the model has: before, in and after its layers.
   template <typename Visit>
   void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
     const auto visit_all = [&](int place, int layer) {

@@ -55,8 +55,8 @@ Status Families::Place(const std::map<std::string, json>& files, const std::stri
   if (!like.is_null()) {
     const auto other = like.is_string() ? file_of_.find(like.get<std::string>()) : file_of_.end();
     if (other == file_of_.end())
-      return InvalidArgument("{}: like is {}, which is not a family here", file, like.dump());
-    content_of_[name];  // a circle finds an empty one
+      return InvalidArgument("{}: like is {}, which is not a known family", file, like.dump());
+    content_of_[name];  // a cycle finds an empty one
     CAIRN_RETURN_IF_ERROR(Place(files, other->first));
     const json& base = content_of_.at(other->first);
     if (base.is_null()) return InvalidArgument("{}: it is like {}, which is like it", file, other->first);
@@ -84,7 +84,7 @@ Status AddFamilies(FileSystem& fs, const std::string& directory) {
     const std::string path = JoinPath(directory, name);
     CAIRN_ASSIGN_OR_RETURN(files[path], ReadJsonObject(fs, path, kMaxFamilyBytes));
   }
-  if (files.empty()) return NotFound("{}: it has no *.json; a file is one family", directory);
+  if (files.empty()) return NotFound("{}: it has no *.json files; each family is one file", directory);
   return AllFamilies().Add(files);
 }
 

@@ -16,7 +16,7 @@ class Families {
   static Families BuiltIn();
 
   // Adds families, each after the one that it is like. Errors: InvalidArgument naming the file and the key,
-  // or two families of one name. Nothing was added then.
+  // or two families of one name. Nothing is added then.
   Status Add(const std::map<std::string, nlohmann::json>& files);
   std::span<const Architecture> all() const { return all_; }
 

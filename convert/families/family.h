@@ -13,14 +13,14 @@
 
 namespace cairn {
 
-// A condition is kAlways, kNever, the name of a boolean field of the manifest's `model`, or that name behind
-// a "!".
+// A condition is kAlways, kNever, the name of a boolean field of the manifest's `model`, or "!" and that
+// name.
 inline constexpr const char* kAlways = "always";
 inline constexpr const char* kNever = "never";
 
 // The layout of canonical modules in one stored weight. Biases are laid out as the rows of their weights.
 enum class Layout {
-  kStacked,     // one below the other: [Q; K; V], [gate; up]; a single one is stored as it is
+  kStacked,     // stacked along the rows: [Q; K; V], [gate; up]; a single one is stored as it is
   kTransposed,  // the same, stored [in, out] (GPT-2's Conv1D)
   kGrouped,     // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] if
                 // every query head has its own key and value
@@ -40,7 +40,7 @@ struct Module {
 struct Field {
   std::string model;
   std::vector<std::string> config;  // its key, then older spellings
-  // The value if the file omits it. Null: it must be there, or follows from others: num_key_value_heads from
+  // The value if the file omits it. Null: it is required, or follows from others: num_key_value_heads from
   // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
   nlohmann::json fallback = nullptr;
   bool nullable = false;  // null in the file means null, not the fallback

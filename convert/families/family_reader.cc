@@ -1,7 +1,7 @@
 // A family that is like another one is derived as JSON, and then read as any other: a row's keys are checked
 // in one place. A field that is dropped is false in every member, so conditions on it become "never" or
-// "always". The checks after reading are those that all code relies on: canonical modules once each and laid
-// out so that they fit, conditions on booleans, fields by the names that decide on sizes and function.
+// "always". The checks after reading are those that all code relies on: each canonical module once and in a
+// layout that fits, conditions on booleans, fields with the names that decide on sizes and function.
 
 #include "convert/families/family_reader.h"
 
@@ -70,7 +70,7 @@ Status AddRow(const std::string& file, const char* key, json row, json& list) {
   const auto place = FindRow(list, key, before);
   if (place == list.end() || same != list.end())
     return InvalidArgument("{}: {} cannot be before {}: {}", file, name.dump(), before.dump(),
-                           same != list.end() ? "it has a place already" : "that is not there");
+                           same != list.end() ? "its place is already fixed" : "it does not exist");
   list.insert(place, row);
   return OkStatus();
 }
@@ -123,7 +123,7 @@ class Reader {
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     const auto known = std::ranges::find(kLayouts, layout);
     if (known == kLayouts.end())
-      return InvalidArgument("{}layout is '{}'; known are {}", Whose("module", row, "name"), layout,
+      return InvalidArgument("{}layout is '{}'; it must be one of {}", Whose("module", row, "name"), layout,
                              fmt::join(kLayouts, ", "));
     module.layout = static_cast<Layout>(known - kLayouts.begin());
     family_.modules.push_back(std::move(module));
@@ -146,7 +146,7 @@ class Reader {
     Refusal refusal{of.Text("config"), of.Value("only"), of.Text("same_as", "")};
     CAIRN_RETURN_IF_ERROR(of.NoUnknown());
     if (refusal.only.is_null() == refusal.same_as.empty())
-      return InvalidArgument("{}it needs either only or same_as", Whose("refusal", row, "config"));
+      return InvalidArgument("{}it needs either 'only' or 'same_as'", Whose("refusal", row, "config"));
     family_.refusals.push_back(std::move(refusal));
     return OkStatus();
   }
@@ -194,7 +194,7 @@ class Reader {
         return fmt::format("'{}' has no heads to group", name);
       const bool outside = canonical->place != 0;
       if (outside == (module.name.find("{}") != std::string::npos))
-        return fmt::format("'{}' is {} each layer, so the name must {}have {{}} for its number", name,
+        return fmt::format("'{}' is {} each layer, so the name must {}have {{}} for the layer's number", name,
                            outside ? "not in" : "in", outside ? "not " : "");
     }
     return "";
@@ -209,7 +209,7 @@ class Reader {
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "when", module.when));
       CAIRN_RETURN_IF_ERROR(CheckCondition(module, "weight", module.weight));
       if (!stored.insert(module.name).second)
-        return InvalidArgument("{}: the module {} is there twice", file_, module.name);
+        return InvalidArgument("{}: the module {} occurs twice", file_, module.name);
       for (const std::string& name : module.canonical)
         if (!filled.insert(name).second)
           return InvalidArgument("{}: the module {}: '{}' is in another module, too", file_, module.name,
@@ -238,7 +238,7 @@ class Reader {
     for (const Field& field : family_.fields) {
       if (!HasMeaning(field.model)) return unknown("the field", field.model);
       if (!names.insert(field.model).second)
-        return InvalidArgument("{}: the field {} is there twice", file_, field.model);
+        return InvalidArgument("{}: the field {} occurs twice", file_, field.model);
     }
     for (const auto& [name, value] : family_.model.items())
       if (!HasMeaning(name)) return unknown("model:", name);

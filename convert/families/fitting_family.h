@@ -1,4 +1,4 @@
-// The family of a model that does not say which one it is of: found by the modules and the function.
+// Finds the family of a model that does not name one, by its modules and its function.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ struct FittingFamily {
 
 // The first family that has the modules of the model and computes its function; if none computes it, the
 // first that has its modules; null if none has. `model` is a manifest's, and the family that it names is
-// tried first. `possible`: the model's modules; several if the source leaves a choice.
+// tried first. `possible`: the model's modules; several if the source leaves it open.
 FittingFamily FindFittingFamily(const nlohmann::json& model, std::span<const DecoderModules> possible);
 
 }  // namespace cairn

@@ -63,12 +63,12 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype,
   if (!name.is_string() && model.contains("config")) return ModelUnderOwnNames(model, dtype, parameters);
   if (!name.is_string())
     return NotSupported(
-        "the source does not say which family of models this is, and a Hugging Face release needs one; "
-        "--config FILE names the config.json of a transformers model; the format safetensors keeps the "
-        "tensors under their own names");
+        "the source does not say which family of models this is, but a Hugging Face release needs one; name "
+        "the config.json of a transformers model by --config FILE, or use the format safetensors, which "
+        "keeps the tensors under their own names");
   if (architecture == nullptr)
     return NotSupported(
-        "architecture {} has no Hugging Face form here; the format safetensors keeps canonical names",
+        "architecture {} has no Hugging Face form in Cairn; the format safetensors keeps canonical names",
         name.dump());
   const auto in_manifest = [](const Status& status) { return status.WithContext("the manifest's model"); };
   Result<ExpandedModel> expanded = Expand(*architecture, model);
@@ -86,7 +86,7 @@ bool LeaveOutCode(ForeignModel& model) {
   if (file == model.files.end()) return false;
   json config = json::parse(file->second);
   const json map = config.value("auto_map", json());
-  // "org/repository--modeling_x.XModel" is code elsewhere.
+  // "org/repository--modeling_x.XModel" is code in another repository.
   const bool beside =
       map.is_object() && std::ranges::any_of(map, [](const json& code) {
         return code.is_string() && code.get_ref<const std::string&>().find("--") == std::string::npos;
@@ -134,7 +134,7 @@ Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>&
     const uint64_t elements = uses.at(spec.name).elements, volume = spec.shape.Volume();
     if (elements == 0 && volume > 0) return Corrupt("tensor {} has no place in the target format", spec.name);
     if (elements != volume)
-      return Corrupt("tensor {} has shape {}, the manifest's model has {} elements of it", spec.name,
+      return Corrupt("tensor {} has shape {}, but the manifest's model gives it {} elements", spec.name,
                      ToString(spec.shape), elements);
   }
   return OkStatus();

@@ -2,7 +2,7 @@
 // files.
 //
 // Data, not code: fused matrices, transposes and other names are rows of such a table, and the verbs that
-// write weights know no architecture.
+// write weights do not depend on the architecture.
 #pragma once
 
 #include <map>
@@ -50,8 +50,8 @@ std::string FamilyWithoutTable(const nlohmann::json& model);
 // Every parameter under its canonical name.
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters);
 
-// Checks that every part is a box of a parameter of that shape, and every element of every parameter is used
-// once. Errors: Corrupt naming the tensor.
+// Checks that every part is a box of a parameter of that shape, and that every element of every parameter is
+// used once. Errors: Corrupt naming the tensor.
 Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>& parameters);
 
 }  // namespace cairn

@@ -74,11 +74,11 @@ const Field kSizes[] = {
 constexpr const char* kUncounted[] = {"*expert*",           "*lora_rank",        "ssm_*",         "mamba_*",
                                       "state_size",         "linear_num_*",      "linear_conv_*", "hybrid_*",
                                       "is_encoder_decoder", "layers_block_type", "block_types"};
-// Where models of several parts keep the sizes of the decoder.
+// The keys under which models of several parts keep the sizes of the decoder.
 constexpr const char* kDecoderParts[] = {"text_config", "llm_config", "language_config"};
 
-// Sets the modules, and `tied` if the family says it. A family that nothing is known of is taken for one of
-// the newer ones.
+// Sets the modules, and `tied` as the family has it by default. An unknown family is assumed to be like the
+// newer ones.
 Status ReadModules(const json& config, ModelShape& shape) {
   const json type = config.value("model_type", json());
   const std::string family = type.is_string() ? type.get<std::string>() : "";
@@ -321,7 +321,7 @@ json CompleteModel(const json& model) {
 
 Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
   CAIRN_ASSIGN_OR_RETURN(json back, ModelOfConfig(architecture, config));
-  // A setting of the model's own file that --allow ignored may be in the written file, too.
+  // The written file may also have a setting of the model's own file that --allow ignored.
   const json kept = KeptOfHuggingFace(model, "config"), others = back.value("other", json::object()),
              of_model = model.value("other", json::object());
   for (const auto& [name, value] : others.items())

@@ -1,7 +1,7 @@
 // config.json of a Hugging Face directory, to and from the manifest's `model`.
 //
 // A model that was read keeps its own config.json (`model.hugging_face.config`), and every field comes back;
-// only fields that changed since, and those that versions spell in two ways, are written again.
+// only fields that changed since, and those that versions spell differently, are written again.
 #pragma once
 
 #include "ckpt/base/dtype.h"

@@ -103,8 +103,8 @@ Ranges Gaps(Ranges ranges, uint64_t bytes) {
   return gaps;
 }
 
-// True if two parts read an element of their array twice. A number may stand for many parameters: that of the
-// steps does.
+// True if two parts read an element of their array twice. A number may stand for many parameters, as that of
+// the steps does.
 bool Overlap(const std::vector<const ArrayPart*>& parts) {
   if (parts[0]->in_array.rank() == 0) return false;
   std::vector<Box> boxes;
@@ -203,8 +203,8 @@ Status Account::LeaveRest(const TorchFile& file, const std::set<std::string>& ta
     if (elements == 0) continue;
     if (!state && !IsAllowed(options, key))
       return NotSupported(
-          "{}: {} holds {} tensors that have no place here ({} is the first); --allow '{}' "
-          "leaves them out",
+          "{}: {} holds {} tensors that Cairn has no place for ({} is the first); --allow '{}' leaves them "
+          "out",
           file.name(), key, elements, first, key);
     LeaveBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, *root.items[i + 1], key);
   }
@@ -257,8 +257,8 @@ Status Account::Settle(const std::string& file, Ledger ledger, Totals& totals) {
       if (claim == ledger.claims.end() || claim->begin > at) {
         const uint64_t end = claim == ledger.claims.end() ? storage.end : std::min(storage.end, claim->begin);
         return Corrupt(
-            "{}: bytes {} to {} ({} at byte {}) are in no tensor of the result, and nothing says "
-            "why: the file is damaged, or Cairn does not know all of its format",
+            "{}: bytes {} to {} ({} at byte {}) are in no tensor of the result, for no known reason: the "
+            "file is damaged, or Cairn does not know all of its format",
             file, at, end, storage.name, storage.begin);
       }
       const uint64_t end = std::min(storage.end, claim->end);

@@ -2,8 +2,8 @@
 //
 // A reader lists the storages of the files that it reads (a record of a .pt, a tensor of a safetensors file,
 // a chunk of a DCP item). The bytes of the catalog's arrays are found from the catalog; a reader has to
-// declare all others, by name and with a reason. Close() holds the two against each other: a byte that is in
-// neither is an error, so a reader that forgets a tensor cannot be silent.
+// declare all others, by name and with a reason. Close() compares the two: a byte that is in neither is an
+// error, so a reader cannot forget a tensor silently.
 #pragma once
 
 #include <compare>
@@ -29,7 +29,7 @@ enum class Fate : uint8_t {
   kPadding,        // rows of a vocabulary that no token has
   kAlignment,      // of flat buffers
   kUnreferenced,   // no tensor has them; another part of their storage is a tensor
-  kOptimizer,      // in tensors, which only their names tell from weights
+  kOptimizer,      // in tensors that differ from weights only by name
 };
 // The key in a manifest's state of what Account::Close() returned when the source was read.
 inline constexpr const char* kAccountKey = "source_account";
@@ -37,8 +37,8 @@ inline constexpr size_t kMaxAccountNames = 256;  // of values in no tensor, in t
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 
-// True for the names that trainers give to what says how far a training was, at the top of a checkpoint:
-// random states, schedulers, dataloaders. Only the program that wrote them can use them.
+// True for the names that trainers give, at the top of a checkpoint, to the progress of a training: random
+// states, schedulers, dataloaders. Only the program that wrote them can use them.
 bool IsTrainingName(std::string_view name);
 
 class Account {
@@ -55,10 +55,10 @@ class Account {
   // The stretches of an array, which no part reads.
   void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
   void Leave(Fate fate, const TorchFile& file, const TensorRef& tensor, const std::string& name);
-  // All tensors and bare storages below `value`, whatever holds them.
+  // All tensors and bare storages below `value`, in any container.
   void LeaveBelow(Fate fate, const TorchFile& file, const PyValue& value, const std::string& name);
-  // A value that is in no tensor and that no part of the result states. Its bytes, if any, are declared as
-  // others are.
+  // A value that is in no tensor and that no part of the result states. Its bytes, if any, are declared like
+  // others.
   void LeaveBehind(std::string name) { left_behind_.insert(std::move(name)); }
   // The tensors of this name are an optimizer's.
   void CountAsOptimizer(const std::string& tensor) { optimizer_.insert(tensor); }

@@ -84,8 +84,8 @@ bool ModelPlaces::IsBuffer(const std::string& name) const { return FitsAnyGlob(n
 
 Status TiedButDifferent(const std::string& copy, const std::string& original, const std::string& config) {
   return Corrupt(
-      "{} differs from {}, though {} ties them; set tie_word_embeddings to false there, or leave it out with "
-      "--allow '{}'",
+      "{} differs from {}, though {} ties them; set tie_word_embeddings to false in that file, or leave the "
+      "copy out with --allow '{}'",
       copy, original, config, copy);
 }
 

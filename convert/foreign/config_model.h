@@ -17,8 +17,8 @@ struct ConfigModel {
   nlohmann::json model;                        // without a table: {"config": config.json, "hugging_face"?}
 };
 
-// `config` is config.json; generation_config.json beside it is kept, too. Errors: Corrupt, NotSupported and
-// InvalidArgument naming the file.
+// `config` is config.json; generation_config.json in the same directory is kept, too. Errors: Corrupt,
+// NotSupported and InvalidArgument naming the file.
 Result<ConfigModel> ReadConfigModel(FileSystem& fs, const std::string& config);
 
 // Fields that no table gives a meaning to, and that `allow` (globs of config.KEY) permits to ignore, are
@@ -32,7 +32,7 @@ class ModelPlaces {
 
   // Into expanded.tensors. Names are taken with or without the prefix that a model without its head lacks.
   std::optional<uint32_t> Find(const std::string& name) const;
-  // Computed again from the model's sizes; no parameter.
+  // Computed again from the model's sizes; not a parameter.
   bool IsBuffer(const std::string& name) const;
   // The output matrix, under whose name tied models may have a copy of the embeddings.
   bool IsHead(const std::string& name) const;

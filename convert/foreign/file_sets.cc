@@ -78,7 +78,7 @@ Status CheckFileSets(std::string_view pattern, const std::string& directory,
       at = pattern.find_first_of(kMarks, at + 1);
     }
     if (const std::string missing = FirstMissing(set, pattern, 0, ""); !missing.empty())
-      return NotFound("{}: is missing; others of its kind are there", JoinPath(directory, folder + missing));
+      return NotFound("{}: is missing, but others of its kind exist", JoinPath(directory, folder + missing));
   }
   return OkStatus();
 }

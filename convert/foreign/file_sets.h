@@ -1,8 +1,7 @@
-// Files of which there is one for every rank or parameter: if some are there, all must be.
+// Files of which every rank or parameter has one: if some exist, all must.
 //
 // A pattern names such files: "zero_pp_rank_#_mp_rank_#_optim_states.pt". A # is a rank's number: all from 0
-// to the highest one that is there; a * is a text without a slash: all that are there. Every combination must
-// exist.
+// to the highest one found; a * is a text without a slash: all found. Every combination must exist.
 #pragma once
 
 #include <string>

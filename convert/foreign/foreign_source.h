@@ -17,9 +17,9 @@ class ForeignSource : public CheckpointSource {
   void SetName(std::string name) { name_ = std::move(name); }
   void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
   // Bytes that are read are compared with the checksums that the files bring along, and CheckRead() reports.
-  // Does without from now on. Returns whether there were any.
+  // Stops checking. Returns whether there were any checksums.
   virtual bool SkipSums() { return false; }
-  // Where everything lies (stored_source.h); null if values are made of several files.
+  // Where everything lies (stored_source.h); null if values are computed from several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
 
  protected:

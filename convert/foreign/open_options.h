@@ -19,11 +19,11 @@ inline constexpr const char* kTypesNotHeld = "types_not_held";
 
 struct OpenOptions {
   std::string format;              // empty: recognised from the files
-  std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
+  std::vector<std::string> allow;  // globs of stored names without a place, to leave out
   Replicas replicas = Replicas::kStrict;
   std::string config;       // config.json of the model, or its directory, if names alone tell which it is
-  uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file says it; 0: as the files say
-  // Leaves out tensors of types that Cairn does not hold (complex64, uint16): a manifest's state has their
+  uint64_t vocab_size = 0;  // true size of a padded vocabulary, if no file has it; 0: as in the files
+  // Leaves out tensors of types that Cairn does not support (complex64, uint16): a manifest's state has their
   // names and types as kTypesNotHeld.
   bool skip_types = false;
 };
@@ -34,12 +34,12 @@ struct ReaderOptions : OpenOptions {
   std::set<std::string> allowed_names;
 };
 
-// True if one of `options.allow` fits a stored name, "optimizer" or "args.NAME", which is then among the
-// allowed names: call it only for what is left out if it is allowed.
+// True if one of `options.allow` fits a stored name, "optimizer" or "args.NAME", and records the name: call
+// it only for values that will be left out.
 bool IsAllowed(ReaderOptions& options, const std::string& name);
 
-// Weights are of use without the optimizer's state that cannot be read because of `why`: if "optimizer" is
-// allowed, notes it in the history. Errors: `why`, and how to allow it.
+// For an optimizer's state that cannot be read because of `why`, without which the weights are still useful:
+// if "optimizer" is allowed, notes it in the history. Errors: `why`, and how to allow it.
 Status LeaveOutOptimizer(ReaderOptions& options, Manifest& manifest, const Status& why);
 
 }  // namespace cairn

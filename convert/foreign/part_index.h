@@ -1,4 +1,4 @@
-// Where boxes meet the parts of arrays.
+// Finds the parts of arrays that a box overlaps.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// A part that a box meets, and the box that they have in common.
+// A part that a box overlaps, and their common box.
 struct Meeting {
   const ArrayPart& part;
   Box common;

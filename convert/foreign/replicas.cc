@@ -156,7 +156,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMean(FileSystem& fs, const std::strin
     const ArrayPart& part = catalog.parts[i];
     const auto found = copies.find(part.array);
     if (found == copies.end() || !CanCast(catalog.arrays[part.array].dtype, Dtype::kF32))
-      continue;  // of integers the first is taken
+      continue;  // the first one for integers
     for (size_t other = 0; other < found->second.size(); ++other)
       catalogs[other].parts[i].array = found->second[other];
     averaged[part.array] = found->second.size() + 1;

@@ -1,4 +1,4 @@
-// Copies of a tensor that several ranks stored: equal, or one of them, or their mean.
+// Copies of a tensor that several ranks stored: must be equal, or one of them is taken, or their mean.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct StoredReplica {
   uint32_t first = 0;   // the array that is read
 };
 
-// A source that reads each of the arrays as a tensor of its own. Errors: those of StoredSource.
+// A source that reads each of the arrays as a separate tensor. Errors: those of StoredSource.
 Result<std::unique_ptr<StoredSource>> OpenArrays(FileSystem& fs, const std::string& directory,
                                                  const std::vector<std::string>& files,
                                                  std::vector<StoredArray> arrays);

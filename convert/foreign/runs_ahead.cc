@@ -1,9 +1,9 @@
 // A box is announced with its runs. Long runs are cut at places of the file that are kCutBytes apart, so that
 // the rest of such a stretch in the next box is read together with it, and no page twice. Near runs make a
-// cluster, and clusters are what ExtentsAhead reads and joins over several boxes. A box is left to its reader
-// if most of it is in the page cache, from which it is copied straight to its place, or if much of what is
-// read would be thrown away: for a few columns of a stored matrix, the page cache keeps the other columns for
-// the next boxes.
+// cluster, and clusters are what ExtentsAhead reads and joins over several boxes. A box is not read ahead if
+// most of it is in the page cache, from which it is copied straight to its place, or if much of what is read
+// would be thrown away: for a few columns of a stored matrix, the page cache keeps the other columns for the
+// next boxes.
 
 #include "convert/foreign/runs_ahead.h"
 

@@ -55,7 +55,7 @@ class RunsAhead {
   struct Announced {
     TensorBox box;
     BoxRuns stored;
-    std::vector<Cluster> clusters;  // none: it is not read ahead
+    std::vector<Cluster> clusters;  // empty: it is not read ahead
   };
 
   std::optional<std::vector<ExtentsAhead::Wanted>> PlanNext();

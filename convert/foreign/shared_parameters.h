@@ -1,4 +1,4 @@
-// Parameters that a model has under a second name: tied embeddings of a model whose names are its own.
+// Parameters that a model has under a second name: tied embeddings of a model that keeps its own names.
 //
 // A checkpoint holds them once, under the first name; the manifest's state lists the others as
 // `shared_params` (DeepSpeed's word), so that programs that ask for every name find it written again.

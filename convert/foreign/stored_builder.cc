@@ -1,8 +1,8 @@
 // A tensor of torch is a storage, an offset and strides. A contiguous tensor and a transposed matrix are one
 // stretch of the file each. Any other view becomes one extent for each run of elements that lie together;
 // the number of runs is bounded, so that a small file cannot make a large catalog. The builder numbers files
-// and tensors once each. Open() sorts, settles the account, makes the run's identity, and leaves it to
-// StoredSource to check the coverage.
+// and tensors once each. Open() sorts, settles the account and makes the run's identity; StoredSource checks
+// the coverage.
 
 #include "convert/foreign/stored_builder.h"
 
@@ -28,7 +28,7 @@ Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t fil
   // A small storage does not make a large catalog.
   const uint64_t apart = std::max(kMaxRepeats, tensor.storage->elements / run);
   if (count > std::min(kMaxExtents, apart))
-    return NotSupported("{} is a view whose elements lie scattered (strides {}); save its .contiguous()",
+    return NotSupported("{} is a view whose elements are scattered (strides {}); save its .contiguous()",
                         array.name, ToString(tensor.stride));
   uint64_t begin = 0;
   ForEachTensorRun(tensor, [&](uint64_t element) {
@@ -78,12 +78,11 @@ Result<std::string> RunIdentity(FileSystem& fs, const std::string& directory, co
 Result<StoredArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name) {
   if (!tensor.type->dtype)
-    return NotSupported("{} is of type {}, which has no place here", name, tensor.type->name);
+    return NotSupported("{} has type {}, which Cairn does not support", name, tensor.type->name);
   Result<uint64_t> storage = file.Locate(tensor);
   if (!storage.ok()) return storage.status().WithContext(name);
   StoredArray found{std::move(name), *tensor.type->dtype, tensor.shape};
-  if (!CheckedBytes(tensor.shape, tensor.type->bytes))
-    return Corrupt("{} has a size that cannot be", found.name);
+  if (!CheckedBytes(tensor.shape, tensor.type->bytes)) return Corrupt("{}: its size overflows", found.name);
   found.transposed = !tensor.contiguous() && IsTransposed(tensor);
   if (found.transposed) found.shape = {tensor.shape[1], tensor.shape[0]};
   if (found.transposed || tensor.contiguous()) {
@@ -122,7 +121,7 @@ Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dty
   }
   const TensorEntry& tensor = catalog.tensors[at->second];
   if (tensor.dtype != dtype || !(tensor.spec.shape == spec.shape))
-    return Corrupt("{} is {} {} here and {} {} there", DisplayName(tensor), Name(tensor.dtype),
+    return Corrupt("{} is {} {} in one file and {} {} in another", DisplayName(tensor), Name(tensor.dtype),
                    ToString(tensor.spec.shape), Name(dtype), ToString(spec.shape));
   return at->second;
 }

@@ -1,7 +1,7 @@
 // Reads the files of a stored catalog once, each from front to back and several side by side: every byte of
-// them, and every element that a tensor has there.
+// them, and every element that a tensor has in them.
 //
-// The order is that of the disk, not of the tensors. Sums of elements and of files do not care.
+// The order is that of the disk, not of the tensors. Sums of elements and of files do not depend on it.
 #pragma once
 
 #include <functional>

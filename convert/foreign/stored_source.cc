@@ -39,21 +39,21 @@ Status StoredSource::CheckArrays() {
   }
   for (const StoredArray& array : catalog_.arrays) {
     const auto bytes = CheckedBytes(array.shape, SizeOf(array.dtype));
-    if (!bytes) return Corrupt("{}: {} has a size that cannot be", directory(), array.name);
+    if (!bytes) return Corrupt("{}: {}: its size overflows", directory(), array.name);
     uint64_t at = 0;
     for (const StoredExtent& extent : array.extents) {
       if (extent.range.begin != at || extent.range.end < at || extent.file >= file_bytes_.size())
-        return Corrupt("{}: element {} of {} is in no file, or in two", directory(), at, array.name);
+        return Corrupt("{}: element {} of {} is in no file, or in several", directory(), at, array.name);
       const uint64_t end = file_bytes_[extent.file];
       if (extent.range.size() > *bytes || extent.file_offset > end ||
           extent.range.size() * SizeOf(array.dtype) > end - extent.file_offset)
-        return Corrupt("{}: {} at byte {} reaches behind the end of the file ({} bytes); it was truncated",
+        return Corrupt("{}: {} at byte {} reaches beyond the end of the file ({} bytes); it was truncated",
                        JoinPath(directory(), catalog_.files[extent.file]), array.name, extent.file_offset,
                        end);
       at = extent.range.end;
     }
     if (at != *bytes / SizeOf(array.dtype))
-      return Corrupt("{}: {} has {} elements, its files hold {}", directory(), array.name,
+      return Corrupt("{}: {} has {} elements, but its files hold {}", directory(), array.name,
                      *bytes / SizeOf(array.dtype), at);
   }
   return OkStatus();
@@ -62,11 +62,11 @@ Status StoredSource::CheckArrays() {
 Status StoredSource::CheckParts() const {
   for (const ArrayPart& part : catalog_.parts) {
     if (part.tensor >= catalog_.tensors.size() || part.array >= catalog_.arrays.size())
-      return Corrupt("{}: a part of tensor {} that there is not", directory(), part.tensor);
+      return Corrupt("{}: a part of tensor {}, which does not exist", directory(), part.tensor);
     const TensorEntry& tensor = catalog_.tensors[part.tensor];
     const StoredArray& array = catalog_.arrays[part.array];
     if (array.dtype != tensor.dtype)
-      return Corrupt("{}: {} is {}, other parts of tensor {} are {}", directory(), array.name,
+      return Corrupt("{}: {} is {}, but other parts of tensor {} are {}", directory(), array.name,
                      Name(array.dtype), DisplayName(tensor), Name(tensor.dtype));
     if (!part.Fits(tensor.spec.shape, array.shape))
       return Corrupt("{}: {} of shape {} does not fit tensor {} of shape {}", directory(), array.name,

@@ -48,7 +48,7 @@ class StoredSource final : public ForeignSource {
  public:
   // The catalog's files are relative to `directory`, which messages name. Sorts the parts.
   // Errors: Corrupt naming tensor, array and file: dtypes that differ, boxes outside, holes and overlaps,
-  // extents behind the end of a file; NotFound for a missing file.
+  // extents beyond the end of a file; NotFound for a missing file.
   static Result<std::unique_ptr<StoredSource>> Make(FileSystem& fs, std::string directory, Manifest manifest,
                                                     StoredCatalog catalog);
 
@@ -60,7 +60,7 @@ class StoredSource final : public ForeignSource {
   void ReadAhead(BoxSequence next) override;
   Status CheckRead() override;
   void SetCacheBytes(uint64_t bytes) override;
-  // That part of the cache which is for reading ahead.
+  // The part of the cache for reading ahead.
   static uint64_t AheadBytes(uint64_t cache_bytes) { return std::min<uint64_t>(cache_bytes / 4, 32 << 20); }
   uint64_t bytes_read() const override { return bytes_read_; }
 

@@ -60,7 +60,7 @@ struct StoredTarget {
 };
 
 // Places containers in their files, one after another, each at a multiple of 4096, and sets the files'
-// sizes. To be called once all of them are there, before the text files that name their places are made.
+// sizes. To be called once all of them are known, before the text files that name their places are made.
 void PlaceContainers(StoredTarget& target);
 
 }  // namespace cairn

@@ -24,7 +24,7 @@ class TargetBuilder {
   void AddText(const std::string& name, std::string text);
   // A zip in a file; its number. Zips of a file lie in this order.
   uint32_t BeginZip(uint32_t file, const std::string& archive);
-  // So many bytes as they are in place of a zip, as an array; their number among the zips.
+  // Raw bytes in place of a zip, as an array; returns their number among the zips.
   uint32_t AddBytes(uint32_t file, uint64_t bytes);
   // A file with one zip, whose archive is named as torch names it.
   uint32_t BeginTorchFile(const std::string& name);
@@ -40,7 +40,7 @@ class TargetBuilder {
 
   // Lays the zips out in their files. Nothing may be emitted after it, text files may be added.
   void Place();
-  // Takes files that got no zip out again. To be called after Place(), before the text files.
+  // Removes files that got no zip. To be called after Place(), before the text files.
   void DropEmptyFiles();
 
   StoredTarget target;

@@ -1,5 +1,5 @@
-// Elements of a tensor's box in memory on their way to an array, or back: the runs that they are there, and
-// the transpose of a matrix.
+// Elements of a tensor's box in memory on their way to an array, or back: their runs in the array, and the
+// transpose of a matrix.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Which files a path means, for every verb. Rows of the table are asked in their order. A directory that none
 // of them knows is looked into once, one level deep; a directory with more entries than any checkpoint has
-// around it is not, nor is a run of Cairn, which is native whatever else lies in it.
+// around it is not, nor is a run of Cairn, which is always native.
 
 #include <fmt/ranges.h>
 
@@ -30,7 +30,7 @@ void RecordAllowed(const ReaderOptions& options, ForeignSource& source) {
     const auto says_it = [&](const nlohmann::json& entry) {
       return entry == line || entry == "left out " + name;
     };
-    // LeaveOutOptimizer() says why.
+    // LeaveOutOptimizer() notes why.
     if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
       source.AddHistory(std::move(line));
   }
@@ -41,7 +41,7 @@ void NoteOthers(FileSystem& fs, const std::string& path, std::vector<std::string
   for (const char* name : {"optimizer.pt", "optimizer.bin"})
     if (const std::string file = JoinPath(path, name); fs.Stat(file).ok())
       notes.push_back(
-          fmt::format("{}, the optimizer's state, is not read: {} is taken as weights alone", file, path));
+          fmt::format("{}, the optimizer's state, is not read: only the weights of {} are", file, path));
   if (fs.Stat(JoinPath(path, kAdapterFile)).ok() &&
       (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles)))
     notes.push_back(
@@ -81,7 +81,7 @@ Status CheckUnsupported(FileSystem& fs, const std::string& path) {
   for (const auto& [file, what, advice] : kUnsupported) {
     const auto found = std::ranges::find_if(names, [&](const auto& name) { return FitsGlob(name, file); });
     if (found != names.end())
-      return NotSupported("{}: {} is of a format that is not read: {}; {}", path, *found, what, advice);
+      return NotSupported("{}: {} has a format that Cairn does not read: {}; {}", path, *found, what, advice);
   }
   return OkStatus();
 }
@@ -94,7 +94,7 @@ std::string ReadableNames(std::span<const System> systems) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Names that files of weights have, and names of files that trainers write beside them.
+// Names of files of weights, and of files that trainers write next to them.
 constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
 constexpr const char* kNoWeights[] = {"training_args.bin", "optim*",  "scheduler*", "rng_state*",
                                       "random_states*",    "scaler*", "sampler*",   "extra_state*"};
@@ -113,8 +113,8 @@ Result<Recognised> RecogniseAt(FileSystem& fs, const std::string& path, std::spa
     const System*& found = system.training ? training : weights;
     if ((found != nullptr && !system.training) || covered || !system.matches(fs, path)) continue;
     if (found != nullptr)
-      return InvalidArgument("{} holds two trainings; --from {} reads the one, --from {} the other", path,
-                             found->name, system.name);
+      return InvalidArgument("{} holds two trainings; choose one: --from {} or --from {}", path, found->name,
+                             system.name);
     found = &system;
   }
   Recognised recognised{training ? training : weights, path, {}};
@@ -122,8 +122,8 @@ Result<Recognised> RecogniseAt(FileSystem& fs, const std::string& path, std::spa
     recognised.notes.push_back(fmt::format("{}: {}", path, training->note));
   if (training && weights)
     recognised.notes.push_back(fmt::format(
-        "{} holds a training ({}) and weights for use ({}); the training is read, and --from {} reads the "
-        "weights alone{}",
+        "{} holds a training ({}) and weights for use ({}); the training is read; --from {} reads only the "
+        "weights{}",
         path, training->name, weights->name, weights->name,
         weights->name == "hf" ? fmt::format("; --config {} reads the training as that model", path) : ""));
   else if (weights)
@@ -147,7 +147,7 @@ std::vector<Recognised> RecogniseIn(FileSystem& fs, const std::string& path,
   return found;
 }
 
-// A number behind "step=" in a name: "epoch=1-step=187.ckpt".
+// A number after "step=" in a name: "epoch=1-step=187.ckpt".
 std::optional<int64_t> StepSaidIn(std::string_view name) {
   constexpr std::string_view kSaid = "step=";
   const size_t at = name.find(kSaid);
@@ -213,8 +213,8 @@ Result<Recognised> Recognise(FileSystem& fs, const std::string& path, std::span<
   }
   if (found.empty())
     return NotFound(
-        "{}: neither a step or run of Cairn nor a checkpoint of {}; name the directory or file that holds "
-        "one, or its format with --from",
+        "{}: it is neither a step or run of Cairn nor a checkpoint of {}; name the directory or file that "
+        "holds one, or its format with --from",
         path, ReadableNames(systems));
   std::vector<std::string> names;
   for (const Recognised& one : found) names.push_back(one.path.substr(one.path.rfind('/') + 1));

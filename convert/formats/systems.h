@@ -2,7 +2,7 @@
 // are written, and how its trainers name their steps.
 //
 // convert, strip, seal, ls, archive, --from, --to and their help read this one table. To add a format, write
-// its functions in a folder of its own and add its row in systems.cc.
+// its functions in a new folder and add its row in systems.cc.
 //
 // For every verb Recognise() decides which files a path means, and StepAt() which directories are steps. A
 // directory may hold two checkpoints: the Trainer of transformers writes model.safetensors beside DeepSpeed's
@@ -26,26 +26,26 @@ namespace cairn {
 // The directories that a system's trainers save their steps in.
 struct StepNames {
   std::span<const std::string_view> prefixes = {};  // before the step's number
-  std::string_view tracker = {};                    // beside the steps: names the newest finished one
-  std::string_view last_file = {};                  // in a step: written when all others are there
+  std::string_view tracker = {};                    // next to the steps: names the newest finished one
+  std::string_view last_file = {};                  // in a step: written after all others
   const char* last_after = nullptr;    // glob of files that it follows in their folder; null: in every step
   const char* without_last = nullptr;  // glob of a file of steps, named the same way, that have no such file
-  // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: names
-  // alone tell.
+  // If a directory is a step of the system whatever its name is: its number, as its files say it. Null: only
+  // names tell.
   std::optional<int64_t> (*number)(FileSystem& fs, const std::string& directory) = nullptr;
 };
 
 struct System {
   std::string_view name;        // as --from and --to take it
   std::string_view reads = {};  // one line for `cairn convert --help`; empty: --from does not take it
-  std::string_view note = {};   // for those who read a checkpoint of it
+  std::string_view note = {};   // a note for the user who reads such a checkpoint
   // True if `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
   // Null: no files of another system.
   bool (*matches)(FileSystem& fs, const std::string& path) = nullptr;
   // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
   Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
                                                  ReaderOptions& options) = nullptr;
-  bool training = false;         // a training's own files; else weights for use, which may lie beside them
+  bool training = false;         // a training's own files; else weights for use, which may be next to them
   std::string_view covers = {};  // a more general format that recognises the same files
   std::string_view writes = {};  // one line for `cairn convert --help`; empty: --to does not take it
   // Reads nothing but the source's catalog. Errors: InvalidArgument, NotSupported if the format cannot hold
@@ -60,14 +60,14 @@ struct System {
   StepNames steps = {};
   std::span<const std::string_view> sets = {};  // of files, as patterns (file_sets.h): none may be missing
   // Checks from headers and indices that `directory`, whose files are `names`, has the files that they name.
-  // Errors: NotFound, Corrupt naming the file. Null: `open` alone checks.
+  // Errors: NotFound, Corrupt naming the file. Null: only `open` checks.
   Status (*check_files)(FileSystem& fs, const std::string& directory,
                         const std::vector<std::string>& names) = nullptr;
 
   bool is_native() const { return release && reader.empty(); }  // it is Cairn's own
 };
 
-// The more particular before the more general, as they are recognised.
+// In the order of recognition: the more specific before the more general.
 std::span<const System> Systems();
 // Null if no row has this name.
 const System* FindSystem(std::string_view name);
@@ -77,7 +77,7 @@ struct NamedStep {
   const System* system = nullptr;
   int64_t step = 0;
 };
-// By the name alone: "global_step2", "iter_0000100", "checkpoint-500".
+// Only by the name: "global_step2", "iter_0000100", "checkpoint-500".
 std::optional<NamedStep> ParseForeignStep(std::string_view name, std::span<const System> systems = Systems());
 // By its name, which may also have "step=187" in it, as Lightning's and NeMo's have; else by its files:
 // DeepSpeed takes any name for a tag.

@@ -129,7 +129,7 @@ class ReadAhead {
     return OkStatus();
   }
 
-  // Null once the visitor has gone.
+  // Null once the visitor has stopped.
   Slot* WaitForFreeSlot() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return filled_ - used_ < kBlocksInFlight || stop_; });

@@ -59,12 +59,12 @@ Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors,
                     const std::function<Status(const Block&)>& visit);
 
 // The same for one of several parts of what is read: the caller calls CheckRead() after the last one. `see`,
-// if any, is called for every block before `visit`, on the reading thread, to take work off the visitor.
+// if any, is called for every block before `visit`, on the reading thread, to relieve the visitor.
 Status StreamPart(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                   const std::function<Status(const Block&)>& visit,
                   const std::function<void(const Block&)>& see = {});
 
-// 0, 1, ..., as many as the catalog has tensors.
+// The indices of all tensors of the catalog.
 std::vector<uint32_t> AllTensors(const TensorTable& catalog);
 
 }  // namespace cairn

@@ -79,7 +79,7 @@ ElementSum SumOf64(const std::byte* data, uint64_t count, uint64_t at) {
 
 using Lanes = uint64_t __attribute__((vector_size(64)));  // eight
 
-// With masks, since GCC 12 warns of the intrinsics without.
+// With masks, since GCC 12 warns about the unmasked intrinsics.
 template <typename T>
 CAIRN_IFMA_TARGET inline Lanes LoadEight(const std::byte* from) {
   if constexpr (sizeof(T) == 1)

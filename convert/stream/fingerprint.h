@@ -15,11 +15,10 @@
 // - one changed element, b to c: the sum changes by key * (c - b), which is not 0 and smaller than 2^128 in
 // magnitude;
 // - two swapped elements b != c at i != j: by (key(i) - key(j)) * (c - b), not 0 and smaller than 2^128 for
-// the same reason.
-// Any other change goes unseen only if a sum of products with pseudo-random keys cancels: of each changed
-// element's 2^64 possible keys at most one does that, so by chance about once in 2^64. Name, dtype and shape
-// are told apart by XXH3-128. It is not a signature: the keys are public, and an attacker can compute a
-// collision.
+// the same reason. Any other change goes undetected only if a sum of products with pseudo-random keys
+// cancels: of each changed element's 2^64 possible keys at most one does that, so by chance about once in
+// 2^64. Name, dtype and shape are distinguished by XXH3-128. It is not a signature: the keys are public, and
+// an attacker can compute a collision.
 #pragma once
 
 #include <array>
@@ -39,7 +38,7 @@ class TensorFingerprint {
   // The elements from row-major index `begin` of the tensor on. Requires whole elements; each element once.
   void Add(uint64_t begin, std::span<const std::byte> bytes);
   Digest Finish(const TensorEntry& tensor) const;
-  // The sum so far, low half first; and adds a sum that was taken elsewhere.
+  // The sum so far, low half first; and adds another sum to it.
   std::array<uint64_t, 2> sum() const {
     return {static_cast<uint64_t>(sum_), static_cast<uint64_t>(sum_ >> 64)};
   }

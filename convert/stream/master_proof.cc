@@ -57,8 +57,8 @@ Result<size_t> ProveMasters(CheckpointSource& source, uint64_t max_memory) {
   CAIRN_RETURN_IF_ERROR(read);
   if (const std::vector<std::string> names = sums.Differing(); !names.empty())
     return Corrupt(
-        "{}: the master of {} does not round to the weight; they are of different steps, or the shards are "
-        "in another order than the files say",
+        "{}: the master of {} does not round to its weight; they belong to different steps, or the shards "
+        "are in a different order than the files state",
         source.name(), names.front());
   return sums.pairs();
 }

@@ -1,7 +1,7 @@
 // Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
 // that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
 // placement.h once for all ranks that hold the same slices, and gives each placed box to all roles of the
-// parameter. Opaque tensors are dealt to the shards whole, by their number.
+// parameter. Opaque tensors are distributed over the shards by their number, each as a whole.
 
 #include "convert/stream/step_plan.h"
 
@@ -39,8 +39,7 @@ Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, 
   const int all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
   if (layers < 1 || all % chunks != 0)
     return InvalidArgument(
-        "{} layers, with {} counted beside them, do not divide by {} stages; use "
-        "--layers-per-stage",
+        "{} layers, plus {} counted as layers, cannot be divided by {} stages; use --layers-per-stage",
         layers, all - layers, chunks);
   std::vector<int> per_chunk(chunks, all / chunks);
   per_chunk.front() -= embedding ? 1 : 0;

@@ -1,8 +1,8 @@
 // The pieces of every shard of a native step, under any topology.
 //
-// The same as the trainer's checkpointer writes there: rank R writes shard R with the pieces that
-// ckpt/model/placement.h gives it, of every role, and random state number i of the catalog lies in shard i
-// modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
+// The same as the trainer's checkpointer writes under that topology: rank R writes shard R with the pieces
+// that ckpt/model/placement.h gives it, of every role, and random state number i of the catalog lies in shard
+// i modulo the number of ranks (its own rank's, if the topology stays the same). Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -160,7 +160,7 @@ Fingerprints TensorStream::SourceFingerprints() const {
 Status TensorStream::Compare(const std::string& path, const TensorTable& found,
                              const StepFingerprint& sums) const {
   const auto unequal = [&](const std::string& what) {
-    return Corrupt("{}: what is read back is not what was written ({}); check the disk and try again", path,
+    return Corrupt("{}: what was read back is not what was written ({}); check the disk and try again", path,
                    what);
   };
   const TensorLookup lookup(found);
@@ -170,7 +170,7 @@ Status TensorStream::Compare(const std::string& path, const TensorTable& found,
     ++expected;
     const TensorEntry& entry = tensors_[i].entry;
     const Result<uint32_t> tensor = lookup.Find(entry.spec.name, entry.role);
-    if (!tensor.ok()) return unequal(DisplayName(entry) + " is not there");
+    if (!tensor.ok()) return unequal(DisplayName(entry) + " is missing");
     const TensorEntry& other = found.tensors[*tensor];
     if (other.dtype != entry.dtype || !(other.spec.shape == entry.spec.shape) ||
         !(sums.of(*tensor) == SumOf(i)))

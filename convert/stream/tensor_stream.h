@@ -34,7 +34,7 @@ class BlockTarget {
  public:
   virtual ~BlockTarget() = default;
   // The next block of written tensor `block.tensor`, in row-major order, tensor after tensor. Tensors that
-  // are written from the same source tensor come side by side.
+  // are written from the same source tensor come one after another.
   virtual Status Write(const Block& block) = 0;
   // The tensors so far are whole.
   virtual Status EndTensors() { return OkStatus(); }
@@ -74,7 +74,7 @@ class TensorStream {
 
   // True if finite values became infinite and the options do not saturate them.
   bool overflowed() const;
-  // The counts of the first tensors so far. Values that keep their type are counted as elements alone.
+  // The counts of the first tensors so far. Values that keep their type are only counted as elements.
   std::vector<TransferredTensor> Counts(size_t tensors) const;
   // The weights read so far that are not their rounded masters, if these are compared.
   std::vector<std::string> UnlikeMasters() const;
@@ -87,7 +87,7 @@ class TensorStream {
   void SetSum(uint32_t tensor, const TensorFingerprint& sum);
 
   // Checks the tensors read back at `path`: their table and their sums. Errors: Corrupt naming a tensor that
-  // is missing, that nobody wrote, or whose dtype, shape or values differ.
+  // is missing or unexpected, or whose dtype, shape or values differ.
   Status Compare(const std::string& path, const TensorTable& found, const StepFingerprint& sums) const;
 
  private:

@@ -112,7 +112,7 @@ void ValueDistance::AddChunk(uint64_t begin, std::span<const std::byte> a, std::
 void ValueDistance::AddElement(uint64_t index, long double a, long double b) {
   if (differing++ == 0) first = index;
   const bool exact = absolute_ == 0 && relative_ == 0;
-  if (std::isnan(a) && std::isnan(b)) {  // they differ in their bits alone
+  if (std::isnan(a) && std::isnan(b)) {  // they differ only in their bits
     ++nan_payloads;
     if (exact && beyond++ == 0) first_beyond = index;
     return;

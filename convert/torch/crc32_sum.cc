@@ -28,7 +28,7 @@ constexpr auto kPowers = [] {
   return powers;
 }();
 
-// `crc` with so many zero bytes behind it.
+// `crc` followed by this many zero bytes.
 uint32_t Shift(uint32_t crc, uint64_t bytes) {
   for (size_t i = 0; bytes != 0; ++i, bytes >>= 1)
     if (bytes & 1) crc = Multiply(crc, kPowers[i]);

@@ -1,8 +1,8 @@
 // The CRC-32 of a record whose bytes come in any order, each once; those that never come are zeros.
 //
 // A CRC without its initial and final inversions is linear over GF(2): the one of a record is the sum of
-// those of its stretches, each multiplied by x to the power of the bits behind it. Polynomial of zip and gzip
-// (0xedb88320, reflected). Source: RFC 1952, 8; Mark Adler's crc32_combine() for the idea.
+// those of its stretches, each multiplied by x to the power of the number of bits after it. Polynomial of zip
+// and gzip (0xedb88320, reflected). Source: RFC 1952, 8; Mark Adler's crc32_combine() for the idea.
 #pragma once
 
 #include <cstddef>

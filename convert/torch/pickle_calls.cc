@@ -126,7 +126,7 @@ bool ArePairs(const Values& items) {
 
 Status Charge(uint64_t& copies, uint64_t items) {
   if (items > copies)
-    return Corrupt("its pickle copies its parts over and over; it was made to use up memory");
+    return Corrupt("its pickle copies its own parts over and over; it is made to exhaust memory");
   copies -= items;
   return OkStatus();
 }
@@ -214,7 +214,7 @@ Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id) {
         "a persistent id that is not a storage; a whole module was saved with its code: save its "
         "state_dict()");
   const TorchType* type = FindTorchStorage(id.items[1]->text);
-  if (!type) return NotSupported("storages of {} are not known", id.items[1]->ClassName());
+  if (!type) return NotSupported("storages of type {} are not supported", id.items[1]->ClassName());
   const auto key = AsText(id.items[2]);
   const auto elements = AsInt(id.items[4]);
   if (!key || !elements || *elements < 0 || *elements > INT64_MAX / 16)

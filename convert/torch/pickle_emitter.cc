@@ -74,7 +74,7 @@ void PickleEmitter::Json(const nlohmann::json& value) {
   if (value.is_null()) return None();
   if (value.is_boolean()) return Bool(value.get<bool>());
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
-    out_ += "\x8a\x09";  // with a zero behind it, or it would be negative
+    out_ += "\x8a\x09";  // with a zero after it, or it would be negative
     AppendLittle(out_, value.get<uint64_t>(), 8);
     return AppendLittle(out_, 0, 1);
   }

@@ -27,7 +27,7 @@ class Machine {
       opcode_at_ = at_;
       const uint64_t opcode = Take(1);
       Status status = ran_out_ ? OkStatus() : Step(static_cast<uint8_t>(opcode));
-      if (ran_out_) status = Corrupt("it ends within what is pickled; it was truncated");
+      if (ran_out_) status = Corrupt("it ends in the middle of the pickle; it was truncated");
       if (!status.ok()) return status.WithContext(Where(static_cast<uint8_t>(opcode)));
     }
     pickle_.end = at_;
@@ -319,11 +319,11 @@ class Machine {
     if (!Top(2)) return Short();
     const PyValue* name = PopTop();
     const PyValue* module = PopTop();
-    if (!name->is(PyKind::kStr) || !module->is(PyKind::kStr)) return Corrupt("a global's name is text");
+    if (!name->is(PyKind::kStr) || !module->is(PyKind::kStr)) return Corrupt("a global's name must be text");
     return PushGlobal(module->text, name->text);
   }
 
-  // (callable, args) or (class, args, keywords); of the keywords nothing but their being there is kept.
+  // (callable, args) or (class, args, keywords); of the keywords only their presence is kept.
   Status Call(size_t operands) {
     if (!Top(operands)) return Short();
     PyValue* keywords = operands == 3 ? PopTop() : nullptr;

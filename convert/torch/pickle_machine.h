@@ -1,9 +1,9 @@
-// A machine for pickles that runs nothing of them: a closed list of opcodes, and of callables whose result is
-// known without calling them. Every other class or function becomes an object that can be named and shown.
+// A machine for pickles that executes nothing in them: a closed list of opcodes, and of callables whose
+// result is known without a call. Every other class or function becomes an object that can be shown.
 //
 // Opcodes are those of protocols 2 to 5 that torch, NumPy, Megatron and DeepSpeed write. There is no
-// recursion. Memory is linear in the pickle's length, at most some 150 bytes a byte: nothing is copied that
-// an opcode could ask for again and again. Source: Python's pickletools.py.
+// recursion. Memory is linear in the pickle's length, at most some 150 bytes per byte: nothing is copied that
+// an opcode could ask for repeatedly. Source: Python's pickletools.py.
 #pragma once
 
 #include <deque>
@@ -40,7 +40,7 @@ struct Pickle {
   }
 };
 
-// The pickle that begins at `begin`. `ran_out`, if given, says whether more bytes could have helped.
+// The pickle that begins at `begin`. `ran_out`, if given, says whether more bytes might have completed it.
 // Errors: Corrupt and NotSupported naming the opcode or global and the offset of it.
 Result<std::unique_ptr<Pickle>> Unpickle(std::shared_ptr<const std::string> bytes, uint64_t begin = 0,
                                          bool* ran_out = nullptr);

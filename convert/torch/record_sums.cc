@@ -26,7 +26,7 @@ void RecordSums::Add(uint32_t file, uint64_t offset, std::span<const std::byte> 
     uint64_t at = std::max(offset, record.file_offset) - record.file_offset;
     const uint64_t last = std::min(end, record.file_offset + record.bytes) - record.file_offset;
     while (at < last) {
-      auto next = state->added.upper_bound(at);  // the first stretch behind `at`
+      auto next = state->added.upper_bound(at);  // the first stretch after `at`
       if (next != state->added.begin() && std::prev(next)->second > at) {
         at = std::prev(next)->second;
         continue;
@@ -79,7 +79,7 @@ Status RecordSums::Check(std::span<const std::string> names) const {
     if (found != record.crc)
       return Corrupt(
           "{} at byte {}: record {} of {} bytes has the CRC-32 {:08x}, its zip says {:08x}; the file is "
-          "damaged; cairn verify lists all, and convert --no-checksums passes over them",
+          "damaged; cairn verify lists all damaged records, convert --no-checksums ignores them",
           names[state.of.file], record.file_offset, record.name, record.bytes, found, record.crc);
   }
   return OkStatus();

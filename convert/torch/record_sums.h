@@ -1,4 +1,4 @@
-// The CRC-32 of records, checked while their bytes are read in whatever order and by whomever: a conversion
+// The CRC-32 of records, checked while their bytes are read, in any order and by any reader: a conversion
 // reads its source once.
 #pragma once
 
@@ -19,8 +19,7 @@ struct SummedRecord {
 
 class RecordSums {
  public:
-  // Records of a file do not overlap. Those whose CRC is 0 were left without by their writer, and are passed
-  // over.
+  // Records of a file do not overlap. Those whose CRC is 0 were written without one, and are passed over.
   explicit RecordSums(std::vector<SummedRecord> records);
 
   // Bytes of a file from `offset` on, as they were read. Bytes that were added before are ignored.
@@ -33,7 +32,7 @@ class RecordSums {
   };
   std::vector<Gap> Gaps() const;
   // Once the gaps were added. `names`: of the files, for messages. Errors: Corrupt naming the file and the
-  // first record, of those of which bytes were added, that is not what its CRC says.
+  // first record, among those of which bytes were added, that does not match its CRC.
   Status Check(std::span<const std::string> names) const;
 
  private:

@@ -1,5 +1,5 @@
 // ForEachTensor() goes depth first with a stack of frames, without recursion. Visited may be shared or hold
-// themselves, and a tensor that is there twice must be visited twice, so a set of visited values would be
+// themselves, and a tensor that occurs twice must be visited twice, so a set of visited values would be
 // wrong. Instead every visit is paid from one budget, and depth and length of paths are bounded. An object
 // made by a call that the machine does not know is refused if elements are among its arguments: the walk
 // would pass over them.
@@ -60,7 +60,7 @@ Visited VisitAll(const PyValue& root, const std::function<bool(const PyValue&)>&
   return seen;
 }
 
-// "rank 1's part", as the place of its first shard says; "one rank's part" if nothing does.
+// "rank 1's part", by the place of its first shard; "one rank's part" if unknown.
 std::string PartOf(const PyValue& sharded) {
   std::optional<int64_t> rank;
   VisitAll(sharded, [&](const PyValue& value) {
@@ -92,9 +92,8 @@ Status CheckNothingHidden(const PyValue& value, const std::string& path, Visited
           return item->is(PyKind::kGlobal) && item->text == part;
         }))
       return NotSupported(
-          "{:.80} is a {}, and this file has {} of it; save the whole with torch.distributed.checkpoint, or "
-          "as "
-          "full tensors",
+          "{:.80} is a {}, of which this file has only {}; save the whole with torch.distributed.checkpoint, "
+          "or as full tensors",
           path, part, PartOf(value));
   return NotSupported(
       "{:.80}: {} holds elements that Cairn does not understand (sparse, quantized, nested, conjugate or "
@@ -149,7 +148,7 @@ Status ForEachTensor(const PyValue& root,
   const auto charge = [&](uint64_t cost) {
     const uint64_t all = cost + path.size() / kPathCost;
     if (all > left || frames.size() > kMaxDepth || path.size() > kMaxPathBytes)
-      return Corrupt("its object is nested without end at {:.80}", path);
+      return Corrupt("its object is nested endlessly at {:.80}", path);
     left -= all;
     return OkStatus();
   };

@@ -24,9 +24,9 @@ TensorRuns RunsOf(const TensorRef& tensor);
 void ForEachTensorRun(const TensorRef& tensor, const std::function<void(uint64_t element)>& visit);
 
 // Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
-// path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited
-// twice. Stops at the first error. A value whose elements no walk understands (a sparse tensor, an array of
-// NumPy) goes to `hidden`, if that is given, with the error that it otherwise is; it is not walked. Errors:
+// path's parts are joined by dots, and empty for `root` itself. A tensor that occurs twice is visited twice.
+// Stops at the first error. A value whose elements no walk understands (a sparse tensor, an array of NumPy)
+// goes to `hidden`, if given, with the error that would otherwise be returned; it is not walked. Errors:
 // Corrupt if the object holds itself, or shares its parts so often that walking it would cost far more than
 // reading it; NotSupported naming such a value.
 using VisitHidden = std::function<Status(const std::string& path, const PyValue& value, Status why)>;
@@ -40,7 +40,7 @@ struct HeldElements {
   bool tensors = false;  // others
   bool others = false;   // bare storages and arrays of NumPy
 };
-// At most `visits` values are looked at, and counted off; if that is not enough, it counts as if it had
+// At most `visits` values are looked at, and subtracted; if that is not enough, it counts as if it had
 // tensors.
 HeldElements ElementsIn(const PyValue& root, uint64_t& visits);
 

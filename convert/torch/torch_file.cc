@@ -1,7 +1,7 @@
 // The first bytes say which container it is. Of a zip, data.pkl is the object and records data/KEY are its
 // storages. A stream is five pickles (magic, protocol, platform, object, keys) and then the storages; where
 // a pickle ends is known only from itself, so the window doubles until the machine no longer runs out of
-// bytes. Both readers end with a check that each storage that the pickle names is there and long enough;
+// bytes. Both readers end with a check that each storage that the pickle names exists and is long enough;
 // Locate() checks each tensor against its storage.
 
 #include "convert/torch/torch_file.h"
@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kZipMagic("PK\3\4", 4);
-// LONG1 of the magic number. Before it come the protocol, whichever that is, and perhaps a frame.
+// LONG1 of the magic number. Before it come the protocol, any version, and perhaps a frame.
 constexpr std::string_view kStreamMagic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 13);
 constexpr size_t kMaxBeforeMagic = 11;
 constexpr uint64_t kSniffBytes = 262;
@@ -29,7 +29,7 @@ bool IsPickle(std::string_view head) {
   return head.size() > 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5;
 }
 
-// Why a file that begins so is not torch's.
+// The reason why a file with this beginning is not torch's.
 Status Explain(std::string_view head) {
   if (head.empty()) return Corrupt("it is empty; its save was interrupted");
   if (head.starts_with("version https://git-lfs"))
@@ -113,7 +113,7 @@ Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {
   if (!data) return NotSupported("it is a zip file without data.pkl, so torch.save did not write it");
   if (const ZipRecord* order = zip.Find("byteorder")) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadRecord(file, *order, 16));
-    if (text != "little") return NotSupported("its byte order is {}; only little is read", text);
+    if (text != "little") return NotSupported("its byte order is {}, not little-endian", text);
   }
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadRecord(file, *data, kMaxPickleBytes));
   TorchFile torch;
@@ -145,17 +145,17 @@ Result<TorchFile> TorchFile::ReadStream(File& file, Stretch where) {
   uint64_t at = reader.offset();
   for (const PyValue* key : keys->root->items) {
     const auto found = known.find(AsText(key).value_or(""));
-    if (found == known.end()) return Corrupt("torch's stream has a storage that nothing names");
+    if (found == known.end()) return Corrupt("torch's stream has a storage that no value names");
     uint64_t elements = 0;
     if (where.end - at < sizeof(elements))
       return Corrupt("storage {} is missing; the file was truncated", found->first);
     CAIRN_RETURN_IF_ERROR(file.ReadAt(at, std::as_writable_bytes(std::span(&elements, 1))));
     at += sizeof(elements);
     if (elements != found->second->elements)
-      return Corrupt("storage {} at byte {} has {} elements, the pickle says {}", found->first, at, elements,
-                     found->second->elements);
+      return Corrupt("storage {} at byte {} has {} elements, but the pickle says {}", found->first, at,
+                     elements, found->second->elements);
     if (found->second->bytes > where.end - at)
-      return Corrupt("storage {} at byte {} was cut off; the file was truncated", found->first, at);
+      return Corrupt("storage {} at byte {} is incomplete; the file was truncated", found->first, at);
     torch.storages_[std::string(found->first)] = {at, found->second->bytes};
     at += found->second->bytes;
   }
@@ -182,7 +182,7 @@ Status TorchFile::CheckStorages() const {
     if (found == storages_.end())
       return Corrupt("storage {} is named but missing; the file is damaged", storage.key);
     if (found->second.bytes < storage.bytes)
-      return Corrupt("storage {} at byte {} has {} bytes and should have {}", storage.key,
+      return Corrupt("storage {} at byte {} has {} bytes, but should have {}", storage.key,
                      found->second.file_offset, found->second.bytes, storage.bytes);
   }
   return OkStatus();

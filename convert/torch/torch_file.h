@@ -1,8 +1,8 @@
 // A file of torch.save: its object as plain values, and where in the file each tensor's elements are.
 //
 // Three containers: the zip of torch 1.6 and newer, the stream of older ones, and a bare pickle (.metadata of
-// torch.distributed.checkpoint), which has no storages. Nothing of the file is executed, and of its storages
-// nothing is read here.
+// torch.distributed.checkpoint), which has no storages. Nothing in the file is executed, and its storages are
+// not read here.
 #pragma once
 
 #include <map>
@@ -27,12 +27,12 @@ struct TorchStorage {
 
 class TorchFile {
  public:
-  // True if the first bytes are those of torch.save. It says nothing of the rest.
+  // True if the first bytes are those of torch.save; the rest is not checked.
   static bool Matches(FileSystem& fs, const std::string& path);
 
   // Errors: Corrupt or NotSupported naming the path, the byte and the opcode, global or record.
   static Result<TorchFile> Open(FileSystem& fs, const std::string& directory, const std::string& name);
-  // A file within a file, whose place is given for messages.
+  // A file within a file; messages give its place.
   static Result<TorchFile> Read(File& file, Stretch where, std::string directory = {}, std::string name = {});
 
   const std::string& name() const { return name_; }  // below the directory that is read

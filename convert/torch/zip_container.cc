@@ -35,7 +35,7 @@ struct Directory {
   uint64_t count = 0;
 };
 
-// The end record is the last thing in the container, but for a comment.
+// The end record is the last thing in the container, except for a comment.
 Result<uint64_t> FindEnd(std::string_view tail) {
   for (size_t at = tail.size() - kEndBytes + 1; at-- > 0;)
     if (tail.substr(at, 4) == "PK\5\6" && Load<uint16_t>(tail, at + 20) == tail.size() - at - kEndBytes)
@@ -127,7 +127,7 @@ Result<Entry> ParseEntry(std::string_view directory, size_t& at) {
       Widen(entry.substr(kEntryBytes + name_bytes, extra_bytes), found.record.bytes, packed, found.header)
           .WithContext("record " + found.record.name));
   if (packed != found.record.bytes)
-    return Corrupt("record {} has {} bytes and {} packed ones", found.record.name, found.record.bytes,
+    return Corrupt("record {} has {} bytes, but {} compressed ones", found.record.name, found.record.bytes,
                    packed);
   return found;
 }
@@ -141,7 +141,7 @@ Status Rename(std::vector<Entry>& entries) {
     const std::string slashes = "/" + name + "/";
     if (!name.starts_with(archive) || name.find('\0') != std::string::npos ||
         slashes.find("//") != std::string::npos || slashes.find("/../") != std::string::npos)
-      return Corrupt("record {} has a name that torch does not give", name);
+      return Corrupt("record {} has a name that torch never writes", name);
     name.erase(0, archive.size());
   }
   return OkStatus();
@@ -155,8 +155,8 @@ Status PlaceRecords(File& file, Stretch where, uint64_t directory_offset, std::v
     ZipRecord& record = entry.record;
     if (entry.header < free || entry.header > directory_offset ||
         directory_offset - entry.header < kLocalBytes)
-      return Corrupt("record {} at byte {} is in another one or outside of its container", record.name,
-                     where.begin + entry.header);
+      return Corrupt("record {} at byte {} overlaps another one or lies outside of its container",
+                     record.name, where.begin + entry.header);
     CAIRN_ASSIGN_OR_RETURN(const std::string local, ReadBytes(file, where.begin + entry.header, kLocalBytes));
     const uint64_t data = entry.header + kLocalBytes + Load<uint16_t>(local, 26) + Load<uint16_t>(local, 28);
     if (!local.starts_with("PK\3\4") || data > directory_offset || record.bytes > directory_offset - data)
@@ -186,15 +186,14 @@ Result<ZipContainer> ZipContainer::Read(File& file, Stretch where) {
     CAIRN_ASSIGN_OR_RETURN(Entry entry, ParseEntry(bytes, at));
     entries.push_back(std::move(entry));
   }
-  if (at != bytes.size())
-    return Corrupt("the zip directory has more in it than its {} records", directory.count);
+  if (at != bytes.size()) return Corrupt("the zip directory has more than its {} records", directory.count);
   CAIRN_RETURN_IF_ERROR(Rename(entries));
   CAIRN_RETURN_IF_ERROR(PlaceRecords(file, where, directory.offset, entries));
   ZipContainer container;
   for (Entry& entry : entries) container.records_.push_back(std::move(entry.record));
   std::ranges::sort(container.records_, {}, &ZipRecord::name);
   const auto twice = std::ranges::adjacent_find(container.records_, {}, &ZipRecord::name);
-  if (twice != container.records_.end()) return Corrupt("record {} is there twice", twice->name);
+  if (twice != container.records_.end()) return Corrupt("record {} occurs twice", twice->name);
   return container;
 }
 
@@ -205,10 +204,11 @@ const ZipRecord* ZipContainer::Find(std::string_view name) const {
 
 Result<std::string> ReadRecord(File& file, const ZipRecord& record, uint64_t max_bytes) {
   if (record.bytes > max_bytes)
-    return NotSupported("record {} has {} bytes, more than {}", record.name, record.bytes, max_bytes);
+    return NotSupported("record {} has {} bytes, but at most {} may be read", record.name, record.bytes,
+                        max_bytes);
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(file, record.file_offset, record.bytes));
   if (record.crc != 0 && Crc32(std::as_bytes(std::span(bytes))) != record.crc)
-    return Corrupt("record {} at byte {} has another checksum than its directory says; it was damaged",
+    return Corrupt("record {} at byte {} does not match the checksum in the zip directory; it was damaged",
                    record.name, record.file_offset);
   return bytes;
 }

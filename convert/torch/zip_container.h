@@ -1,9 +1,9 @@
 // The zip container of torch.save: which record lies where. Nothing is unpacked; records are stored as they
 // are.
 //
-// The central directory counts; of local headers only the length is used, to find the data. A record
-// inside another one, outside of the container, compressed, or of a name that is there twice is refused: no
-// writer of checkpoints makes one. Source: APPNOTE.TXT 6.3, 4.3 to 4.5, and torch's caffe2/serialize.
+// The central directory counts; of local headers only the length is used, to find the data. A record inside
+// another one, outside of the container, compressed, or with a duplicate name is refused: no writer of
+// checkpoints makes one. Source: APPNOTE.TXT 6.3, 4.3 to 4.5, and torch's caffe2/serialize.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ class ZipContainer {
   std::vector<ZipRecord> records_;
 };
 
-// Bytes of a record that is held in memory whole. Errors: Corrupt if its CRC is another.
+// Bytes of a record that is held in memory whole. Errors: Corrupt if its CRC differs.
 Result<std::string> ReadRecord(File& file, const ZipRecord& record, uint64_t max_bytes);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
-// Sizes are known before the data, CRCs are not. So local headers leave CRC and size to descriptors behind
-// the data, and the constructor can place every record. The directory has the same length whatever the CRCs
-// are, which gives the file's size. Around() makes the bytes around the storages once the CRCs are known.
+// Sizes are known before the data, CRCs are not. So local headers leave CRC and size to descriptors after the
+// data, and the constructor can place every record. The directory has the same length whatever the CRCs are,
+// which gives the file's size. Around() makes the bytes around the storages once the CRCs are known.
 
 #include "convert/torch/zip_layout.h"
 

@@ -1,8 +1,8 @@
 // The steps follow the order of durability: the writer syncs files and directories, the proof reads them,
 // SHA256SUMS lists the digests of the proof, the directory gets its name, and its parent is synced.
 //
-// The proof reads every file once, past the page cache. The format's own reader must find each tensor, and no
-// other. The sums of the values must equal those of the stream. Headers, pickles, constants and texts must
+// The proof reads every file once, past the page cache. The format's own reader must find exactly these
+// tensors. The sums of the values must equal those of the stream. Headers, pickles, constants and texts must
 // equal the planned bytes.
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class FileProof {
     if (at_ == 0) Begin(), Finish();  // an empty file
     if (!differs_ && at_ == file_.bytes) return OkStatus();
     return Corrupt(
-        "{}: what is read back is not what was written (beside its tensors); check the disk and try again",
+        "{}: what was read back is not what was written (outside tensors); check the disk and try again",
         JoinPath(directory, file_.name));
   }
   const std::string& name() const { return file_.name; }
@@ -138,7 +138,7 @@ class FileWriting {
     open.format = target_.reader;
     const auto reader = OpenForeign(fs_, opened, open);
     if (!reader.ok())
-      return Corrupt("{}: what is read back is not what was written ({}); check the disk and try again",
+      return Corrupt("{}: what was read back is not what was written ({}); check the disk and try again",
                      opened, reader.status().message());
     const StoredCatalog& found = *(*reader)->stored();
     const std::string& root = (*reader)->directory();

@@ -1,6 +1,6 @@
 // The chunks of all pieces are sorted by shard and offset, and neighbours are joined to one large read past
-// the page cache. The chunks of a finished read are checked before the next one starts, so that memory is
-// what is in flight. After an error no more reads start, and those in flight are awaited. A check is the
+// the page cache. The chunks of a finished read are checked before the next one starts, so memory is bounded
+// by what is in flight. After an error no more reads start, and those in flight are awaited. A check is the
 // chunk's digest and a sum of its elements at the place that the shard's plan gives them: it finds right
 // bytes in a wrong place, too.
 

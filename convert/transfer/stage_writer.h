@@ -26,7 +26,7 @@ class StageWriter {
     FlatRange range;
   };
 
-  // Lays out the stage's shards in `directory` and creates them, or opens those that are there. `ring` and
+  // Lays out the stage's shards in `directory` and creates them, or opens existing ones. `ring` and
   // `plan` must outlive it.
   static Result<std::unique_ptr<StageWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                      const std::string& directory,

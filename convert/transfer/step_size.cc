@@ -1,4 +1,4 @@
-// The estimate lays small steps out, to be exact; for large ones it adds measured overheads to the data.
+// Small steps are laid out for an exact size; for large ones measured overheads are added to the data.
 
 #include "convert/transfer/step_size.h"
 
@@ -17,7 +17,7 @@ constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
 constexpr uint64_t kIndexedTensorBytes = 32;
 constexpr uint64_t kManifestOverheadBytes = 16 << 10;
 constexpr uint64_t kManifestFileBytes = 128;
-// Steps of up to so many pieces and bytes are laid out for their exact size: metadata are much of a small
+// Steps of at most this many pieces and bytes are laid out for their exact size: metadata are much of a small
 // step. They are little of a large one, and laying it out takes a good part of the time that writing it
 // takes.
 constexpr uint64_t kLaidOutPieces = 8192;

@@ -21,7 +21,7 @@ StepSize EstimateStepSize(const StepPlan& plan);
 
 // The copies that make the step from the source's tensors. Plans stage by stage and reads nothing. `tensors`:
 // where each tensor of `plan` comes from. Errors: Corrupt naming a tensor whose elements are missing in the
-// source, or there twice.
+// source, or stored twice.
 Result<ProgramSize> SizeOfCopies(const CheckpointSource& source, const StepPlan& plan,
                                  std::span<const WrittenTensor> tensors);
 

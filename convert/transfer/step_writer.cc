@@ -2,12 +2,12 @@
 //
 // The work is cut into units: some tensors of one stage, with all their pieces in all of its shards. Per
 // stage the units whose record and bytes are still good are kept, and the others go through one stream. A
-// thread behind the stream ends each unit: it awaits the writes, reads the unit back, compares the sums, and
-// only then writes the record. A process that is alone ends the shards of a stage itself; in a team, rank 0
-// ends all of them from the records. HDF5 takes a tenth of a second and more for a stage, so the next stage
-// is laid out while one streams, and the index's views while the last one does. Publish() seals the step,
-// opens it again, and renames it last. Overflows are known only at the end of the stream: the step is then
-// left unpublished, and its files are removed.
+// thread after the stream finishes each unit: it awaits the writes, reads the unit back, compares the sums,
+// and only then writes the record. A single process ends the shards of a stage itself; in a team, rank 0 ends
+// all of them from the records. HDF5 takes a tenth of a second and more for a stage, so the next stage is
+// laid out while one streams, and the index's views while the last one does. Publish() seals the step, opens
+// it again, and renames it last. Overflows are known only at the end of the stream: the step is then left
+// unpublished, and its files are removed.
 
 #include <algorithm>
 #include <future>
@@ -99,7 +99,7 @@ class StepWriting final : public BlockTarget {
     return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
   }
 
-  // Writes the units of this rank. Ends the shards too if it is alone.
+  // Writes the units of this rank. A single process ends the shards, too.
   Status DoShare() {
     ring_ =
         std::make_unique<WriteRing>(fs_, RingFor(max_memory_, transfer_.writer.jobs, plan_.topology().tp));
@@ -111,7 +111,7 @@ class StepWriting final : public BlockTarget {
     return status.ok() ? finished : status;
   }
 
-  // Begins with the layout of a stage, or behind the last one with that of the index.
+  // Begins the layout of a stage, or after the last one that of the index.
   void LayOut(int index) {
     laid_out_ = std::async([this, index]() -> Result<std::shared_ptr<Stage>> {
       if (index < plan_.topology().pp) return OpenStage(index);

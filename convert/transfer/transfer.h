@@ -23,7 +23,7 @@
 namespace cairn {
 
 struct WriterOptions {
-  // For the whole job beside the program itself: half of it for the reader's cache, a quarter for write
+  // For the whole job, apart from the program itself: half of it for the reader's cache, a quarter for write
   // buffers, the rest for blocks. Kept from 64 MiB on; below, one chunk and a few buffers are needed anyway.
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
@@ -94,7 +94,7 @@ struct Transfer {
 
   const std::vector<WrittenTensor>& tensors() const;
 
-  // Errors: Corrupt naming a tensor whose elements are missing in the source, or there twice.
+  // Errors: Corrupt naming a tensor whose elements are missing in the source, or stored twice.
   Result<TransferCost> Cost() const;
   // Writes the directory `path`, or the step-N of the source below it. Only rank 0 of a team gets more than
   // the path. Nothing of the result is left after an overflow or an error, or with `resume` a partial

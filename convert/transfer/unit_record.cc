@@ -79,7 +79,7 @@ Result<UnitRecord> ReadUnitRecord(FileSystem& fs, const std::string& directory, 
   Result<UnitRecord> record = Decode(bytes);
   if (!record.ok()) return record.status().WithContext(path);
   if (record->job != job || static_cast<int>(record->stage) != stage || record->unit != unit)
-    return Corrupt("{}: the record of another reshape", path);
+    return Corrupt("{}: this is the record of another reshape", path);
   return record;
 }
 

@@ -1,7 +1,7 @@
 // PairUp() needs no data: it pairs tensors by name and role, and reports tensors that one side lacks or has
 // in another shape or type. Then A streams block by block, and the same box of B is read for each block.
 // Memory holds a block of each and the readers' caches, for any topologies. Blocks of a tensor come in order,
-// and its distance is reported when all its elements were seen.
+// and its distance is reported once all its elements have been seen.
 
 #include "convert/verbs/diff.h"
 
@@ -116,7 +116,7 @@ class Differ {
   Status AllGlobsUsed() const {
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i])
-        return InvalidArgument("{} fits no tensor of either checkpoint; cairn inspect lists them",
+        return InvalidArgument("{} matches no tensor of either checkpoint; cairn inspect lists them",
                                i < options_.ignore.size()
                                    ? "--ignore " + options_.ignore[i]
                                    : "--tolerance " + options_.tolerances[i - options_.ignore.size()].glob);

@@ -1,5 +1,5 @@
-// The differences of two checkpoints: tensors that one of them lacks, shapes and types, and how far values
-// are apart. Topologies and formats play no part: both are read by global boxes, block by block.
+// The differences of two checkpoints: tensors that one of them lacks, shapes and types, and the distances of
+// values. Topologies and formats do not matter: both are read by global boxes, block by block.
 //
 // Random states of `cairn train` (Role::kRng) belong to one topology and are left out. Two NaN are equal
 // if their bits are; with a tolerance any two are near enough. Integers are compared exactly.
@@ -65,7 +65,7 @@ struct DiffResult {
   bool within_tolerance = true;     // no difference of structure, and no element beyond its tolerance
 };
 
-// Errors: InvalidArgument for a glob that fits nothing; those of reading.
+// Errors: InvalidArgument for a glob that matches nothing; those of reading.
 Result<DiffResult> Diff(CheckpointSource& a, CheckpointSource& b, const DiffOptions& options);
 
 }  // namespace cairn

@@ -14,7 +14,7 @@ struct ExportOptions {
   WriterOptions writer;
 };
 
-// The notes say what cannot be carried. Values beyond the range of the chosen type end the run. Errors:
+// The notes say what cannot be carried. Values beyond the range of the chosen type are an error. Errors:
 // InvalidArgument and NotSupported if the format cannot hold the checkpoint at that topology.
 Result<Transfer> PlanExport(CheckpointSource& source, const System& format, const ExportOptions& options);
 

@@ -41,7 +41,8 @@ Result<std::vector<Sha256Sum>> ReadSums(FileSystem& fs, const std::string& path)
   auto sums = ParseSha256Sums(text);
   if (!sums.ok()) return sums.status().WithContext(path);
   for (const Sha256Sum& sum : *sums)
-    if (!IsPlainFileName(sum.name)) return Corrupt("{}: names a file elsewhere: {:.100}", path, sum.name);
+    if (!IsPlainFileName(sum.name))
+      return Corrupt("{}: it names a file outside of its directory: {:.100}", path, sum.name);
   return sums;
 }
 
@@ -84,7 +85,7 @@ class SumChecker {
     const std::string found = sum.FinishHex();
     if (found != digest)
       Add(path, 0,
-          fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSha256SumsName, digest));
+          fmt::format("its SHA-256 is {}, but {} says {}; it was changed", found, kSha256SumsName, digest));
   }
 
   // `where`: a part of the file; all of it by default.

@@ -1,5 +1,5 @@
-// The checksums in files of other systems: the CRC-32 of each record of a torch.save zip, alone or as one
-// item of many in a .distcp, and the SHA256SUMS beside a release.
+// The checksums in files of other systems: the CRC-32 of each record of a torch.save zip, a file by itself or
+// an item in a .distcp, and the SHA256SUMS beside a release.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ struct FileSums {
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
                               const std::vector<std::string>& files);
 
-// The zips alone, without SHA256SUMS. The .metadata beside a .distcp says where its zips are.
+// Only the zips, without SHA256SUMS. The .metadata beside a .distcp says where its zips are.
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
 
 // The records of the zips, for a source of these `files` that checks them while it reads. Errors: Corrupt (a
@@ -35,7 +35,7 @@ Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& d
                                             const std::vector<std::string>& files, const FileSums& sums);
 
 // Reads all those files. A file that is missing, unreadable, or does not match its sum is a problem.
-// Records whose CRC is 0 have no checksum. `progress` is told the bytes done; may be empty.
+// Records whose CRC is 0 have no checksum. `progress` gets the bytes done; may be empty.
 VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
                            const std::function<void(uint64_t)>& progress = {});
 

@@ -13,22 +13,20 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
   return tensors;
 }
 
-// An unknown model would be whole on each tensor parallel rank, and all of it on the first stage.
+// A model of unknown family would be whole on each tensor parallel rank, all of it on the first stage.
 Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
   const auto& tensors = source.catalog().tensors;
   const Topology& now = source.manifest().topology;
   const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return !t.spec.cuts.empty(); });
   if (target.tp > 1 && target.tp != now.tp && !cut)
     return InvalidArgument(
-        "{}: nothing says how its tensors are cut, so that TP={} cannot be made of it; "
-        "TP=1 can",
-        source.name(), target.tp);
+        "{}: its tensors do not record how they are cut, so TP={} is not possible; use TP=1", source.name(),
+        target.tp);
   const bool layers =
       std::ranges::any_of(tensors, [](const auto& t) { return t.spec.layer != kBeforeLayers; });
   if (target.pp > 1 && target.pp != now.pp && !layers)
     return InvalidArgument(
-        "{}: nothing says which layer its tensors are of, so that PP={} cannot be made of "
-        "it; PP=1 can",
+        "{}: its tensors do not record which layer they belong to, so PP={} is not possible; use PP=1",
         source.name(), target.pp);
   return OkStatus();
 }

@@ -58,7 +58,7 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
     const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->entry.dtype;
     for (const ForeignPart& part : tensor.parts)
       if (const Dtype other = weight_of.at(part.parameter)->entry.dtype; other != dtype)
-        return NotSupported("{} would have parts of different types ({}, {}); choose one with --dtype",
+        return NotSupported("{} would have parts of different types ({}, {}); choose one type with --dtype",
                             tensor.name, Name(dtype), Name(other));
   }
   for (size_t i = 0; i < used.size(); ++i)
@@ -68,7 +68,7 @@ Status ChooseTypes(const StripOptions& options, WeightsPlan& plan) {
   return OkStatus();
 }
 
-// The type of most bytes, integers left aside.
+// The type of most bytes, integers not counted.
 Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
   for (const WrittenTensor& weight : weights)
@@ -91,7 +91,7 @@ Result<WeightsPlan> PlanWeights(const CheckpointSource& source, const StripOptio
   const TensorLookup lookup(catalog);
   WeightsPlan plan;
   std::vector<ParameterSpec> parameters = ReleasedParameters(source);
-  if (parameters.empty()) return NotFound("{}: there are no weights in it", source.name());
+  if (parameters.empty()) return NotFound("{}: it does not contain weights", source.name());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
   const Role second = options.dtype ? Role::kWeight : Role::kMaster;
   for (const ParameterSpec& spec : parameters) {

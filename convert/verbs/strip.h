@@ -1,5 +1,5 @@
-// Takes the weights out of a checkpoint: for release each from its fp32 master if it has one, else as
-// stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
+// Takes the weights out of a checkpoint: for release each rounded to nearest even from its fp32 master if it
+// has one, else from the stored weight; or all as stored; under Hugging Face names, canonical names, or as a
 // native step.
 //
 // Reads only those tensors. Finite values that would become infinite make it fail, unless
@@ -34,8 +34,8 @@ struct StripOptions {
 // Corrupt (tensors that are not the model's); InvalidArgument (a glob that matches nothing).
 Result<Transfer> PlanStrip(CheckpointSource& source, const StripOptions& options);
 
-// Parameters that have optimizer states but no weight, because the training fused weights for its optimizer
-// alone. A release does not need them.
+// Parameters that have optimizer states but no weight, because the training fused weights only for its
+// optimizer. A release does not need them.
 std::set<std::string> OrphanStates(const TensorTable& table);
 
 }  // namespace cairn

@@ -66,7 +66,7 @@ Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, c
   CAIRN_RETURN_IF_ERROR(committer.Seal(seal));
   const std::string path = (from.parent_path() / StepDirName(step)).string();
   const Status held = AnnounceHold(fs, shards.string(), path, committer.partial());
-  // After the hold: shards that are there now stay.
+  // After the hold: shards that exist now are kept.
   CAIRN_RETURN_IF_ERROR(committer.ReadBack(seal).status());
   CAIRN_RETURN_IF_ERROR(committer.Publish());
   RenewHold(fs, committer.step_dir(), DecodeManifest(seal.manifest).value());

@@ -1,8 +1,8 @@
-// A native step of another topology that is metadata only: an index and a manifest of its own, and the shards
-// of another step. FORMAT.md, "Virtual steps".
+// A native step of another topology that is metadata only: its own index and manifest, and the shards of
+// another step. FORMAT.md, "Virtual steps".
 //
-// Takes time for the catalog, not for the tensors. Loads, verifies and reshapes like any other step, as long
-// as the relative path to the shards stays valid. Cairn no longer retires them (step_hold.h).
+// Its cost depends on the catalog, not on the tensors. Loads, verifies and reshapes like any other step, as
+// long as the relative path to the shards stays valid. Cairn no longer retires them (step_hold.h).
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct VirtualStep {
 Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOptions& options);
 
 // Writes `run_dir`/step-N, with the step number of the source. Reads target and vocab_multiple of `options`.
-// Errors: AlreadyExists if the step is there or another process writes into the directory; InvalidArgument
+// Errors: AlreadyExists if the step exists or another process writes into the directory; InvalidArgument
 // (topology); Corrupt (a catalog with holes). After an error nothing of the target is left.
 Result<VirtualStep> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
                                      const ReshapeOptions& options);

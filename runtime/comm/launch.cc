@@ -1,4 +1,4 @@
-// Start, in this order: the world (MPI, torchrun's TCP store, or this rank alone), with several ranks the
+// Start, in this order: the world (MPI, torchrun's TCP store, or only this rank), with several ranks the
 // status board under a random key and the watchdog, and NCCL last. NCCL needs a store for its rendezvous: the
 // world's own if it has one, else one that rank 0 serves and whose address the control plane carries. The end
 // is an agreement and a farewell.
@@ -60,20 +60,19 @@ T Take(Result<T> result) {
   return std::move(result).value();
 }
 
-// NCCL wants a GPU for each rank, and says no more than "invalid usage".
+// NCCL needs a GPU for each rank, and reports only "invalid usage".
 void CheckGpus(ControlPlane& plane, const std::string& uuid) {
   const std::vector<std::string> all = Take(ShareAll(plane, uuid, "GPUs"));
   for (auto gpu = all.begin(); gpu != all.end(); ++gpu)
     if (const auto other = std::find(all.begin(), gpu, *gpu); other != gpu)
-      TORCH_CHECK(false,
-                  fmt::format("device cuda: {} and {} would share a GPU; start no more ranks on a host "
-                              "than it has GPUs",
-                              Watchdog::Name(static_cast<int>(other - all.begin())),
-                              Watchdog::Name(static_cast<int>(gpu - all.begin()))));
+      TORCH_CHECK(false, fmt::format("device cuda: {} and {} would share a GPU; start at most as many ranks "
+                                     "on a host as it has GPUs",
+                                     Watchdog::Name(static_cast<int>(other - all.begin())),
+                                     Watchdog::Name(static_cast<int>(gpu - all.begin()))));
 }
 
 // Collective. Between the first ranks of the hosts, that is of the ranks that share a board; null on the
-// others, and if there is only one host. A host that cannot take part is never heard, which the watchdog
+// others, and if there is only one host. A host that cannot take part is never heard from, which the watchdog
 // says.
 std::shared_ptr<Heartbeat> StartHeartbeat(ControlPlane& plane, const std::shared_ptr<StatusBoard>& board,
                                           const std::string& word, double timeout_seconds) {

@@ -1,10 +1,10 @@
-// How the ranks of a job find each other.
+// Lets the ranks of a job find each other.
 //
 // Launch() looks at the environment: Open MPI's, PMIx's or Slurm's variables mean MPI; RANK, WORLD_SIZE,
 // MASTER_ADDR and MASTER_PORT (torchrun) a TCP store, which carries messages and NCCL's rendezvous; without
 // any of them it is a world of one, unless another launcher's variables say that it started several
-// processes. Collectives run over MPI on CPUs, and with device "cuda" over NCCL, from a module that is loaded
-// only then.
+// processes. Collectives run over MPI on CPUs, and with device "cuda" over NCCL, from a module that is then
+// loaded.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

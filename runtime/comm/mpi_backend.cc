@@ -1,8 +1,7 @@
 // An operation is a set of MPI requests, one for each piece of its tensors, and what remains to be done when
-// they are complete. The progress thread and the waiting thread both test the set, one at a time; what
-// remains is done by the waiting thread alone. Long sums are cut into many short ones, for the reason at
-// LongestSum(). If an error leaves requests behind, their tensors are leaked on purpose, because MPI may
-// still use them.
+// they are complete. The progress thread and the waiting thread both test the set, one at a time; only the
+// waiting thread does what remains. Long sums are cut into many short ones, for the reason at LongestSum().
+// If an error leaves requests behind, their tensors are leaked on purpose, because MPI may still use them.
 
 #include "runtime/comm/mpi_backend.h"
 
@@ -19,7 +18,7 @@
 namespace cairn {
 namespace {
 
-// MPI requests of one operation. The progress thread and whoever waits test them, one at a time.
+// MPI requests of one operation. The progress thread and the waiting thread test them, one at a time.
 class Requests : public Pollable {
  public:
   // Only before they are watched.
@@ -60,14 +59,14 @@ class MpiWork : public c10d::Work {
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> tensors, std::shared_ptr<MpiComm> comm)
       : c10d::Work(rank, type), tensors_(std::move(tensors)), comm_(std::move(comm)) {}
 
-  // Requests left behind by an error still use the tensors: those are left to them.
+  // Requests left behind by an error still use the tensors, which are therefore leaked.
   ~MpiWork() override {
     if (!done_) new auto(std::move(tensors_));
   }
 
   MPI_Request* NewRequest() { return requests_->New(); }
   void Then(std::function<void()> finish) { finish_ = std::move(finish); }
-  // All requests are there. CAIRN_MPI_PROGRESS=off leaves them to whoever waits, to measure what that costs.
+  // All requests are complete. CAIRN_MPI_PROGRESS=off leaves them to the waiting thread, for measurements.
   void Watch() {
     static const char* const set = std::getenv("CAIRN_MPI_PROGRESS");
     if (set == nullptr || std::string_view(set) != "off") comm_->session()->progress().Watch(requests_);
@@ -128,7 +127,7 @@ MPI_Datatype TypeOf(at::ScalarType type) {
 MPI_Op OpOf(const c10d::ReduceOp& op) {
   if (op.op_ == c10d::ReduceOp::SUM) return MPI_SUM;
   if (op.op_ == c10d::ReduceOp::MAX) return MPI_MAX;
-  TORCH_CHECK(false, "this MPI backend sums and takes maxima only");
+  TORCH_CHECK(false, "this MPI backend only supports sums and maxima");
 }
 
 bool IsHalf(const at::Tensor& t) { return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16; }

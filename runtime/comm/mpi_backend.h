@@ -3,10 +3,10 @@
 // All operations are nonblocking MPI calls; wait() polls them and sleeps in between (backoff.h), because CPU
 // ranks share cores; a thread polls them while no rank waits (progress_thread.h). fp16 and bf16 are summed in
 // fp32 and rounded once. Tensors of any size: MPI counts are ints, so long ones go in pieces. all-gather is
-// one broadcast a slot, reduce-scatter one reduction a slot: their pieces then lie side by side at any size,
-// and Open MPI's reduce-scatter moves no less. Open MPI picks an algorithm from sizes alone, and its
-// nonblocking reductions have a fixed order, so that sums repeat bit for bit. No deadline here: the watchdog
-// keeps it.
+// one broadcast per slot, reduce-scatter one reduction per slot: their pieces are then adjacent at any size,
+// and Open MPI's reduce-scatter moves no less. Open MPI chooses an algorithm only by sizes, and its
+// nonblocking reductions have a fixed order, so sums repeat bit for bit. No deadline here: the watchdog keeps
+// it.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class MpiBackend : public c10d::Backend {
   static constexpr int64_t kLongestPiece = int64_t{1}
                                            << 28;  // elements; leaves MPI room to multiply within an int
 
-  // `longest_piece` is smaller in tests only.
+  // Only tests pass a smaller `longest_piece`.
   explicit MpiBackend(std::shared_ptr<MpiComm> comm, int64_t longest_piece = kLongestPiece);
 
   const std::string getBackendName() const override { return "mpi"; }

@@ -20,16 +20,15 @@ void CheckMpi(int code, const char* what) {
 std::shared_ptr<MpiSession> MpiSession::Start() {
   // Open MPI's blocking calls, as in creating groups, spin unless it knows that ranks share cores.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*replace=*/0);
-  // Fragments of a long message that are under way before its receiver must take a turn. With Open MPI's 3,
-  // which suit ranks that spin, 16 MiB took 80 times as long as with 64 (9.5 s against 0.12 s on two busy
+  // Fragments of a long message that may be in flight before its receiver must take a turn. With Open MPI's
+  // 3, which suit ranks that spin, 16 MiB took 80 times as long as with 64 (9.5 s against 0.12 s on two busy
   // cores).
   setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "64", /*replace=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  TORCH_CHECK(
-      provided == MPI_THREAD_MULTIPLE,
-      "this MPI cannot serve several threads, which saving in the background needs; use one built with "
-      "MPI_THREAD_MULTIPLE");
+  TORCH_CHECK(provided == MPI_THREAD_MULTIPLE,
+              "this MPI does not support several threads, which saving in the background needs; use one "
+              "built with MPI_THREAD_MULTIPLE");
   return std::shared_ptr<MpiSession>(new MpiSession);
 }
 

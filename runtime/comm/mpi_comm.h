@@ -31,7 +31,7 @@ class MpiSession {
   std::unique_ptr<ProgressThread> progress_ = std::make_unique<ProgressThread>();
 };
 
-// A communicator of one's own; its errors come back as codes.
+// An owned communicator; its errors are returned as codes.
 class MpiComm {
  public:
   // A copy of `comm`, or its part of one `color` in the order of `key`. Collective over `comm`.

@@ -40,7 +40,7 @@ class MpiMailbox : public Mailbox {
 
 MpiMailbox::MpiMailbox(std::shared_ptr<MpiComm> comm) : comm_(std::move(comm)) {}
 
-// MPI still uses the bytes of transfers that have not ended: they are left to it.
+// MPI still uses the bytes of unfinished transfers: they are leaked.
 MpiMailbox::~MpiMailbox() {
   if (!outgoing_.empty()) new auto(std::move(outgoing_));
   for (const auto& [from, transfer] : incoming_)

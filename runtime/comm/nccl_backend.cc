@@ -16,7 +16,7 @@ constexpr const char* kNcclModule = "libcairn_nccl.so";
 template <typename Function>
 Function Symbol(void* module, const char* name) {
   void* symbol = dlsym(module, name);
-  TORCH_CHECK(symbol, kNcclModule, " has no ", name, "; it belongs to another build: build again");
+  TORCH_CHECK(symbol, kNcclModule, " has no ", name, "; it belongs to another build: rebuild both");
   return reinterpret_cast<Function>(symbol);
 }
 

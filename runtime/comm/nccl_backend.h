@@ -15,7 +15,7 @@ namespace cairn {
 
 class NcclModule {
  public:
-  // Looks beside the program. Selects device `local_rank` modulo the number of devices.
+  // Looks in the directory of the program. Selects device `local_rank` modulo the number of devices.
   // Errors: c10::Error when the module is missing or does not load, or there is no usable GPU.
   static std::unique_ptr<NcclModule> Load(int local_rank);
 

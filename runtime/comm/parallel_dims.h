@@ -21,8 +21,8 @@ struct ParallelDims {
   ProcessGroup dp;            // same tp and pp
   ProcessGroup pp;            // same tp and dp
   ProcessGroup pp_gradients;  // the same ranks: the messages of the backward pass
-  ProcessGroup
-      embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages: alone
+  ProcessGroup embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages:
+                           // only this rank
   ProcessGroup world;
 };
 
@@ -30,9 +30,8 @@ struct ParallelDims {
 // Errors: c10::Error when tp * pp * dp is not the number of ranks that were started.
 ParallelDims MakeParallelDims(const Topology& topology, Transport& transport);
 
-// A mesh over `ranks` of the world, of which this is one, in rank order. Collective over the world all the
-// same: ranks that take no part make a mesh of themselves alone. world_rank and `world` count within the
-// mesh.
+// A mesh over `ranks` of the world, of which this is one, in rank order. Still collective over the world:
+// each rank that takes no part makes a mesh of itself. world_rank and `world` count within the mesh.
 ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& ranks, Transport& transport);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // Each operation checks its tensors, starts on the backend, and becomes a Work with what the watchdog would
-// print. Collectives are numbered by group on the status board when they start, so that the watchdog can say
-// who has not arrived. The watchdog watches only while a thread waits; on a GPU, where wait() returns before
-// the operation is complete, it takes over and polls until it is.
+// print. Collectives are numbered by group on the status board when they start, so that the watchdog can name
+// the ranks that have not arrived. The watchdog watches only while a thread waits; on a GPU, where wait()
+// returns before the operation is complete, it takes over and polls until it is.
 
 #include "runtime/comm/process_group.h"
 

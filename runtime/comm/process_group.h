@@ -40,7 +40,7 @@ class Work {
   // Returns once the result may be used (on a GPU: once the current stream is ordered after it).
   void Wait();
 
-  // True if Wait() would return at once (on a GPU: whether the operation is complete there).
+  // True if Wait() would return at once (on a GPU: if the operation is complete).
   bool IsComplete() const;
 
  private:
@@ -71,7 +71,7 @@ class ProcessGroup {
   Work AllReduceSumAsync(at::Tensor t, std::string_view what) const;
   void AllReduceMax(at::Tensor& t, std::string_view what) const;
 
-  // `t` of `root` gets the sum; what the others' holds afterwards is unspecified.
+  // `t` of `root` gets the sum; the tensors of the others are unspecified afterwards.
   Work ReduceSumAsync(at::Tensor t, int root, std::string_view what) const;
 
   void Broadcast(at::Tensor& t, int root, std::string_view what) const;

@@ -51,10 +51,10 @@ constexpr size_t kPieceBytes = size_t{4} << 20;  // TCPStore refuses values of m
 using Bytes = std::vector<uint8_t>;
 
 // Mailbox over a c10d::Store: a message is a few keys, which its receiver deletes. The first piece is set
-// last, and starts with the number of pieces: who finds it finds them all.
+// last, and starts with the number of pieces: a receiver that finds it finds all of them.
 class StoreMailbox : public Mailbox {
  public:
-  // Takes a connection of its own. All keys begin with `prefix`, which no other mailbox of the job has.
+  // Opens a separate connection. All keys begin with `prefix`, which no other mailbox of the job has.
   StoreMailbox(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix, int rank, int size);
 
   int rank() const override { return rank_; }
@@ -135,8 +135,8 @@ class StoreWorld : public World {
   c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& /*name*/,
                                                const std::vector<int>& members) override {
     TORCH_CHECK(members.size() == 1,
-                "ranks on CPUs meet through MPI, but torchrun's variables started this one; start it with "
-                "mpirun or srun --mpi=pmix, or train with --device cuda");
+                "ranks on CPUs communicate through MPI, but this one was started by torchrun's variables; "
+                "start it with mpirun or srun --mpi=pmix, or train with --device cuda");
     return {};
   }
 

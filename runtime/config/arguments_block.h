@@ -1,5 +1,5 @@
 // A training's arguments, as a block of its log in the format of Megatron's _print_args: `cairn report` and
-// other readers of such logs find model, topology and batch there.
+// other readers of such logs find model, topology and batch in it.
 #pragma once
 
 #include <string>

@@ -77,7 +77,7 @@ void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
   std::visit([&](auto field) { to.*field = from.*field; }, FindTrainFlag(name)->field);
 }
 
-// The values of the flags that come nearest to the model, and exact for everything that flags can express.
+// The values of the flags that come closest to the model; exact for everything that flags can express.
 void SetFlags(const ModelSpec& spec, TrainConfig& c) {
   const ModelShape& shape = spec.shape;
   c.num_layers = static_cast<int>(shape.layers);
@@ -124,7 +124,7 @@ json Describe(const ModelSpec& spec) {
   return facts;
 }
 
-// The flags of a group that were given, tried alone.
+// The given flags of a group, tried without the others.
 Status CheckGroup(const std::vector<std::string_view>& group, std::span<const std::string_view> given,
                   const TrainConfig& asked, const TrainConfig& taken, const std::string& step) {
   const TrainConfig defaults;
@@ -145,10 +145,10 @@ Status CheckGroup(const std::vector<std::string_view>& group, std::span<const st
   std::vector<std::string> differences;
   for (const auto& [name, value] : wanted.items())
     if (there.value(name, json()) != value)
-      differences.push_back(fmt::format("{} would be {}, and is {} there", name, value.dump(),
+      differences.push_back(fmt::format("{} would be {}, but is {} in the checkpoint", name, value.dump(),
                                         there.value(name, json()).dump()));
-  if (would.rotary.scaling != is.rotary.scaling) differences.push_back("rope_scaling would be another");
-  return InvalidArgument("{}: the model of {} is another: {}; leave the flag out", fmt::join(said, " "), step,
+  if (would.rotary.scaling != is.rotary.scaling) differences.push_back("rope_scaling would differ");
+  return InvalidArgument("{}: the model of {} differs: {}; leave the flag out", fmt::join(said, " "), step,
                          fmt::join(differences, "; "));
 }
 
@@ -164,8 +164,8 @@ bool DescribesModel(const json& model) {
 Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::vector<std::string> of_layer) {
   if (facts.contains("hugging_face") && !facts.contains("function"))
     return NotSupported(
-        "{}: it was imported by an earlier Cairn, which did not record everything that decides what a model "
-        "computes; import it again with cairn convert --to native",
+        "{}: it was imported by an earlier version of Cairn, which did not record everything that determines "
+        "what a model computes; import it again with cairn convert --to native",
         step);
   CheckpointModel read{std::move(step), std::move(facts), std::move(of_layer), {}};
   ModelSpec& spec = read.spec;
@@ -204,14 +204,14 @@ Status CheckParameters(const CheckpointModel& model, const std::vector<Parameter
   for (const ParameterSpec& spec : of_step) {
     const auto found = wanted.find(spec.name);
     if (found == wanted.end())
-      return NotSupported("{}: cairn train has no tensor {} in a model like this", model.step, spec.name);
+      return NotSupported("{}: cairn train has no tensor {} in this model", model.step, spec.name);
     if (!(found->second == spec.shape))
       return InvalidArgument("{}: tensor {} is {}; by the model in the manifest it would be {}", model.step,
                              spec.name, ToString(spec.shape), ToString(found->second));
     wanted.erase(found);
   }
   if (wanted.empty()) return OkStatus();
-  return InvalidArgument("{}: tensor {} of a model like this is missing", model.step, wanted.begin()->first);
+  return InvalidArgument("{}: tensor {} of the model is missing", model.step, wanted.begin()->first);
 }
 
 Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config) {

@@ -1,6 +1,6 @@
 // The file is flattened to paths such as zero_optimization.stage. A path fills a flag, has no effect, or is
 // unknown. Settings that stand for several flags or depend on others (fp16, offload, optimizer, scheduler)
-// have functions of their own. deepspeed_keys.h lists the paths. The values behind "auto" are those of
+// have separate functions. deepspeed_keys.h lists the paths. The values that "auto" stands for are those of
 // transformers' integrations/deepspeed.py.
 #include "runtime/config/deepspeed_config.h"
 
@@ -47,7 +47,7 @@ bool IsBelow(std::string_view path, std::string_view section) {
   return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
 }
 
-// True if an "enabled" in it is not false, or if a plain value is neither false nor null.
+// True if its "enabled" is not false, or if it is a plain value other than false and null.
 bool IsOn(const Json& section) {
   if (!section.is_object()) return section != false && !section.is_null();
   if (section.contains("enabled")) return section["enabled"] != false;
@@ -177,14 +177,14 @@ class DeepSpeedFile {
   Status FillField(const JsonSetting& setting, const Json& value, const Flag& flag, T& field) {
     T read{};
     if (!ReadJson(value, read))
-      return InvalidArgument("{}: {} is {}, which does not fit --{}", path_, setting.path, value.dump(),
-                             setting.flag);
+      return InvalidArgument("{}: {} is {}, which is not a valid value of --{}", path_, setting.path,
+                             value.dump(), setting.flag);
     if (IsGiven(setting.flag) && read != field) {
       if (setting.if_both == IfBoth::kMustAgree)
         return InvalidArgument("{}: {} is {}, but {} is given; they must agree", path_, setting.path,
                                value.dump(), FlagText(flag, config_));
       config_.notes.push_back(
-          fmt::format("{} has no effect here: as in DeepSpeed, {} counts, in which {} is {}",
+          fmt::format("{} has no effect: as in DeepSpeed, {} takes precedence, and its {} is {}",
                       FlagText(flag, config_), path_, setting.path, value.dump()));
     }
     field = read;
@@ -217,7 +217,7 @@ class DeepSpeedFile {
     if (*device == "nvme")
       return NotSupported("{}: {}.device is nvme; only none and cpu are supported", path_, section);
     if (*device != "none" && *device != "cpu")
-      return InvalidArgument("{}: {}.device is {}; known are none, cpu", path_, section, device->dump());
+      return InvalidArgument("{}: {}.device is {}; it must be none or cpu", path_, section, device->dump());
     const std::string path = section + ".device";
     CAIRN_RETURN_IF_ERROR(Fill({path, flag}, *device == "cpu"));
     return OkStatus();

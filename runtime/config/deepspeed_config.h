@@ -1,10 +1,9 @@
 // DeepSpeed's JSON (--deepspeed_config FILE), read as DeepSpeed reads it, into the settings of a training.
 //
-// What the file has fills what neither the command line nor the file of --config gave; "auto" leaves a value
-// to them. If both have a value, they must agree. Exceptions are the settings that DeepSpeed took only from
-// its file, whatever Megatron's flags said: the loss scale and the sizes of buckets. For these the file
-// counts, and the log says so. Keys that only tune DeepSpeed's own implementation do nothing, and the log
-// names them.
+// The file sets what neither the command line nor the file of --config gave; "auto" leaves a value to them.
+// If both have a value, they must agree. Exceptions are the settings that DeepSpeed took only from its file,
+// whatever Megatron's flags said: the loss scale and the sizes of buckets. For these the file wins, and the
+// log says so. Keys that only tune DeepSpeed's own implementation have no effect, and the log names them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The keys of DeepSpeed's JSON that are known, by their paths, and what each does to a training's flags. For
-// deepspeed_config.cc alone. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
+// The keys of DeepSpeed's JSON that are known, by their paths, and what each does to a training's flags. Only
+// for deepspeed_config.cc. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
 // runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19.
 #pragma once
 
@@ -154,7 +154,7 @@ inline constexpr OnlyValue kOnly[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", "false"},
 };
 
-// Sections that change a training; accepted only if they are switched off, whatever they hold.
+// Sections that change a training; accepted only if they are switched off, with any content.
 inline constexpr std::string_view kSwitchedOff[] = {
     "amp",
     "autotuning",

@@ -1,6 +1,6 @@
 // Megatron-LM's flags were renamed with versions 2 (2020) and 2.5 (2021), and again for recomputation in
-// 2022; Megatron-DeepSpeed kept the older ones beside its own. DeepSpeed's examples with Megatron-LM 1.1.5,
-// which BigScience ran first, have the oldest.
+// 2022; Megatron-DeepSpeed kept the older ones in addition to its own. DeepSpeed's examples with
+// Megatron-LM 1.1.5, which BigScience ran first, have the oldest.
 #include "runtime/config/flag_aliases.h"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ constexpr ValueAlias kValueAliases[] = {
     {"eval-only", "skip-train", TruthOf},
 };
 
-// A flag and, if it is in the same word, its value after the equals sign.
+// A flag and, if in the same word, its value after the equals sign.
 struct FlagWord {
   std::string name;
   std::string value;  // with the sign

@@ -18,18 +18,18 @@ constexpr std::string_view kKernels = "the kernels are chosen by the device and 
 constexpr std::string_view kFp32Sums = "gradients are always summed in fp32";
 constexpr std::string_view kOverlap = "communication and computation overlap by themselves";
 constexpr std::string_view kBuffers = "gradients and weights always lie in flat buffers";
-constexpr std::string_view kRanks = "mpirun, srun or torchrun's variables say which rank this is";
+constexpr std::string_view kRanks = "the variables of mpirun, srun or torchrun determine the rank";
 constexpr std::string_view kOwnFormat = "checkpoints are Cairn's, and convert reads and writes the others";
 constexpr std::string_view kSchedule = "the learning rate always follows the command line";
 constexpr std::string_view kRecomputes = "it chose the library that recomputes";
-constexpr std::string_view kOneProcessGroup = "it divided work that is not divided here";
+constexpr std::string_view kOneProcessGroup = "it divided work that cairn train does not divide";
 constexpr std::string_view kDense = "there are no experts";
-constexpr std::string_view kNotLogged = "it changes no training, and is not recorded here";
+constexpr std::string_view kNotLogged = "it changes no training and is not recorded";
 constexpr std::string_view kWandb = "nothing is sent to Weights & Biases; --tensorboard-dir has the points";
 constexpr std::string_view kMemoryPool = "libtorch's allocator needs no help for it";
 constexpr std::string_view kGathers = "weights are gathered a layer at a time, or all at once";
 constexpr std::string_view kPinned = "offloaded state lies in locked memory if the device is a GPU";
-constexpr std::string_view kNeutral = "it is a value that changes nothing";
+constexpr std::string_view kNeutral = "this value changes nothing";
 
 constexpr IgnoredFlag kIgnored[] = {
     // Data.
@@ -100,7 +100,7 @@ constexpr IgnoredFlag kIgnored[] = {
     {"transformer-impl", kAny, kKernels},
     {"use-mcore-models", "", kKernels},
     {"use-legacy-models", "", kKernels},
-    {"no-position-embedding", "", "--position-embedding-type decides it"},
+    {"no-position-embedding", "", "--position-embedding-type determines it"},
     {"no-query-key-layer-scaling", "", "scores are not scaled by the layer's number, which cancelled out"},
     {"apply-query-key-layer-scaling", "", "scores are not scaled by the layer's number, which cancelled out"},
     {"attention-softmax-in-fp32", "", "the softmax is always computed in fp32"},
@@ -132,8 +132,8 @@ constexpr IgnoredFlag kIgnored[] = {
     {"override-lr-scheduler", "", kSchedule},
     {"override-opt-param-scheduler", "", kSchedule},
     {"weight-decay-incr-style", "constant", kNeutral},
-    {"no-check-for-nan-in-loss-and-grad", "", "--max-bad-iterations says when to stop"},
-    {"check-for-nan-in-loss-and-grad", "", "--max-bad-iterations says when to stop"},
+    {"no-check-for-nan-in-loss-and-grad", "", "--max-bad-iterations determines when to stop"},
+    {"check-for-nan-in-loss-and-grad", "", "--max-bad-iterations determines when to stop"},
     {"exit-signal-handler", "", "SIGTERM always saves first"},
 
     // Logs.
@@ -184,7 +184,7 @@ Result<std::string> NoteFor(const IgnoredFlag& flag, const std::vector<std::stri
 void DeclareIgnoredFlags(CLI::App& app) {
   for (const IgnoredFlag& flag : kIgnored) {
     const std::string name = fmt::format("--{}", flag.name);
-    if (app.get_option_no_throw(name) != nullptr) continue;  // it has an effect by now
+    if (app.get_option_no_throw(name) != nullptr) continue;  // it has an effect now
     CLI::Option* option = flag.values.empty() ? app.add_flag(name) : app.add_option(name);
     if (flag.values == kMany)
       option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();

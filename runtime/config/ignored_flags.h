@@ -1,6 +1,6 @@
 // Flags of Megatron-LM and Megatron-DeepSpeed that only choose between implementations of the same training,
-// or ask for behaviour that is always on here. A command line may have them; the log says once why they have
-// no effect.
+// or ask for behaviour that is always on here. A command line may have them; the log explains once why they
+// have no effect.
 #pragma once
 
 #include <span>

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-// Samples that hold at least so many tokens.
+// Samples that hold at least this many tokens.
 int64_t SamplesOf(int64_t tokens, const TrainConfig& c) {
   return c.seq_length > 0 ? (tokens - 1) / c.seq_length + 1 : tokens;
 }
@@ -26,7 +26,7 @@ void ApplyImpliedSettings(TrainConfig& c) {
   TokensToSamples(c);
   // Megatron-LM 2.5's --activations-checkpoint-method recomputed by itself.
   if (!c.recompute_method.empty() && c.recompute_granularity.empty()) c.recompute_granularity = "full";
-  if (c.no_load_optim && c.reset_progress) {  // the weights are all that is left to load
+  if (c.no_load_optim && c.reset_progress) {  // only the weights are left to load
     c.finetune = true;
     c.reset_progress = false;
   }
@@ -49,7 +49,7 @@ void ApplyImpliedSettings(TrainConfig& c) {
         "--norm-target-loss has no effect here: each token of a sample is a target, and the loss is their "
         "mean");
   if (c.loss_scale > 0 && !c.fp16)
-    c.notes.push_back("--loss-scale has no effect here: the loss is scaled under --fp16 alone");
+    c.notes.push_back("--loss-scale has no effect here: the loss is scaled only under --fp16");
 }
 
 }  // namespace cairn

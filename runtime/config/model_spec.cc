@@ -30,7 +30,7 @@ Result<Choice> ChoiceNamed(std::span<const std::string_view> names, std::string_
                            std::string_view where) {
   const auto found = std::ranges::find(names, name);
   if (found != names.end()) return static_cast<Choice>(found - names.begin());
-  return NotSupported("{} is '{}', which cannot be trained here; known are {}", where, name,
+  return NotSupported("{} is '{}', which cairn train does not support; it must be one of {}", where, name,
                       fmt::join(names, ", "));
 }
 
@@ -65,7 +65,7 @@ Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
   } else if (!c.glu_activation.empty()) {
     const auto gated = std::ranges::find(kGated, c.glu_activation, &GatedActivation::glu);
     if (gated == std::end(kGated))
-      return InvalidArgument("--glu-activation is '{}'; known are swiglu, geglu, reglu, liglu",
+      return InvalidArgument("--glu-activation is '{}'; it must be swiglu, geglu, reglu or liglu",
                              c.glu_activation);
     spec.activation = gated->activation;
   } else if (c.squared_relu) {

@@ -24,7 +24,7 @@ enum class Activation { kGelu, kGeluTanh, kRelu, kSquaredRelu, kSilu, kLinear };
 std::string_view NameOf(Normalization normalization);
 std::string_view NameOf(Position position);
 std::string_view NameOf(Activation activation);
-// `where` it was said: "--activation". Errors: NotSupported naming the known ones.
+// `where` it was given: "--activation". Errors: NotSupported naming the known ones.
 Result<Normalization> NormalizationNamed(std::string_view name, std::string_view where);
 Result<Position> PositionNamed(std::string_view name, std::string_view where);
 Result<Activation> ActivationNamed(std::string_view name, std::string_view where);
@@ -63,7 +63,7 @@ struct ModelSpec {
 // Errors: InvalidArgument or NotSupported naming the flags that do not fit.
 Result<ModelSpec> SpecOfFlags(const TrainConfig& config);
 
-// The model of the checkpoint if it was taken from one (checkpoint_model.h), else that of the flags.
+// The checkpoint's model if it was taken from one (checkpoint_model.h), else that of the flags.
 // Requires a validated config.
 ModelSpec SpecOf(const TrainConfig& config);
 

@@ -13,7 +13,7 @@ namespace cairn {
 inline std::vector<std::string> MpirunArguments(int ranks, const std::vector<std::string>& command) {
   std::vector<std::string> arguments = {
       "mpirun",
-      "-q",  // no banners: whoever failed has said why
+      "-q",  // no banners: the rank that failed has reported why
       "-n",
       std::to_string(ranks),
       "--host",

@@ -60,11 +60,11 @@ Result<TrainingTokenizer> OpenTrainingTokenizer(FileSystem& fs, const TrainConfi
   if (!config.tokenizer_type.empty() && !gpt2 && !hf && !sentencepiece &&
       config.tokenizer_type != "NullTokenizer")
     return NotSupported(
-        "--tokenizer-type {}: known are GPT2BPETokenizer, PretrainedFromHF, HuggingFaceTokenizer, "
+        "--tokenizer-type {}: it must be one of GPT2BPETokenizer, PretrainedFromHF, HuggingFaceTokenizer, "
         "SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer and NullTokenizer",
         config.tokenizer_type);
   if (config.vocab_file.empty() != config.merge_file.empty())
-    return InvalidArgument("--vocab-file and --merge-file belong together");
+    return InvalidArgument("--vocab-file and --merge-file must be given together");
   if (gpt2 && config.vocab_file.empty())
     return InvalidArgument("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
   const std::string path =
@@ -94,7 +94,7 @@ Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config) {
   }
   if (!eod)
     return InvalidArgument(
-        "{} needs the token that ends a document, and {}; name the tokenizer by --tokenizer-type and its "
+        "{} needs the token that ends a document, but {}; name the tokenizer by --tokenizer-type and its "
         "files",
         flag, tokenizer.files.empty() ? "no tokenizer is named" : "this tokenizer has none");
   config.eod = *eod;
@@ -107,7 +107,7 @@ Status CheckVocabulary(const TrainConfig& config) {
   if (const std::string place = PlaceBesideData(config); !place.empty()) {
     const auto tokenizer = OpenBpe(FileSystem::Posix(), {place, "", ""});
     if (tokenizer.ok())
-      hint = fmt::format("{} beside the data has {} tokens: give --vocab-size {}", place,
+      hint = fmt::format("{}, next to the data, has {} tokens: give --vocab-size {}", place,
                          tokenizer->vocab_size, tokenizer->vocab_size);
   }
   return InvalidArgument("--vocab-size is {}; {}", config.vocab_size, hint);

@@ -14,7 +14,7 @@
 namespace cairn {
 
 struct TrainingTokenizer {
-  uint64_t vocab_size = 0;                   // 0: not known, --vocab-size must say it
+  uint64_t vocab_size = 0;                   // 0: not known, --vocab-size is required
   std::optional<int32_t> eod;                // the token that ends a document; nothing: none, or not known
   std::map<std::string, std::string> files;  // by name
 };

@@ -23,7 +23,7 @@ Result<RopeScaling> ReadRopeScaling(const json& scaling, double positions, int64
   const json name = scaling.value("rope_type", json());
   const auto kind = kKinds.find(name.is_string() ? name.get<std::string>() : "");
   if (kind == kKinds.end())
-    return NotSupported("rope_scaling of the kind {}; known are linear, dynamic, yarn, longrope, llama3",
+    return NotSupported("rope_scaling is of kind {}; it must be linear, dynamic, yarn, longrope or llama3",
                         name.dump());
   read.kind = kind->second;
   JsonFacts of("rope_scaling: ", scaling);

@@ -15,8 +15,8 @@ struct RopeScaling {
   enum class Kind { kNone, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
   Kind kind = Kind::kNone;
   double factor = 1;
-  double original_positions = 0;  // yarn, longrope, llama3: those it was trained at first
-  double attention_factor = 0;    // of cosines and sines; 0: as the kind says
+  double original_positions = 0;  // yarn, longrope, llama3: those that it was first trained with
+  double attention_factor = 0;    // of cosines and sines; 0: the kind's default
   // yarn
   double beta_fast = 32;
   double beta_slow = 1;

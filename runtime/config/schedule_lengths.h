@@ -1,4 +1,4 @@
-// How long the learning rate rises and falls, in samples, as Megatron counts.
+// The lengths of warm-up and decay of the learning rate, in samples, as Megatron counts.
 #pragma once
 
 #include "runtime/config/train_config.h"

@@ -58,7 +58,7 @@ Result<std::vector<double>> WeightsOf(const std::vector<PipelineElement>& elemen
     return weights;
   }
   if (!method.starts_with(kType))
-    return InvalidArgument("--pp-partition-method is '{}'; known are uniform, parameters, type:REGEX",
+    return InvalidArgument("--pp-partition-method is '{}'; it must be uniform, parameters or type:REGEX",
                            method);
   try {
     const std::regex type(method.substr(kType.size()), std::regex::icase);
@@ -129,7 +129,7 @@ Result<std::vector<int>> StageLayersOf(const TrainConfig& config) {
   const int parts = config.pipeline_model_parallel_size * chunks;
   if (layers.size() != static_cast<size_t>(parts))
     return InvalidArgument(
-        "--layers-per-stage has {} numbers for {}{}; give one for each", layers.size(), parts,
+        "--layers-per-stage has {} numbers for {}{}; give one per stage or run", layers.size(), parts,
         chunks > 1 ? fmt::format(" runs of layers, {} a pipeline stage", chunks) : " pipeline stages");
   int64_t sum = 0;
   for (const int of_stage : layers) {
@@ -138,7 +138,7 @@ Result<std::vector<int>> StageLayersOf(const TrainConfig& config) {
     sum += of_stage;
   }
   if (sum != config.num_layers)
-    return InvalidArgument("--layers-per-stage {}: they add up to {}, the model has {} layers",
+    return InvalidArgument("--layers-per-stage {}: they add up to {}, but the model has {} layers",
                            fmt::join(layers, " "), sum, config.num_layers);
   // An even cut is stated by an empty list, as in checkpoints of earlier trainings.
   if (layers == LayersPerStage(config.num_layers, parts)) layers.clear();

@@ -119,7 +119,7 @@ Status ApplyField(const TomlField& key, const std::vector<std::string_view>& giv
 Result<std::string> ReadConfigFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file || file.bad()) return NotFound("--config {}: cannot be read", path);
+  if (!file || file.bad()) return NotFound("--config {}: the file cannot be read", path);
   return text;
 }
 

@@ -1,5 +1,5 @@
 // Every setting of a training run: one struct, and one table that binds each field to its flag and TOML key.
-// Both are made of train_flags.def; model_spec.h says what the flags of the model come to.
+// Both are made of train_flags.def; model_spec.h turns the flags of the model into a ModelSpec.
 //
 // The names are Megatron's. `--micro-batch-size 4` on the command line and `micro-batch-size = 4` (or
 // micro_batch_size) in the file given by --config mean the same; the command line wins. Tables of the file,
@@ -40,7 +40,7 @@ struct TrainConfig {
   std::vector<std::string> notes;
 
   bool resets_by_document() const { return reset_position_ids || reset_attention_mask; }
-  // A linear layer's weight and gradient are used in so many tiles. Below ZeRO 2 a rank has all of both.
+  // A linear layer's weight and gradient are used in this many tiles. Below ZeRO 2 a rank has all of both.
   int tiles_of_linear() const { return memory_centric_tiled_linear && zero_stage >= 2 ? tile_factor : 1; }
   bool recompute() const { return checkpoint_activations || recompute_granularity == "full"; }
   int ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
@@ -84,8 +84,8 @@ struct ParsedCommandLine {
 // flag, or the file and line or key; NotFound.
 Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv);
 
-// Fills `config` from TOML text, but leaves alone the flags whose names are in `given`. `origin` is for
-// messages; the names of the flags that the text has go to `filled`.
+// Fills `config` from TOML text, except the flags whose names are in `given`. `origin` is for messages; the
+// names of the flags in the text are added to `filled`.
 Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
                  TrainConfig& config, std::vector<std::string_view>* filled = nullptr);
 

@@ -29,7 +29,7 @@ Status CheckBounds(const TrainConfig& c) {
   return OkStatus();
 }
 
-// A flag's choices stand in the table, as "a|b"; a word in capitals stands for any value. The default is a
+// The table has a flag's choices as "a|b"; a word in capitals stands for any value. The default is a
 // choice, too.
 Status CheckListedChoices(const TrainConfig& c) {
   const TrainConfig defaults;
@@ -45,7 +45,7 @@ Status CheckListedChoices(const TrainConfig& c) {
       listed = listed || name == value;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
     }
-    if (!listed) return InvalidArgument("--{} is '{}'; known are {}", flag.name, value, known);
+    if (!listed) return InvalidArgument("--{} is '{}'; it must be one of {}", flag.name, value, known);
   }
   return OkStatus();
 }
@@ -72,7 +72,7 @@ Status CheckChoices(const TrainConfig& c) {
   if (!(c.mtbf > 0)) return InvalidArgument("--mtbf is {}; it must be above 0", c.mtbf);
   if (!c.recompute() && (c.partition_activations || c.checkpoint_in_cpu || c.split_transformers))
     return InvalidArgument(
-        "--partition-activations, --checkpoint-in-cpu and --split-transformers concern recomputed layers: "
+        "--partition-activations, --checkpoint-in-cpu and --split-transformers are for recomputed layers: "
         "give --checkpoint-activations, too");
   if (c.split_transformers && c.recompute_method != "block" && c.recompute_num_layers > 1 &&
       c.recompute_num_layers % 2 != 0)
@@ -94,14 +94,14 @@ Status CheckChoices(const TrainConfig& c) {
   CAIRN_RETURN_IF_ERROR(ParseRedundancy(c.redundancy).status());
   if (c.zero_stage > 1 && c.pipeline_model_parallel_size > 1)
     return InvalidArgument(
-        "--zero-stage {} and --pipeline-model-parallel-size {}: a pipeline goes with ZeRO 0 and 1, as in "
+        "--zero-stage {} and --pipeline-model-parallel-size {}: a pipeline needs ZeRO 0 or 1, as in "
         "DeepSpeed",
         c.zero_stage, c.pipeline_model_parallel_size);
   if (c.offload_param && c.zero_stage != 3) return InvalidArgument("--offload-param needs --zero-stage 3");
   if (c.offload_param && !c.offload_optimizer)
     return InvalidArgument(
         "--offload-param needs --offload-optimizer: the host updates the parameters that it keeps");
-  if (c.zero_stage > 3) return InvalidArgument("--zero-stage is {}; known are 0 to 3", c.zero_stage);
+  if (c.zero_stage > 3) return InvalidArgument("--zero-stage is {}; it must be 0 to 3", c.zero_stage);
   if (c.train_tokens < 0 || c.lr_decay_tokens < 0 || c.lr_warmup_tokens < 0)
     return InvalidArgument("--train-tokens, --lr-decay-tokens and --lr-warmup-tokens must be at least 0");
   if (c.skip_train && (c.load.empty() || c.eval_iters == 0))
@@ -193,7 +193,7 @@ Result<int> VirtualStages(const TrainConfig& c) {
                                : fmt::format("--num-virtual-stages-per-pipeline-rank {}", given);
   if (pp == 1)
     return InvalidArgument(
-        "{} interleaves the stages of a pipeline, and PP is 1; set --pipeline-model-parallel-size", flag);
+        "{} interleaves the stages of a pipeline, but PP is 1; set --pipeline-model-parallel-size", flag);
   if (per_chunk > 0 && (c.num_layers % pp != 0 || c.num_layers / pp % per_chunk != 0))
     return InvalidArgument("{} layers do not divide into PP={} stages of runs of {}", c.num_layers, pp, flag);
   const int chunks = per_chunk > 0 ? c.num_layers / pp / per_chunk : given;
@@ -202,7 +202,7 @@ Result<int> VirtualStages(const TrainConfig& c) {
                            chunks * pp, pp, flag);
   if ((per_chunk > 0 && !c.layers_per_stage.empty()) || !c.pp_partition_method.empty())
     return InvalidArgument(
-        "{} cuts the layers by itself; leave out --pp-partition-method, and give --layers-per-stage with "
+        "{} already cuts the layers; leave --pp-partition-method out, and give --layers-per-stage with "
         "--num-virtual-stages-per-pipeline-rank, for each run",
         flag);
   if (chunks > 1 && c.pipeline_schedule == "gpipe")
@@ -256,7 +256,7 @@ Status FillGlobalBatch(int64_t unit, TrainConfig& c) {
   return OkStatus();
 }
 
-// There must be a step to train, and something left to decay behind the warm-up (Megatron asserts it).
+// There must be a step to train, and something left to decay after the warm-up (Megatron asserts it).
 Status CheckLengths(const TrainConfig& c) {
   if (c.skip_train) return OkStatus();
   const int64_t first_batch = c.rampup_batch_size.empty() ? c.global_batch_size : c.rampup_batch_size[0];

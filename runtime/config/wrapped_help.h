@@ -10,7 +10,7 @@ namespace cairn {
 
 inline constexpr size_t kHelpWidth = 100;
 
-// Lines of `text` that are longer than `width` are broken between words; the other breaks stay.
+// Lines of `text` that are longer than `width` are broken between words; other breaks are kept.
 inline std::string Wrapped(std::string_view text, size_t width) {
   std::string wrapped;
   size_t line = 0;  // characters in it so far

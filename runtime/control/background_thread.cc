@@ -24,7 +24,7 @@ void LeaveTheTrainersCores() {
 }  // namespace
 
 void BecomeBackgroundThread() {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // Linux: of this thread alone
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // Linux: only of this thread
   LeaveTheTrainersCores();
 }
 

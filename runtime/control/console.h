@@ -1,4 +1,4 @@
-// The output of a training. A closed pipe or a full disk behind stdout or stderr is never an error of the
+// The output of a training. A closed pipe or a full disk for stdout or stderr is never an error of the
 // training: no function here throws or fails.
 #pragma once
 
@@ -22,7 +22,7 @@ class OutputHealth {
   // `name`: what the user called it, "--log-json FILE".
   explicit OutputHealth(std::string name) : name_(std::move(name)) {}
 
-  // How a write went. Says when the output begins to fail and when it works again, not each time. `lost`:
+  // How a write went. Reports when the output begins to fail and when it works again, not each time. `lost`:
   // records so far that were given up, 0 if all were kept for later.
   void Note(const Status& status, int64_t lost = 0);
   bool failing() const;

@@ -93,7 +93,7 @@ Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double de
   }
 }
 
-// The root names everyone who is missing, not the first one only.
+// The root names every rank that is missing, not only the first.
 Result<std::vector<std::string>> ControlPlane::GatherToRoot(std::string blob, std::string_view what) {
   CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
   const Watchdog::Scope scope(

@@ -1,5 +1,5 @@
-// Small messages between all ranks, from any thread: commits, votes, reports. rank_message.h makes agreements
-// of them.
+// Small messages between all ranks, from any thread: commits, votes, reports. rank_message.h builds agreement
+// on top of them.
 //
 // Apart from the collectives of training: its own communicator (or keys of the TCP store), waits that sleep,
 // and failures that come back as a Status, so that a failed save does not stop training. After a timeout it
@@ -36,7 +36,7 @@ class ControlPlane {
   // starts.
   std::unique_ptr<ControlPlane> Create(const std::string& name) const;
 
-  // A mailbox of its own over the same ranks, likewise.
+  // Likewise, a separate mailbox over the same ranks.
   std::shared_ptr<Mailbox> NewMailbox(const std::string& name) const;
   double timeout_seconds() const { return timeout_seconds_; }
 

@@ -2,7 +2,7 @@
 //
 // It only notes on the status board when each host was last heard: it says who is missing, and stops nobody.
 // A datagram is a random word of the launch and the sender's rank; whatever else comes is dropped, and a turn
-// reads a bounded number. Nothing here waits, so the watchdog's thread does it beside its own work.
+// reads a bounded number. Nothing here waits, so the watchdog's thread does it along with its own work.
 #pragma once
 
 #include <netinet/in.h>
@@ -27,12 +27,12 @@ class Heartbeat {
   // Where it listens, for the others: "PORT ADDRESS ADDRESS...".
   const std::string& place() const { return place_; }
 
-  // From now on it beats every `seconds`. `places` by first rank, this host's `own` among them; those that
-  // cannot be read are never heard. `word`: the launch's.
+  // Starts to beat every `seconds`. `places` by first rank, this host's `own` among them; those that cannot
+  // be read are never heard from. `word`: the launch's.
   void Begin(std::shared_ptr<StatusBoard> board, const std::string& word, int own,
              const std::map<int, std::string>& places, double seconds);
 
-  // Takes what came, and beats when it is time. To be called at least as often as it beats.
+  // Takes what has arrived, and beats when it is time. To be called at least as often as it beats.
   void Turn();
 
  private:

@@ -51,8 +51,8 @@ std::string_view Variable(const char* name) {
   return value ? value : "";
 }
 
-// Any number counts as that of one process among several, unless it is known to mean a process alone. torch's
-// old launcher had LOCAL_RANK=-1 for a process alone.
+// Any number counts as that of one process among several, unless it is known to mean a single process.
+// torch's old launcher had LOCAL_RANK=-1 for a single process.
 bool SizeClaims(std::string_view size) { return !size.empty() && size != "0" && size != "1"; }
 bool RankClaims(std::string_view rank, std::string_view first) {
   return !rank.empty() && rank != "-1" && rank != "0" && rank != first;
@@ -91,9 +91,9 @@ std::string WhyNotAlone() {
   if (!launcher) return "";
   const bool torchrun = launcher->name == "torchrun";
   return fmt::format(
-      "{}={} says that {} started several processes, but {}; start them with Open MPI's mpirun, srun "
-      "--mpi=pmix or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each; to train in "
-      "this process alone, unset {}",
+      "{}={} shows that {} started several processes, but {}; start them with Open MPI's mpirun, srun "
+      "--mpi=pmix or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each; to train only "
+      "in this process, unset {}",
       variables.front(), Variable(std::string(variables.front()).c_str()), launcher->name,
       torchrun && !HasTorchrunVariables() ? MissingTorchrunVariables() : "this one cannot find the others",
       fmt::join(variables, " "));

@@ -22,7 +22,7 @@ class Mailbox {
   virtual void Post(int to, std::string message) = 0;
   // True once everything posted has left.
   virtual bool Delivered() = 0;
-  // The next message from another rank, if it is there.
+  // The next message from another rank, if one has arrived.
   virtual std::optional<std::string> Poll(int from) = 0;
 
   // Another mailbox over the same ranks, whose messages do not mix with this one's. Collective.

@@ -25,7 +25,7 @@ bool IsDamage(StatusKind kind);
 // that is not damage if there is such.
 Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
 
-// Collective: on every rank what `make` returns on rank 0, where alone it is called; its failure too.
+// Collective: on every rank what `make` returns on rank 0, the only rank that calls it; its failure too.
 Result<std::string> FromRoot(ControlPlane& control, std::string_view what,
                              const std::function<Result<std::string>()>& make);
 

@@ -11,19 +11,19 @@ class SaveNowFile {
   // An empty path never asks.
   explicit SaveNowFile(std::string path) : path_(std::move(path)) {}
 
-  // True if the file is there and was not served yet.
+  // True if the file exists and was not served yet.
   bool Asks();
   // Removes the file. One that cannot be removed is reported, and asks again only after it was gone.
   void Served();
 
  private:
   const std::string path_;
-  bool stays_ = false;  // it was served, and is still there
+  bool stays_ = false;  // it was served, but still exists
 };
 
-// --kill-switch-path: ends every start of a training as long as the file is there, as in BigScience's
+// --kill-switch-path: ends every start of a training as long as the file exists, as in BigScience's
 // Megatron-DeepSpeed. One that starts ends at once, with status 0; one that trains saves first. Prints a line
-// if the file is there; an empty path never is.
+// if the file exists; an empty path never does.
 bool FindKillSwitch(const std::string& path);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Which host fell silent first: the ranks of all others wait for it, or for one that waits for it.
+// Which host fell silent first: the ranks of all others wait for it, or for a host that waits for it.
 #pragma once
 
 #include <functional>

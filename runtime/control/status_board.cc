@@ -1,8 +1,8 @@
-// The shared page is a plain array with a row for each rank. A rank writes its own row alone (and one flag
-// for all), with atomics and no lock, so the board works even if other ranks have died. A page of zeros is
-// empty and valid, so ranks may map it in any order; a row counts once its pid is there, which is stored
-// last. The description of another rank combines its row with the kernel's facts about the process. The start
-// time of the process shows whether the pid is still that rank's.
+// The shared page is a plain array with a row for each rank. A rank writes only its own row (and one flag for
+// all), with atomics and no lock, so the board works even if other ranks have died. A page of zeros is empty
+// and valid, so ranks may map it in any order; a row counts once its pid is set, which is stored last. The
+// description of another rank combines its row with the kernel's facts about the process. The start time of
+// the process shows whether the pid is still that rank's.
 
 #include "runtime/control/status_board.h"
 

@@ -5,8 +5,8 @@
 // also carries one flag, "stopping", so that a host's ranks end together and one of them speaks, and when
 // this host last heard each other host (heartbeat.h). A host is called by its first rank.
 //
-// The memory is a file in /dev/shm that is unlinked as soon as all ranks have mapped it. Where that is
-// impossible the board shows this rank alone. Times are CLOCK_MONOTONIC, which the processes of a host share.
+// The memory is a file in /dev/shm that is unlinked as soon as all ranks have mapped it. If that is
+// impossible, the board shows only this rank. Times are CLOCK_MONOTONIC, which the processes of a host share.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,7 @@ void ForEachField(State& state, Visit&& visit) {
   visit("loss_scale_hysteresis", state.loss_scale_hysteresis);
 }
 
-// The first that is there; `fallback` where none is.
+// The first existing one; `fallback` if there is none.
 int64_t CountOf(const nlohmann::json& json, std::initializer_list<const char*> names, int64_t fallback) {
   for (const char* name : names)
     if (const auto found = json.find(name);

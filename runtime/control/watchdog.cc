@@ -46,7 +46,7 @@ constexpr std::chrono::seconds kLauncherGrace{
     3};  // for the launcher to stop the ranks, before we do it by force
 constexpr std::chrono::milliseconds kPeerGrace{1000};  // for a rank that sees another one stop
 constexpr double kCheckSeconds = 0.5;                  // between looks at the other ranks
-constexpr int kHaltedChecks = 10;  // a rank that is found halted so many times in a row is worth a line
+constexpr int kHaltedChecks = 10;  // a rank that is found halted this many times in a row is reported
 
 struct Adopted {
   Watchdog::Scope scope;

@@ -5,8 +5,8 @@
 namespace cairn {
 namespace {
 
-// numpy's pairwise sum (loops_utils.h.src): eight partial sums a block of at most 128 numbers, and halves of
-// longer arrays, cut at a multiple of eight.
+// numpy's pairwise sum (loops_utils.h.src): eight partial sums per block of at most 128 numbers; longer
+// arrays are halved, cut at a multiple of eight.
 double PairwiseSum(std::span<const double> values) {
   const size_t n = values.size();
   if (n > 128) {

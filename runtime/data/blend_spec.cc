@@ -106,7 +106,7 @@ Result<std::vector<std::string>> SplitGroupsIn(std::string_view content) {
     groups.emplace_back(rest.substr(1, end - 1));
     rest.remove_prefix(end + 1);
   }
-  if (groups.empty()) return InvalidArgument("there is no \"NAME: WEIGHT START:END PREFIX, ...\" in it");
+  if (groups.empty()) return InvalidArgument("it contains no \"NAME: WEIGHT START:END PREFIX, ...\"");
   return groups;
 }
 

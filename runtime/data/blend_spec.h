@@ -37,7 +37,7 @@ struct SplitGroup {
 // BigScience's Megatron-DeepSpeed. Errors: InvalidArgument.
 Result<SplitGroup> ParseSplitGroup(std::string_view text);
 
-// The groups in the content of a file: each in double quotes, apart by space or a line. Errors:
+// The groups in the content of a file: each in double quotes, separated by spaces or line ends. Errors:
 // InvalidArgument.
 Result<std::vector<std::string>> SplitGroupsIn(std::string_view content);
 

@@ -26,7 +26,7 @@ std::vector<std::optional<uint64_t>> SamplesOfMembers(BlendRule rule, std::span<
   return samples;
 }
 
-// As Python divides, which adds one after the other; BigScience's numpy then does it again.
+// As Python does, whose sum adds one after the other; BigScience's numpy then divides again.
 std::vector<double> NormalizeOneByOne(std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<double> normalized(weights.begin(), weights.end());
@@ -73,7 +73,7 @@ Result<BlendedDataset> BlendedDataset::Create(BlendRule rule, std::vector<BlendM
         GptDataset::Create(members[i].indexed, members[i].range, asked[i], seq_length, seed,
                            bigscience ? kBigScienceSeparateFinal : kMegatronSeparateFinal));
     if (dataset.size() == 0)
-      return InvalidArgument("{}: this part has fewer than {} tokens, too few for one sample",
+      return InvalidArgument("{}: this part has fewer than {} tokens, which is too few for one sample",
                              members[i].indexed->prefix(), seq_length + kExtraTokens);
     sizes.push_back(static_cast<double>(dataset.size()));
     blend.description_.push_back(Describe(rule, blend.weights_[i], members[i]));
@@ -89,7 +89,7 @@ Result<BlendedDataset> BlendedDataset::Create(BlendRule rule, std::vector<BlendM
   for (size_t i = 0; i < size; ++i) taken[blend.index_.dataset[i]] = blend.index_.sample[i] + uint64_t{1};
   for (size_t i = 0; i < members.size(); ++i)
     if (taken[i] > blend.members_[i].size())
-      return InvalidArgument("the blend takes {} samples from {}, which has {}; give it a smaller weight",
+      return InvalidArgument("the blend takes {} samples of {}, which has {}; give it a smaller weight",
                              taken[i], members[i].indexed->prefix(), blend.members_[i].size());
   return blend;
 }

@@ -20,12 +20,12 @@ struct BlendMember {
 
 // How many samples each member is asked for, of n in all. That shapes each member's order.
 enum class BlendRule {
-  kByLength,    // megatron-core, no weights: one epoch of each, in proportion to its samples; one alone: n
+  kByLength,    // megatron-core, no weights: one epoch of each, in proportion to its samples; a single one: n
   kWeighted,    // megatron-core: ceil(ceil(n w) 1.005)
-  kBigScience,  // Megatron-DeepSpeed's weighted splits: ceil(n w 1.005), a last epoch apart below 95 %
+  kBigScience,  // Megatron-DeepSpeed's weighted splits: ceil(n w 1.005), a separate last epoch below 95 %
 };
 
-// Constant after Create, so safe to read from several threads. Memory: that of the members, and 6 bytes a
+// Constant after Create, so safe to read from several threads. Memory: that of the members, and 6 bytes per
 // sample if there are several.
 class BlendedDataset {
  public:
@@ -35,7 +35,7 @@ class BlendedDataset {
   static Result<BlendedDataset> Create(BlendRule rule, std::vector<BlendMember> members, uint64_t num_samples,
                                        uint64_t seq_length, uint32_t seed);
 
-  // At least num_samples; under kByLength with several members perhaps less: all that there is.
+  // At least num_samples; under kByLength with several members perhaps fewer: all that exist.
   uint64_t size() const { return members_.size() == 1 ? members_[0].size() : index_.dataset.size(); }
   // The sample of one dataset, in one pass over it; 0 for several, which are passed at different paces.
   double samples_per_epoch() const { return members_.size() == 1 ? members_[0].samples_per_epoch() : 0; }
@@ -51,7 +51,7 @@ class BlendedDataset {
   BlendedDataset() = default;
 
   BlendRule rule_ = BlendRule::kByLength;
-  std::vector<double> weights_;  // normalized once; by which members are asked for samples
+  std::vector<double> weights_;  // normalized once; they decide how many samples each member is asked for
   std::vector<GptDataset> members_;
   std::vector<std::string> description_;
   BlendIndex index_;  // empty: a single member

@@ -44,7 +44,8 @@ Result<std::shared_ptr<const BlendedDataset>> DataOpener::Blend(BlendRule rule,
                                                                       request_.seq_length, request_.seed));
   if (blend.size() < samples)
     return InvalidArgument(
-        "{} samples are wanted, but datasets without weights are read once, and have {}; give each a weight",
+        "{} samples are needed, but without weights each dataset is read once, {} samples; give each a "
+        "weight",
         samples, blend.size());
   return std::make_shared<const BlendedDataset>(std::move(blend));
 }
@@ -96,7 +97,7 @@ Result<NamedDataset> DataOpener::OpenGroup(const std::string& text, uint64_t sam
 
 Result<DataSets> DataOpener::OpenGroups() {
   if (request_.train_groups.size() != 1)
-    return InvalidArgument("--train-weighted-split-paths takes one group, {} were given",
+    return InvalidArgument("--train-weighted-split-paths takes one group, but {} were given",
                            request_.train_groups.size());
   DataSets sets;
   if (request_.train_samples > 0) {

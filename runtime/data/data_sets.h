@@ -31,15 +31,15 @@ struct NamedDataset {
 struct DataSets {
   std::shared_ptr<const BlendedDataset> train;  // null: none
   std::vector<NamedDataset> valid;
-  std::vector<NamedDataset> test;  // none where --split leaves no sequence for it
+  std::vector<NamedDataset> test;  // none if --split leaves no sequence for it
 };
 
-// A file that several of them name is mapped once. Errors: those of the parsers and datasets;
+// A file that several of them name is opened once. Errors: those of the parsers and datasets;
 // InvalidArgument if there are fewer samples than the training takes.
 Result<DataSets> OpenDataSets(const DataRequest& request);
 
 // The groups that a flag names: its own, or those of a file (blend_spec.h). Errors: NotFound, IoError;
-// InvalidArgument (naming the file, or where both are given).
+// InvalidArgument (naming the file, or if both are given).
 Result<std::vector<std::string>> SplitGroupsOf(FileSystem& fs, const std::vector<std::string>& groups,
                                                const std::string& file);
 

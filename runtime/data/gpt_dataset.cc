@@ -26,7 +26,7 @@ Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> inde
                                       std::optional<uint64_t> num_samples, uint64_t seq_length, uint32_t seed,
                                       double separate_final_below) {
   if (range.begin > range.end || range.end > indexed->sequence_count())
-    return InvalidArgument("{}: sequences {} to {} were asked for, there are {}", indexed->prefix(),
+    return InvalidArgument("{}: sequences {} to {} were requested, but it has only {}", indexed->prefix(),
                            range.begin, range.end, indexed->sequence_count());
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths, indexed->SequenceLengths(range));
   const uint64_t tokens = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
@@ -58,7 +58,8 @@ bool GptDataset::SameOrderFor(std::optional<uint64_t> num_samples) const {
 Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
   if (i >= size()) return InvalidArgument("{}: sample {} of {}", indexed_->prefix(), i, size());
   if (out.size() != seq_length_ + kExtraTokens)
-    return InvalidArgument("a sample has {} tokens, room is for {}", seq_length_ + kExtraTokens, out.size());
+    return InvalidArgument("a sample has {} tokens, but there is room for {}", seq_length_ + kExtraTokens,
+                           out.size());
   auto [position, offset] = sample_index_[shuffle_index_[i]];
   while (!out.empty()) {
     if (position == document_index_.size())

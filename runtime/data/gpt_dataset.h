@@ -16,7 +16,7 @@ namespace cairn {
 
 inline constexpr uint32_t kDefaultDataSeed = 1234;  // Megatron's --seed
 
-// Constant after Create, so safe to read from several threads. Memory: 4 bytes a sequence and epoch, 12 a
+// Constant after Create, so safe to read from several threads. Memory: 4 bytes per sequence and epoch, 12 per
 // sample.
 class GptDataset {
  public:

@@ -1,6 +1,6 @@
 // Megatron's three indices that turn a dataset into an endless, shuffled row of fixed-length samples.
 //
-// The document index is an order of sequences, the same ones once an epoch. Laid end to end they are one long
+// The document index is an order of sequences, each once per epoch. Laid end to end they are one long
 // text, which the sample index cuts every `seq_length` tokens; a sample has seq_length + 1 tokens, so that
 // neighbours share one and each token but the first is a label once. The shuffle index is an order of
 // samples. All of it follows from (lengths, number of samples, seq_length, seed). Source: megatron-core 0.16,
@@ -20,16 +20,16 @@ namespace cairn {
 
 inline constexpr uint64_t kExtraTokens = 1;  // Megatron's add_extra_token_to_sequence
 
-// The last epoch: it is shuffled apart if a smaller share of it is wanted.
+// The last epoch: it is shuffled separately if a smaller share of it is needed.
 inline constexpr double kMegatronSeparateFinal = 0.80;
 inline constexpr double kBigScienceSeparateFinal = 0.95;  // BigScience's Megatron-DeepSpeed
 
-// How often the data is gone through, and whether the last time is shuffled apart: when little of the last
-// epoch is wanted, mixing it with the others would drop documents that the earlier epochs owe.
+// The number of epochs, and whether the last one is shuffled separately: if little of the last epoch is
+// needed, mixing it with the others would drop documents from the earlier epochs.
 struct EpochPlan {
   uint64_t epochs = 1;
   uint64_t samples = 0;               // what all epochs give; at least the number asked for
-  uint64_t samples_before_final = 0;  // what all but the last give; equals `samples` where not separate_final
+  uint64_t samples_before_final = 0;  // what all but the last give; equals `samples` if not separate_final
   bool separate_final = false;
 };
 

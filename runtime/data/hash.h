@@ -10,7 +10,7 @@ namespace cairn {
 // SplitMix64's number i of the stream that starts at 0 is Mix(kSplitMixStep * i).
 inline constexpr uint64_t kSplitMixStep = 0x9E3779B97F4A7C15u;
 
-// The finaliser of SplitMix64 (Steele et al. 2014): a bijection whose outputs pass for random.
+// The finaliser of SplitMix64 (Steele et al. 2014): a bijection whose outputs look random.
 constexpr uint64_t Mix(uint64_t x) {
   x += kSplitMixStep;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -107,13 +107,13 @@ Status IndexedDataset::CheckHeader() {
   CAIRN_RETURN_IF_ERROR(Read(*index_, 0, bytes));
   CAIRN_RETURN_IF_ERROR(CheckMagic(path, bytes));
   if (bytes.size() < kIndexHeaderBytes)
-    return Corrupt("{} has {} bytes, its header alone needs {}; {}", path, index_bytes_, kIndexHeaderBytes,
+    return Corrupt("{} has {} bytes, but its header needs {}; {}", path, index_bytes_, kIndexHeaderBytes,
                    kRemedy);
   if (const auto version = Load<uint64_t>(bytes, 9); version != kIndexVersion)
-    return NotSupported("{}: version at byte 9 is {}, known is {}", path, version, kIndexVersion);
+    return NotSupported("{}: version at byte 9 is {}, but must be {}", path, version, kIndexVersion);
   const auto code = Load<uint8_t>(bytes, 17);
   const TokenTypeRow* const type = FindTokenType(code);
-  if (!type) return NotSupported("{}: token type at byte 17 is {}, known are 1 to 5 and 8", path, code);
+  if (!type) return NotSupported("{}: the token type at byte 17 is {}; it must be 1 to 5 or 8", path, code);
   token_type_ = type->type;
   sequence_count_ = Load<uint64_t>(bytes, 18);
   document_entries_ = Load<uint64_t>(bytes, 26);
@@ -147,13 +147,13 @@ Status IndexedDataset::CheckSequences() const {
                        kRemedy);
       if (pointers[k] < 0 || static_cast<uint64_t>(pointers[k]) != end)
         return Corrupt(
-            "{}: sequence {} begins at {} of the .bin file (byte {}), the ones before it end at {}; {}", path,
-            i, pointers[k], PointerOffset(sequence_count_, i), end, kRemedy);
+            "{}: sequence {} begins at {} of the .bin file (byte {}), but the ones before it end at {}; {}",
+            path, i, pointers[k], PointerOffset(sequence_count_, i), end, kRemedy);
       end += static_cast<uint64_t>(lengths[k]) * item_bytes;
     }
   }
   if (end != token_bytes_)
-    return Corrupt("{} has {} bytes, {} describes {}{}; {}", TokensPath(prefix_), token_bytes_, path,
+    return Corrupt("{} has {} bytes, but {} describes {}{}; {}", TokensPath(prefix_), token_bytes_, path,
                    end > token_bytes_ ? "at least " : "", end, kRemedy);
   return OkStatus();
 }
@@ -161,7 +161,7 @@ Status IndexedDataset::CheckSequences() const {
 Status IndexedDataset::CheckDocuments() const {
   const std::string path = IndexPath(prefix_);
   if (document_entries_ == 0)
-    return Corrupt("{}: the document index (byte 26) is empty, it begins with 0; {}", path, kRemedy);
+    return Corrupt("{}: the document index (byte 26) is empty; it must begin with 0; {}", path, kRemedy);
   int64_t previous = 0;
   for (uint64_t begin = 0; begin < document_entries_; begin += kBlockEntries) {
     const uint64_t count = std::min(kBlockEntries, document_entries_ - begin);
@@ -177,7 +177,7 @@ Status IndexedDataset::CheckDocuments() const {
     }
   }
   if (static_cast<uint64_t>(previous) != sequence_count_)
-    return Corrupt("{}: the document index ends at sequence {}, there are {}; {}", path, previous,
+    return Corrupt("{}: the document index ends at sequence {}, but there are {}; {}", path, previous,
                    sequence_count_, kRemedy);
   return OkStatus();
 }

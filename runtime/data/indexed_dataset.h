@@ -36,14 +36,14 @@ class IndexedDataset {
   uint64_t document_count() const { return document_entries_ - 1; }
   uint64_t token_count() const { return token_bytes_ / SizeOf(token_type_); }
 
-  // A digest of some pieces of the .bin file: it usually notices other tokens in a file of the same size.
+  // A digest of some pieces of the .bin file: it usually differs for other tokens in a file of the same size.
   uint64_t tokens_digest() const { return tokens_digest_; }
 
   // Tokens of each sequence of `range`. Requires range.end <= sequence_count(). Errors: IoError if a file was
   // truncated or its file system failed; so below.
   Result<std::vector<int32_t>> SequenceLengths(SequenceRange range) const;
 
-  // Copies the tokens of sequence i from `offset` on, as many as there are and as fit, and returns how many.
+  // Copies the tokens of sequence i from `offset` on, as many as exist and fit, and returns their number.
   // Requires i < sequence_count() and an offset within the sequence.
   Result<uint64_t> CopyTokens(uint64_t i, uint64_t offset, std::span<int64_t> out) const;
 

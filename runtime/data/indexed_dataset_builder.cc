@@ -1,4 +1,4 @@
-// Tokens go straight to the .bin file, and the length of each document straight to the .idx file, behind room
+// Tokens go straight to the .bin file, and the length of each document straight to the .idx file, after room
 // for the header. Finish() reads the lengths back block by block and appends the pointers, appends the
 // document index, and fills in the header. Both files are synced before the first rename, and the index is
 // renamed last, once the name of the tokens is durable, because it makes the two files a dataset.
@@ -36,7 +36,7 @@ std::string DirectoryOf(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Unlike every other writer's, on this machine or another one.
+// Different from every other writer's, on this machine or another one.
 std::string TemporarySuffix() {
   std::random_device device;
   return fmt::format(".partial-{:08x}{:08x}", device(), device());
@@ -117,7 +117,7 @@ Status IndexedDatasetBuilder::Finish() {
   return Publish();
 }
 
-// Reads the lengths back block by block: they lie in front of the pointers.
+// Reads the lengths back block by block: they come before the pointers.
 Status IndexedDatasetBuilder::AppendPointers() {
   std::vector<int32_t> lengths;
   int64_t pointer = 0;
@@ -161,8 +161,7 @@ Status IndexedDatasetBuilder::Publish() {
   Status renamed = fs_->SyncDir(DirectoryOf(prefix_));
   if (renamed.ok()) renamed = fs_->RenameNew(idx_->file().path(), IndexPath(prefix_));
   if (!renamed.ok()) {
-    (void)fs_->RemoveFile(
-        TokensPath(prefix_));  // tokens without an index would only stand in the way of a second try
+    (void)fs_->RemoveFile(TokensPath(prefix_));  // tokens without an index would only block a second try
     return renamed;
   }
   idx_.reset();

@@ -36,7 +36,7 @@ class AppendFile {
 // Not thread-safe. A builder that is dropped before Finish removes what it wrote.
 class IndexedDatasetBuilder {
  public:
-  // Errors: AlreadyExists where PREFIX.bin or PREFIX.idx is there, NoSpace, IoError.
+  // Errors: AlreadyExists if PREFIX.bin or PREFIX.idx exists; NoSpace, IoError.
   static Result<IndexedDatasetBuilder> Create(FileSystem& fs, std::string prefix, TokenType type);
 
   IndexedDatasetBuilder(IndexedDatasetBuilder&&) = default;

@@ -39,7 +39,7 @@ inline constexpr TokenTypeRow kTokenTypes[] = {{TokenType::kU8, 1, "uint8"},  {T
                                                {TokenType::kI16, 2, "int16"}, {TokenType::kI32, 4, "int32"},
                                                {TokenType::kI64, 8, "int64"}, {TokenType::kU16, 2, "uint16"}};
 
-// Null for the number of no type.
+// Null for an unknown number.
 constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
   for (const TokenTypeRow& row : kTokenTypes)
     if (static_cast<uint8_t>(row.type) == code) return &row;
@@ -48,7 +48,7 @@ constexpr const TokenTypeRow* FindTokenType(uint8_t code) {
 constexpr uint64_t SizeOf(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->bytes; }
 constexpr std::string_view Name(TokenType type) { return FindTokenType(static_cast<uint8_t>(type))->name; }
 
-// Calls visit(T()) for the number that a token of this type is.
+// Calls visit(T()) with the number type of such tokens.
 template <typename Visit>
 void WithTokenOf(TokenType type, Visit&& visit) {
   switch (type) {

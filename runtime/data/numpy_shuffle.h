@@ -1,7 +1,7 @@
 // NumPy's legacy shuffle, bit for bit: numpy.random.RandomState(seed).shuffle(array), for one-dimensional
 // arrays.
 //
-// Megatron's sample order is made of it, so a Megatron user who trains here sees the same data in the same
+// Megatron's sample order is built from it, so a Megatron user who trains here sees the same data in the same
 // order. Source: numpy/random/mtrand.pyx (_shuffle_raw) and src/distributions/distributions.c
 // (random_interval).
 #pragma once

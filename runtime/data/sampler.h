@@ -31,8 +31,8 @@ struct Sampler {
     const uint64_t begin = consumed_samples + micro_batch * micro_batch_size * dp_size;
     const uint64_t end = begin + micro_batch_size * dp_size;
     if (end > total_samples)
-      return InvalidArgument("the data ends: samples {} to {} were asked for, there are {}", begin, end,
-                             total_samples);
+      return InvalidArgument("the data ends: samples {} to {} were requested, but there are only {}", begin,
+                             end, total_samples);
     const uint64_t first = begin + dp_rank * micro_batch_size;
     return SampleRange{first, first + micro_batch_size};
   }

@@ -1,5 +1,5 @@
 // A file that grows by whole records during a training: lines, or those of TensorBoard. If the disk is full,
-// records wait in memory until there is room again, up to a bound; no record stays torn.
+// records wait in memory until there is room again, up to a bound; no partial record remains.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ class LogFile {
  public:
   static constexpr size_t kMaxPendingBytes = 1 << 20;
 
-  // Appends to what is there. `name`: what the user calls it, "--log-json FILE". Errors: NotFound, IoError.
+  // Appends if the file exists. `name`: as the user calls it, "--log-json FILE". Errors: NotFound, IoError.
   static Result<std::unique_ptr<LogFile>> Open(const std::string& path, std::string name);
 
-  // A line ends in its newline. A record is given up, and counted, if kMaxPendingBytes wait already.
+  // A line ends in its newline. A record is dropped, and counted, if kMaxPendingBytes are already waiting.
   void Add(std::string_view record);
   // Hands all records to the operating system, but does not sync them. Errors: NoSpace, IoError; what is left
   // waits for the next call.

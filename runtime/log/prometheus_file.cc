@@ -76,9 +76,8 @@ std::string PrometheusText(const TrainMetrics& m) {
   out.Add("model_flops_per_second", "gauge", "Model FLOPs a second of all ranks.", m.model_flops_per_second);
   out.Add("skipped_iterations", "gauge", "Iterations whose update was skipped.", state.skipped_iterations);
   out.Add("nan_iterations", "gauge", "Iterations whose loss was not finite.", state.nan_iterations);
-  out.Add("failed_saves_total", "counter", "Checkpoints that were not saved since the start.",
-          m.saves.failed);
-  out.Add("failed_saves_in_a_row", "gauge", "Checkpoints that were not saved since the last that was.",
+  out.Add("failed_saves_total", "counter", "Failed saves since the start.", m.saves.failed);
+  out.Add("failed_saves_in_a_row", "gauge", "Failed saves since the last successful one.",
           m.saves.failed_in_a_row);
   out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.",
           m.saves.durable_iteration);

@@ -1,9 +1,9 @@
-// Where the time of a step goes, by Megatron-LM's names and levels (--timing-log-level), and its lines:
+// The time of a step by its parts, under Megatron-LM's names and levels (--timing-log-level), and its lines:
 //
 //   (min, max) time across ranks (ms):
 //       forward-backward ...............................: (12.31, 12.44)
 //
-// There is one set of timers a process, for the one thread that trains. A timer above the level costs a
+// There is one set of timers per process, for the one thread that trains. A timer above the level costs a
 // comparison. A timer that is on waits for the device at its start and at its end, as in Megatron-LM: it
 // measures the work, not its launch. At level 0 nothing is on.
 #pragma once

@@ -48,7 +48,7 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
     peak_tflops_ = PeakTflops(GpuModel(), config.dtype()).value_or(0);
 }
 
-// The disk may have room by now for the lines that wait.
+// The disk may now have room for the lines that wait.
 TrainLog::~TrainLog() {
   if (json_) json_->Flush();
   if (events_) events_->Flush();
@@ -184,7 +184,7 @@ void TrainLog::EvaluationBatch(int64_t batch, double loss) {
   json_->Flush();
 }
 
-// A weighted split goes by its name, as in BigScience's Megatron-DeepSpeed.
+// A weighted split is logged under its name, as in BigScience's Megatron-DeepSpeed.
 void TrainLog::Evaluation(const EvaluationReport& report) {
   if (!writes_) return;
   const double loss = report.loss;

@@ -60,13 +60,13 @@ class TrainLog {
                                                 int64_t total_iterations);
   ~TrainLog();
 
-  // No output of these fails the training: one that cannot be written is reported, once, and is tried again
-  // each log interval (console.h).
+  // None of these outputs makes the training fail: one that cannot be written is reported once, and is tried
+  // again each log interval (console.h).
   void Step(const StepReport& report);
   void Evaluation(const EvaluationReport& report);
-  void EvaluationBatch(int64_t batch, double loss);  // from 1; JSON alone
+  void EvaluationBatch(int64_t batch, double loss);  // from 1; only in JSON
   void Message(const std::string& line);             // on stdout
-  // For TensorBoard alone.
+  // Only for TensorBoard.
   struct Scalar {
     std::string tag;
     double value = 0;

@@ -1,7 +1,7 @@
 // The modules own no weights: ModelBuilder makes them from views of the flat parameters, by canonical name.
-// Query, key and value lie one after another there, and so do gate and up, so that one view is the fused
-// matrix. A stage has the layers that the pipeline gives it; only the first has the embedding, only the last
-// has the norm and the output matrix.
+// Query, key and value are adjacent in them, and so are gate and up: one view is the fused matrix. A stage
+// has the layers that the pipeline gives it; only the first has the embedding, only the last has the norm and
+// the output matrix.
 
 #include "runtime/model/gpt.h"
 
@@ -224,8 +224,8 @@ Tensor GptStage::forward(const Tensor& input, bool training, const Documents& do
   return x;
 }
 
-// A layer that is recomputed alone, from an unchanged input, is recomputed inside its unit: its parameters
-// are then gathered once for both. Outside of its unit nothing else holds on to the input.
+// A layer that is recomputed by itself, from an unchanged input, is recomputed inside its unit: its
+// parameters are then gathered once for both. Nothing outside of its unit holds on to the input.
 Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training,
                            const Documents& documents) const {
   const bool again = group.recomputed && training;

@@ -27,7 +27,7 @@ struct TransformerLayer {
   double dropout;
   RandomStreams* own_stream;  // of dropout, if this rank has rows of its own; or null
   bool parallel_residual;     // attention and MLP read the same input
-  bool residual_behind_norm;  // a block's normed input is what its output is added to
+  bool residual_behind_norm;  // a block's output is added to its normed input
 
   // [b, s, h] -> [b, s, h]
   at::Tensor forward(const at::Tensor& x, bool training, const Documents& documents) const;
@@ -51,8 +51,8 @@ class GptStage {
 
   // Last stage only. `hidden` is forward's result.
   at::Tensor Logits(const at::Tensor& hidden) const;  // [b * s, V / tp], padded
-  // Mean over labels [b, s]; fp32 scalar. With --eod-mask-loss over those that are not kNoLabel; 0 where
-  // there are none.
+  // Mean over labels [b, s]; fp32 scalar. With --eod-mask-loss over those that are not kNoLabel; 0 if there
+  // are none.
   at::Tensor Loss(const at::Tensor& hidden, const at::Tensor& labels) const;
 
   bool is_first() const { return embedding_.has_value(); }

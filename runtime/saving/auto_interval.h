@@ -1,8 +1,8 @@
-// --save-interval auto: two saves are measured, then Young's and Daly's formula says how often to save, as
-// `cairn plan` proposes it (ckpt/model/save_interval.h).
+// --save-interval auto: two saves are measured, then Young's and Daly's formula gives the interval, as in
+// `cairn plan` (ckpt/model/save_interval.h).
 //
 // The saves are due 10 and 20 iterations after the start, later ones if one of them failed; the iterations
-// before the first save give the time of one iteration. These iterations follow from the first one alone, so
+// before the first save give the time of one iteration. These iterations depend only on the first one, so
 // ranks agree on them. Only rank 0's clock counts.
 #pragma once
 

@@ -105,7 +105,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   if (!resumed->durable) undrained_ = resumed->state;
   if (resumed->continues && resumed->durable) stats_.durable_iteration = resumed->state.iteration;
   if (config_.no_load_optim && resumed->continues && control_->rank() == 0)
-    Say("--no-load-optim is about --load; the run's own step continues with its optimizer");
+    Say("--no-load-optim applies only to --load; the run's own step continues with its optimizer");
   if (config_.reset_progress && !resumed->continues) return std::optional(BeforeProgress(resumed->state));
   return std::optional(resumed->state);
 }
@@ -342,7 +342,7 @@ void Checkpointer::Report(const Save& save) {
   }
 }
 
-// Does not save the bad state. But the step before the first bad iteration is good by its own record, and
+// Does not save the bad state. But the step before the first bad iteration is healthy by its own record, so
 // every start would resume from it.
 Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
   if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());

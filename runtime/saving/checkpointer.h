@@ -1,9 +1,9 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
-// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode for the rest of
-// that copy before the optimizer continues. Everything else happens in parallel with the training (saver.h).
-// A failed save is reported and counted; training continues and the next interval tries again. Libtorch-free:
-// state on a GPU comes through `device_copy`.
+// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode only for the
+// rest of that copy before the optimizer continues. Everything else happens in parallel with the training
+// (saver.h). A failed save is reported and counted; training continues and the next interval tries again.
+// Libtorch-free: state on a GPU comes through `device_copy`.
 #pragma once
 
 #include <deque>

@@ -38,7 +38,7 @@ std::vector<Stretch> StretchesOf(const StateBuffers::Part& part, const LocalPara
 Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, const ParameterSpec& spec,
                   std::string_view hint) {
   return InvalidArgument(
-      "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
+      "tensor {} is {} {} in the checkpoint, but {} {} in this training; check the model's flags{}",
       DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
       ToString(spec.shape), hint);
 }
@@ -88,7 +88,7 @@ Status StateLoader::CheckStates() const {
     if (role == Role::kWeight || role == Role::kMaster || role == Role::kRng) continue;
     if (std::ranges::find(buffers_.parts, role, &StateBuffers::Part::role) == buffers_.parts.end())
       return InvalidArgument(
-          "{}: this training's optimizer has no {}{}; choose the same --optimizer, or take the weights alone "
+          "{}: this training's optimizer has no {}{}; choose the same --optimizer, or take only the weights "
           "with --finetune",
           DisplayName(tensor), Name(role), role == Role::kStep ? " of each parameter" : "");
   }
@@ -100,7 +100,7 @@ Result<uint32_t> StateLoader::WeightOf(const ParameterSpec& spec, const StateBuf
   Result<uint32_t> tensor =
       lookup_.Find(spec.name, options_.config.skip_train ? Role::kWeight : Role::kMaster);
   if (!tensor.ok()) tensor = lookup_.Find(spec.name, Role::kWeight);
-  if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
+  if (!tensor.ok()) return InvalidArgument("{}; is its architecture another?", tensor.status().message());
   const TensorEntry& entry = Entry(*tensor);
   if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
     return DoesNotFit(entry, part, spec, "");
@@ -118,15 +118,15 @@ Result<uint32_t> StateLoader::TensorOf(const ParameterSpec& spec, const StateBuf
   if (masters_alone && part.role == Role::kMaster) tensor = weight;
   if (!tensor.ok())
     return InvalidArgument(
-        "{}; was it trained with another precision or architecture? A step of weights alone starts a "
-        "training with --finetune",
+        "{}; was it trained with another precision or architecture? From a step without an optimizer's "
+        "state, start with --finetune",
         tensor.status().message());
   const TensorEntry& entry = Entry(*tensor);
   const bool rounds = ((masters_alone && part.role == Role::kWeight) || IsMoment(part.role)) &&
                       CanCast(entry.dtype, part.dtype);
   const bool same_shape = entry.spec.shape == spec.shape;
   if (!same_shape || (entry.dtype != part.dtype && !rounds))
-    return DoesNotFit(entry, part, spec, same_shape ? ", or take its weights alone with --finetune" : "");
+    return DoesNotFit(entry, part, spec, same_shape ? ", or take only its weights with --finetune" : "");
   return tensor;
 }
 

@@ -19,9 +19,9 @@ class StateLoader {
   StateLoader(const CheckpointerOptions& options, StepReader& step, StateBuffers& buffers)
       : options_(options), step_(step), lookup_(step.catalog()), buffers_(buffers) {}
 
-  // Weights, masters and the optimizer's states; or weights and masters alone, from the step's masters if it
-  // has them and --skip-train does not ask for the weights as they are stored. Errors: InvalidArgument naming
-  // a tensor that is missing or does not fit; those of the reader.
+  // Weights, masters and the optimizer's states; or only weights and masters, from the step's masters if it
+  // has them and --skip-train does not ask for the stored weights. Errors: InvalidArgument naming a tensor
+  // that is missing or does not fit; those of the reader.
   Status LoadParts(bool weights_alone);
   // Reads the random state that this rank saved; leaves it empty if the step has none.
   void LoadRng(int rank);

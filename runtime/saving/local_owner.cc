@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
-constexpr const char* kRemedy = "choose another --save-local, or remove it if it is not needed any more";
+constexpr const char* kRemedy = "choose another --save-local, or remove it if it is no longer needed";
 
 // The owner. Errors: NotFound if the directory is new, without a step or a readable owner.
 Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
@@ -25,7 +25,7 @@ Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
   if (owner.ok()) return owner;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, directory));
   if (steps.empty()) return NotFound("{} is new", directory);
-  return IoError("{} holds steps, and no {} says whose they are; {}", directory, kOwnerName, kRemedy);
+  return IoError("{} holds steps, but no {} names their owner; {}", directory, kOwnerName, kRemedy);
 }
 
 // Durable before there is a step: after a crash the text is whole, or there is no step.
@@ -88,7 +88,7 @@ Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (!ours) return IoError("another training uses {}", directory);
-  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // as it is now that no process writes it
+  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // under the lock: nobody writes it now
   if (!ReadOwner(fs, directory).ok()) {
     CAIRN_RETURN_IF_ERROR(WriteOwner(file.fd(), path, owner));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));

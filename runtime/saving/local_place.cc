@@ -1,10 +1,10 @@
 // Host names do not show which ranks share a directory. So each rank leaves a mark with the session's nonce.
 // Once all have, each lists the marks: their ranks share the directory, and the first of them leads. The
-// owner is checked before anything is made there, and the leader cleans the directory only with the claim
-// held: nothing of another run or training is removed.
+// owner is checked before anything is created, and the leader cleans the directory only with the claim held:
+// nothing of another run or training is removed.
 //
-// Neither do host names show which ranks are lost together: nodes may have equal ones, containers on one node
-// different ones. The kernel's boot id tells nodes apart.
+// Host names do not show which ranks are lost together, either: nodes may have equal names, and containers on
+// one node different ones. The kernel's boot id tells nodes apart.
 
 #include "runtime/saving/local_place.h"
 
@@ -57,7 +57,7 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
   const Status marked = Agree(control, status, "local directories");
   Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
   if (ranks.ok() && std::ranges::count(*ranks, control.rank()) == 0)
-    ranks = IoError("{}: was made, but its directory does not list it; keep local steps elsewhere", mark);
+    ranks = IoError("{}: created, but its directory does not list it; keep local steps elsewhere", mark);
   const Status seen = Agree(control, ranks.status(), "local directories");
   if (status.ok()) (void)fs.RemoveFile(mark);
   CAIRN_RETURN_IF_ERROR(seen);
@@ -141,14 +141,13 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
                                                     const Redundancy& redundancy) {
   const int world = static_cast<int>(node_of_rank.size());
   if (world <= redundancy.parity)
-    return InvalidArgument(
-        "redundancy against the loss of {} ranks of a group needs more ranks than the {} there are",
-        redundancy.parity, world);
+    return InvalidArgument("redundancy against the loss of {} ranks of a group needs more than {} ranks",
+                           redundancy.parity, world);
   int count = (world + redundancy.group - 1) / redundancy.group;
   while (world / count <= redundancy.parity) --count;
   if ((world + count - 1) / count > kMaxCodeBlocks)
     return InvalidArgument("{} ranks cannot be cut into groups of {}", world, redundancy.group);
-  // Node by node, each rank goes to the next group: no group gets more of a node than it must.
+  // Node by node, each rank goes to the next group: no group gets more ranks of a node than necessary.
   std::map<std::string, int> first_rank;  // by node
   std::vector<std::pair<int, int>> order;
   for (int rank = 0; rank < world; ++rank)

@@ -19,7 +19,7 @@ struct LocalPlace {
   bool leader = false;       // the first of them: works for the whole directory
   std::vector<int> group;  // ranks of its parity group, ascending, this one among them; empty: no redundancy
   int parity = 0;
-  std::string covers;  // "any 1 of 4 nodes": the losses that the parity makes good
+  std::string covers;  // "any 1 of 4 nodes": the losses that the parity can repair
   int64_t keep_last = 2;
   std::shared_ptr<const LocalClaim> claim;  // of the leader: no other training uses the directory
 };
@@ -40,7 +40,7 @@ bool IsRankMark(std::string_view name);
 Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& node_of_rank,
                                                     const Redundancy& redundancy);
 
-// So many nodes may be lost, whichever they are, before a group loses more than `parity` of its ranks. Pure.
+// How many nodes may be lost, any of them, before a group loses more than `parity` of its ranks. Pure.
 int LosableNodes(const std::vector<std::vector<int>>& groups, const std::vector<std::string>& node_of_rank,
                  int parity);
 

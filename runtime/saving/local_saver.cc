@@ -30,8 +30,7 @@ LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
     : place_(place), direct_(direct), saver_(saver), control_(std::move(control)), peers_(peers) {}
 
-// The order of saves that the saver gets is the same on all ranks, whatever outcome of the local save a rank
-// has seen.
+// The saver gets the saves in the same order on all ranks, whatever the outcome of the local save on a rank.
 void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   const Status status = Commit(*save);
   ReportChange(*save, status);
@@ -157,7 +156,7 @@ void LocalSaver::ReportChange(const Save& save, const Status& status) {
   failing_ = !status.ok();
   if (control_->rank() != 0) return;
   if (failing_)
-    Say(fmt::format("local checkpoint of iteration {} FAILED: {}; those due for --save go straight there",
+    Say(fmt::format("local checkpoint of iteration {} FAILED: {}; saves due for --save go there directly",
                     save.info.identity.step, status.message()));
   else
     Say(fmt::format("local checkpoints work again (iteration {})", save.info.identity.step));

@@ -4,8 +4,8 @@
 // others' snapshots, and publishes the step there; the snapshot's memory is then free. If a save is also
 // wanted in the run directory, the saver (saver.h) copies it from there, in parallel with the next local
 // saves; if it is to be compressed, from the snapshot. If a local save fails on any rank, a save that is also
-// wanted in the run directory goes there from the snapshot. A save that is local only then fails: nobody
-// asked for the I/O of a fallback.
+// wanted in the run directory goes there from the snapshot. A local-only save then fails: it has no fallback,
+// to avoid I/O that was not requested.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int
 
 class LocalSaver {
  public:
-  // Nobody else may use `peers` from now on.
+  // No other code may use `peers` after this.
   LocalSaver(const LocalPlace& place, Direct direct, Saver& saver, std::unique_ptr<ControlPlane> control,
              PeerFiles& peers);
 

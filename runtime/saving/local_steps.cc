@@ -31,7 +31,7 @@ std::string LocalSteps::Directory(int64_t step) const { return JoinPath(place_.r
 
 Committer LocalSteps::CommitterOf(int64_t step) const { return Committer(fs_, place_.run_dir, step, nonce_); }
 
-// ---- Who holds what ----
+// ---- Which rank holds what ----
 
 std::string LocalSteps::FactsOfThisRank() const {
   ByteWriter out;
@@ -133,7 +133,7 @@ Status LocalSteps::Load(int64_t step, const Loader& load) {
 Status LocalSteps::Open(int64_t step) {
   current_ = {.step = step};
   const auto known = steps_.find(step);
-  if (known == steps_.end()) return NotFound("local step {} is gone", step);
+  if (known == steps_.end()) return NotFound("local step {} no longer exists", step);
   const Status read = peers_.Session(Offers(step), [&]() -> Status {
     const std::string name(kManifestName);
     CAIRN_ASSIGN_OR_RETURN(current_.manifest_text,
@@ -232,8 +232,8 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
 
 // Good files of this rank's directory: text name, u8, and if that is 1 the group of a parity file. Each of
 // the ranks that share it verifies its own files, and the leader those of ranks that do not. A parity file
-// does not identify its shards, but it is beside the manifest of their step. If that is another manifest,
-// written before a training went back, the parity belongs to the shards of that one.
+// does not identify its shards, but it is beside the manifest of their step. If that manifest differs,
+// because a training went back since, the parity belongs to the shards of that one.
 std::string LocalSteps::VerifyHere() const {
   ByteWriter good;
   const std::string directory = Directory(current_.step);
@@ -268,7 +268,7 @@ Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string
   if (file == m.files.end()) return NotFound("{} is not of this step", name);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(directory, name)));
   if (info.bytes != file->bytes)
-    return Corrupt("{} has {} bytes instead of {}", name, info.bytes, file->bytes);
+    return Corrupt("{} has {} bytes, but should have {}", name, info.bytes, file->bytes);
   VerifyReport report;
   CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, {directory, *file, current_.catalog, {m.run, m.step}}, report));
   return report.status();
@@ -281,9 +281,9 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
   for (const std::string& shard : lost) {
     const auto group = verified.group_of.find(shard);
     if (group == verified.group_of.end())
-      return Corrupt("local step {}: {} is lost, and there is no parity of it", current_.step, shard);
+      return Corrupt("local step {}: {} is lost, and it has no parity", current_.step, shard);
     if (!CanRebuild(group->second, FilesOf(group->second, verified.rank_of, peers_)))
-      return Corrupt("local step {}: {} is lost with more of its group than parity can rebuild",
+      return Corrupt("local step {}: {} is lost, and more of its group than parity can rebuild",
                      current_.step, shard);
   }
   if (control_.rank() == 0)
@@ -330,8 +330,8 @@ Status LocalSteps::RebuildHere(const Verified& verified) {
   return OkStatus();
 }
 
-// Moves the files one by one into a step directory that is there, each in place of a damaged or a missing
-// one; otherwise publishes the whole directory.
+// Moves the files one by one into an existing step directory, each in place of a damaged or missing one;
+// otherwise publishes the whole directory.
 Status LocalSteps::Install() const {
   const std::string partial = CommitterOf(current_.step).partial(), directory = Directory(current_.step);
   CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));

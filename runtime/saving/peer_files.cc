@@ -1,6 +1,6 @@
-// The ranks agree before a session's work, so nobody asks for files that are not offered yet, and after it,
-// so nobody leaves while another may still ask. In between each rank's thread sends this rank's requests, and
-// answers those of others.
+// The ranks agree before a session's work, so no rank asks for files that are not offered yet, and after it,
+// so no rank leaves while another may still ask. In between each rank's thread sends this rank's requests,
+// and answers those of others.
 #include "runtime/saving/peer_files.h"
 
 #include <chrono>
@@ -170,7 +170,7 @@ void PeerFiles::Answer(int from, uint64_t id, const std::string& name, uint64_t 
   Status status;
   std::string data;
   if (bytes > kMaxMessageBytes / 2) {
-    status = InvalidArgument("{}: a read of {} bytes at once", name, bytes);
+    status = InvalidArgument("{}: a read of {} bytes is too large", name, bytes);
   } else {
     data.resize(bytes);
     status = ReadOffer(name, offset, std::as_writable_bytes(std::span(data)));
@@ -189,13 +189,13 @@ void PeerFiles::Resolve(uint64_t id, const Status& status, std::string_view byte
   if (status.ok() && bytes.size() == found->second.out.size())
     std::memcpy(found->second.out.data(), bytes.data(), bytes.size());
   found->second.outcome =
-      status.ok() && bytes.size() != found->second.out.size() ? Corrupt("a reply of another length") : status;
+      status.ok() && bytes.size() != found->second.out.size() ? Corrupt("a reply of wrong length") : status;
   changed_.notify_all();
 }
 
 Status PeerFiles::ReadOffer(const std::string& name, uint64_t offset, std::span<std::byte> out) {
   const auto offer = offers_.find(name);
-  if (offer == offers_.end()) return NotFound("{} is not here", name);
+  if (offer == offers_.end()) return NotFound("{} does not exist on this rank", name);
   if (const auto memory = offer->second.memory; !memory.empty()) {
     if (offset > memory.size() || out.size() > memory.size() - offset)
       return Corrupt("{} ends before byte {}", name, offset + out.size());

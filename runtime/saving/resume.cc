@@ -40,15 +40,15 @@ Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained)
   if (trained.empty() || model.empty()) return OkStatus();
   if (model.contains("hugging_face") && !model.contains("function"))
     return NotSupported(
-        "it was imported by an earlier Cairn, which did not record everything that decides what a model "
-        "computes; import it again with cairn convert --to native");
+        "it was imported by an earlier version of Cairn, which did not record everything that determines "
+        "what a model computes; import it again with cairn convert --to native");
   const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
   if (family != own && !family.empty())
-    return NotSupported("it is a model of the family {}, this training computes {}", family, own);
+    return NotSupported("it is a model of the family {}, but this training computes {}", family, own);
   const Status same = SameFunction(model, trained, "this training");
-  return same.ok() ? same
-                   : NotSupported("{}; leave the flags of the model out, and it is trained as it is",
-                                  same.message());
+  return same.ok()
+             ? same
+             : NotSupported("{}; leave the flags of the model out to train it unchanged", same.message());
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   const std::string place = FindStep(fs_, config_.load).directory;
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(place));
   if (!info.is_directory())
-    return NotSupported("{} is a file; --load takes a step or run directory", config_.load);
+    return NotSupported("{} is a file, but --load takes a step or run directory", config_.load);
   if (fs_.Stat(JoinPath(place, kManifestName)).ok()) {
     const auto step = StepReader::Open(fs_, config_.load);
     const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
@@ -134,7 +134,7 @@ Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
   }
   if (healthy.empty() && !candidates.empty())
     return InvalidArgument(
-        "{}: none of its steps is healthy; --load-unhealthy resumes from the newest anyway",
+        "{}: none of its steps is healthy; to resume from the newest anyway, give --load-unhealthy",
         config_.save.empty() ? config_.load : config_.save);
   candidates = std::move(healthy);
   return OkStatus();
@@ -145,8 +145,8 @@ Status Resumer::StepsAreGone() const {
   const std::optional<int64_t> latest = LatestOf(fs_, config_.save);
   if (!latest || config_.start_anew) return OkStatus();
   return NotFound(
-      "{}: 'latest' names step {}, but no step is here any more; bring it back (cairn archive restore), or "
-      "start at iteration 0 with --start-anew",
+      "{}: 'latest' names step {}, but there are no steps; bring them back (cairn archive restore), or start "
+      "at iteration 0 with --start-anew",
       config_.save, *latest);
 }
 
@@ -154,7 +154,7 @@ void Resumer::ReportMissingNewest(const Resumed& resumed) const {
   const std::optional<int64_t> latest = LatestOf(fs_, config_.save);
   if (!latest || resumed.state.iteration >= *latest) return;
   if (fs_.Stat(JoinPath(config_.save, StepDirName(*latest))).ok()) return;
-  Say(fmt::format("{}: 'latest' names step {}, which is not here any more", config_.save, *latest));
+  Say(fmt::format("{}: 'latest' names step {}, which no longer exists", config_.save, *latest));
 }
 
 // Collective: rank 0's candidates, on every rank.
@@ -206,7 +206,8 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   }
   if (std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; }))
     return Corrupt(
-        "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start again",
+        "{}: none of its {} steps can be loaded; check them with `cairn verify`, or move it away to start "
+        "again",
         PlaceOf(candidates), candidates.size());
   const auto check = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(StepsAreGone());
@@ -224,7 +225,7 @@ void Resumer::Report(const Candidate& candidate, const Resumed& resumed) const {
   const bool of_load =
       candidate.directory == config_.load || CanonicalPath(config_.load) == CanonicalPath(config_.save);
   if (!config_.load.empty() && !of_load && IsOfSave(candidate))
-    Say(fmt::format("--load {} was not read, because {} has steps; to begin there, give another --save",
+    Say(fmt::format("--load {} was not read, because {} has steps; to start from it, give another --save",
                     config_.load, config_.save));
   if (!resumed.missing.empty())
     Say(fmt::format("{}: written by another program, without {}; these begin as in a new training", what,

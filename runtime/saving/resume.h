@@ -23,7 +23,7 @@ struct Resumed {
   bool durable = true;        // false: a local step that is not in --save
   bool continues = false;     // the step is in --save, or is a local step of this run
   BranchedStep commit;        // the step itself
-  int64_t save_interval = 0;  // found by --save-interval auto; 0: none
+  int64_t save_interval = 0;  // decided by --save-interval auto; 0: none
 };
 
 class Resumer {

@@ -1,5 +1,5 @@
 // One thread takes the saves one by one: shard, receipts to rank 0, reading back if older steps are to go,
-// commit, outcome to all, retention. Rank 0 alone commits and deletes. A rank that failed sends its error in
+// commit, outcome to all, retention. Only rank 0 commits and deletes. A rank that failed sends its error in
 // place of a receipt and takes part in everything that follows, because the others wait for it.
 
 #include "runtime/saving/saver.h"
@@ -60,7 +60,7 @@ Committer Saver::CommitterOf(const Save& save) const {
 }
 
 // Takes every step of the control plane even if an earlier one failed: ranks may see different failures, and
-// must be in step for the next save.
+// must stay in step for the next save.
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);

@@ -39,7 +39,7 @@ struct Save {
   bool durable = true;     // goes to the run directory, not only to a local one
   std::string local_step;  // not empty: this rank's shard is a file there, described by `receipt`
   ShardReceipt receipt;
-  std::shared_ptr<Save> drain;  // copies the local step that this save has become
+  std::shared_ptr<Save> drain;  // copies the local step of this save
   Clock::time_point started;
   double stall_seconds = 0;  // of the trainer; only its thread uses this
   std::atomic<bool> done = false;
@@ -67,7 +67,7 @@ std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt)
 // `blobs` are in order of rank. Errors: that of a rank, which it names.
 Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
 
-// Runs `flush` on the thread of a queue, in parallel with the training.
+// Runs `flush` on a queue's thread, in parallel with the training.
 void FlushInBackground(WorkerPool& queue, std::function<void()> flush);
 
 class Saver {

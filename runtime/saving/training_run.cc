@@ -17,8 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-// Ranks of the start before that live on wait ten minutes for a node that died, and NFS keeps the locks of a
-// dead host for one and a half.
+// Surviving ranks of the previous start wait ten minutes for a dead node, and NFS keeps the locks of a dead
+// host for a minute and a half.
 constexpr seconds kPatienceOfRequeued{900};
 
 seconds PatienceOf(const TrainConfig& config) {
@@ -32,7 +32,7 @@ Status Open(FileSystem& fs, const std::string& run_dir, const LockWait& wait, Tr
   if (const std::string why = LocalLocksWarning(run_dir); !why.empty()) Say("warning: " + why);
   CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs, run_dir));
   if (owned.before.ownership == Ownership::kCopied)
-    Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", run_dir, owned.before.owner,
+    Say(fmt::format("{} is a copy of {}: from now on it is a separate run, {}", run_dir, owned.before.owner,
                     owned.run.substr(0, 8)));
   opened.run = owned.run;
   return OkStatus();
@@ -47,7 +47,7 @@ Result<TrainingRun> OpenTrainingRun(FileSystem& fs, const TrainConfig& config, C
     Say(fmt::format("waiting, for up to {} s more: {}",
                     std::chrono::ceil<seconds>(deadline - Clock::now()).count(), held.message()));
   };
-  // The other ranks wait for rank 0 no longer than for any message, so it answers "" in between.
+  // The other ranks wait only as long as for any message, so rank 0 answers "" in between.
   const auto longest = std::max(seconds(1), seconds(static_cast<int64_t>(control.timeout_seconds() / 4)));
   const auto open = [&]() -> Result<std::string> {
     opened.run = NewRunId();

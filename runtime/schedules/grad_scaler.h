@@ -17,15 +17,15 @@ class GradScaler {
   // Writes the first scale into `state`.
   void Start(TrainState& state) const;
 
-  // After a resume: keeps the scale of `state` where both runs scale, else starts again.
+  // After a resume: keeps the scale of `state` if both runs scale, else starts again.
   void Resume(TrainState& state) const;
 
-  // True if an overflow in the step that begins with this state only says that the scale is too high.
+  // True if an overflow in the step that begins with this state only means that the scale is too high.
   bool Explains(const TrainState& state) const {
     return dynamic_ && state.loss_scale > config_.min_loss_scale;
   }
 
-  // To be called once a step with whether any gradient was infinite or not a number.
+  // To be called once per step with whether any gradient was infinite or not a number.
   void Update(bool overflow, TrainState& state) const;
 
  private:

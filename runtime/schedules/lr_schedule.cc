@@ -33,7 +33,7 @@ double LrSchedule::At(int64_t scheduled_samples) const {
   return config_.min_lr + share * (config_.lr - config_.min_lr);
 }
 
-// Megatron compares them with its own flags, and its counts are whole but for a fraction's.
+// Megatron compares them with its own flags, and its counts are whole, except for a fraction's.
 nlohmann::json LrSchedule::Facts() const {
   const auto count = [](double samples) {
     return samples == std::floor(samples) ? nlohmann::json(static_cast<int64_t>(samples))

@@ -8,7 +8,7 @@ namespace {
 
 using enum StageAction::Kind;
 
-// `forwards` and the backwards at the same places of `backwards`, which run `warmup` actions behind.
+// `forwards`, and the `backwards` at the same positions, which follow `warmup` actions later.
 StageSchedule InTurn(const StageSchedule& forwards, const StageSchedule& backwards, size_t warmup) {
   StageSchedule schedule;
   for (size_t i = 0; i < forwards.size() + warmup; ++i) {
@@ -54,7 +54,7 @@ StageSchedule OneForwardOneBackward(const PipelineShape& shape, int stage) {
 }
 
 // A stage may begin its backwards once the first micro-batch has gone through the other chunks and come back
-// to it: `stages` forwards for each chunk but one, and two for each stage behind.
+// to it: `stages` forwards for each chunk but one, and two for each later stage.
 StageSchedule Interleaved(const PipelineShape& shape, int stage) {
   assert(shape.micro_batches % shape.stages == 0);
   return WithWarmup(shape, int64_t{shape.chunks - 1} * shape.stages + 2 * (shape.stages - 1 - stage));

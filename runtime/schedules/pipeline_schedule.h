@@ -2,7 +2,7 @@
 //
 // Each of `stages` ranks holds `chunks` parts of the model; chunk c of stage s is part c * stages + s, so
 // that activations go round the stages once for each chunk. What a stage receives and sends follows from its
-// actions: a forward needs the activations of the part before and a backward the gradient of the part behind,
+// actions: a forward needs the activations of the previous part and a backward the gradient of the next part,
 // of the same micro-batch. The functions here are pure; train/pipeline.h does what they say.
 #pragma once
 
@@ -36,7 +36,7 @@ using StageSchedule = std::vector<StageAction>;
 // chunk.
 StageSchedule GPipe(const PipelineShape& shape, int stage);
 
-// Narayanan et al. 2019, "PipeDream-Flush": as many forwards as there are stages behind, then one forward and
+// Narayanan et al. 2019, "PipeDream-Flush": as many forwards as there are later stages, then one forward and
 // one backward in turn: holds the activations of at most `stages` micro-batches. One chunk.
 StageSchedule OneForwardOneBackward(const PipelineShape& shape, int stage);
 
@@ -44,7 +44,7 @@ StageSchedule OneForwardOneBackward(const PipelineShape& shape, int stage);
 // micro-batches through one chunk, then through the next. Requires micro_batches % stages == 0.
 StageSchedule Interleaved(const PipelineShape& shape, int stage);
 
-// Forwards alone, for evaluation: in the order of Interleaved, for any number of micro-batches.
+// Only forwards, for evaluation: in the order of Interleaved, for any number of micro-batches.
 StageSchedule ForwardOnly(const PipelineShape& shape);
 
 }  // namespace cairn

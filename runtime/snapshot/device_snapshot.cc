@@ -20,7 +20,7 @@ Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOption
                         path, ::dlerror());
   using Maker = void (*)(const CudaSnapshotOptions&, Status*, DeviceSnapshot**);
   const auto make = reinterpret_cast<Maker>(::dlsym(module, "CairnNewCudaSnapshot"));
-  if (make == nullptr) return NotSupported("{} belongs to another build; build again", path);
+  if (make == nullptr) return NotSupported("{} belongs to another build; rebuild both", path);
   Status status;
   DeviceSnapshot* snapshot = nullptr;
   make(options, &status, &snapshot);

@@ -1,10 +1,10 @@
 // Copies training state into a host arena while training continues, and digests it on the way.
 //
-// On a GPU the copy runs on streams of its own, under the kernels that only read the state: a kernel packs
-// pieces into a staging slot in the shard's layout and digests them there, the copy engine moves the slot
-// into the pinned arena. On a CPU it is memcpy and XXH3. Both leave the same bytes and the same digests. This
-// header includes neither CUDA nor libtorch; the code that needs CUDA is libcairn_cuda.so, loaded when a GPU
-// is used.
+// On a GPU the copy runs on separate streams, in parallel with kernels that only read the state: a kernel
+// packs pieces into a staging slot in the shard's layout and digests them there, the copy engine moves the
+// slot into the pinned arena. On a CPU it is memcpy and XXH3. Both leave the same bytes and the same digests.
+// This header includes neither CUDA nor libtorch; the code that needs CUDA is libcairn_cuda.so, loaded when a
+// GPU is used.
 #pragma once
 
 #include <memory>
@@ -34,15 +34,15 @@ class DeviceSnapshot {
  public:
   virtual ~DeviceSnapshot() = default;
 
-  // Where snapshots go from now on. Stays registered with the driver, so call it again, with nothing if need
-  // be, before the memory is unmapped. Errors: NoSpace or IoError if it cannot be pinned; then there is no
-  // arena.
+  // Sets the memory that snapshots go to. Stays registered with the driver, so call it again, with nothing if
+  // need be, before the memory is unmapped. Errors: NoSpace or IoError if it cannot be pinned; then there is
+  // no arena.
   virtual Status SetArena(std::span<std::byte> arena) = 0;
 
   // Begins to copy `pieces`, which come in ascending order of offset and do not share a page of the arena.
-  // Behind a piece, the rest of its last page becomes zero; bytes of the arena between pieces stay as they
-  // are. On a GPU the sources are read after what the compute stream was given so far, and the call does not
-  // wait. Errors: InvalidArgument naming the piece, or if nothing waited for the previous snapshot.
+  // After a piece, the rest of its last page becomes zero; bytes of the arena between pieces are not changed.
+  // On a GPU the sources are read after the work already enqueued on the compute stream, and the call does
+  // not wait. Errors: InvalidArgument naming the piece, or if nothing waited for the previous snapshot.
   virtual Status Begin(std::vector<SnapshotPiece> pieces) = 0;
 
   // Call it before giving the compute stream work that changes the sources: that work then runs after they
@@ -50,7 +50,7 @@ class DeviceSnapshot {
   // shows here.
   virtual Status FenceSources() = 0;
 
-  // Returns when the pieces' bytes before this offset of the arena are there, or the snapshot has failed,
+  // Returns when the pieces' bytes before this offset of the arena are complete, or the snapshot has failed,
   // which Wait() reports.
   virtual void WaitFor(uint64_t arena_end) = 0;
 

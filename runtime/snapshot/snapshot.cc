@@ -1,8 +1,8 @@
 // To copy behind, the chunks of all pieces, in order of their place in the image, are one list of work. The
 // copier takes chunks from it, and in Complete() the trainer does too, until none is left. `copied_` counts
-// the chunks at the front that are all there; the writer waits for it alone, and so writes the image front to
-// back while it is still being copied. With a DeviceSnapshot the copier leaves out what lies on the GPU; then
-// nothing from the first such chunk on counts until the device is done.
+// the leading chunks that are complete; the writer waits only for this count, and so writes the image front
+// to back while it is still being copied. With a DeviceSnapshot the copier leaves out what lies on the GPU;
+// then nothing from the first such chunk on counts until the device is done.
 
 #include "runtime/snapshot/snapshot.h"
 
@@ -23,7 +23,8 @@ constexpr uint64_t kInCacheBytes = 128 << 10;  // copied, then digested, before 
 Result<Mapping> TouchedMemory(size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    return NoSpace("a snapshot needs {} bytes of memory: {}; use fewer ranks a node", bytes, strerror(errno));
+    return NoSpace("a snapshot needs {} bytes of memory: {}; use fewer ranks per node", bytes,
+                   strerror(errno));
   (void)::madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 0, bytes);
   return Mapping(memory, bytes);
@@ -44,7 +45,7 @@ Snapshot::Snapshot(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
   }
   std::ranges::sort(chunks_, {}, &Chunk::begin);
   is_copied_.assign(chunks_.size(), 0);
-  copied_ = chunks_.size();  // nothing under way
+  copied_ = chunks_.size();  // nothing in progress
 }
 
 Result<std::unique_ptr<Snapshot>> Snapshot::Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
@@ -130,7 +131,7 @@ Status Snapshot::BeginOnDevice() {
   return device_->Begin(std::move(pieces));
 }
 
-// The copier's last act: nothing of the image counts before the device's part is there.
+// The copier's last act: no part of the image counts before the device's part is complete.
 void Snapshot::AwaitDevice() {
   Status status = begun_;
   if (status.ok()) {

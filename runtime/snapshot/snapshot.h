@@ -1,9 +1,9 @@
 // A copy of live state, laid out as the file of this rank's shard (ckpt/step/shard_image.h).
 //
 // The memory is reserved and touched once and used for every save. Two ways to fill it:
-// - at once: the caller copies, and continues when all is there;
-// - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
-//   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
+// - at once: the caller copies, and continues when the copy is complete;
+// - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, during the next
+// forward and backward, which do not change weights and moments. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
 // State on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there. For a copy
 // behind, the trainer then only fences its stream, and helps with state on the host (offloaded states).
@@ -48,7 +48,7 @@ class Snapshot {
   void CopyBehind(const StepIdentity& identity, std::vector<Base> bases);
   // Returns when the trainer may change what `bases` point to; the caller's thread takes part in the copy.
   void Complete();
-  // Returns when the pieces' bytes before this offset of the image are there. Errors: the GPU's.
+  // Returns when the pieces' bytes before this offset of the image are complete. Errors: the GPU's.
   Status WaitFor(uint64_t image_end);
 
   ShardPlan& plan() { return plan_; }
@@ -92,7 +92,7 @@ class Snapshot {
   std::condition_variable changed_;
   bool bound_ = false;           // the plan's seeds are those of identity_
   size_t next_ = 0;              // chunk to take
-  size_t copied_ = 0;            // all chunks before this one are there
+  size_t copied_ = 0;            // all chunks before this one are complete
   std::vector<char> is_copied_;  // by chunk
   int64_t on_host_ = 0;          // chunks on the host that are not copied yet
   Status begun_;                 // on the device

@@ -1,6 +1,6 @@
 // The work of a thread of the snapshot kernels, as functions that a CPU can run as well.
 //
-// A slot is packed in the shard's layout: chunks at multiples of a page, zeros behind them. Its first kernel
+// A slot is packed in the shard's layout: chunks at multiples of a page, zeros after them. Its first kernel
 // has four threads for each KiB: thread `pair` moves 16 of every 64 bytes and adds up what XXH3 takes from
 // them. Its second kernel has eight threads for each chunk, one a lane, and chains the sums.
 // snapshot_kernels.cu starts them on a GPU, tests/runtime/snapshot/snapshot_twin.h on a CPU.
@@ -32,7 +32,7 @@ struct SlotView {
   std::byte* staging = nullptr;  // aligned to 16
   uint64_t* sums = nullptr;      // [bytes / xxh3::kBlockBytes, xxh3::kLanes]
   uint64_t* digests =
-      nullptr;  // [chunk_count, 2]: low, high; left alone for chunks of up to xxh3::kShortBytes
+      nullptr;  // [chunk_count, 2]: low, high; not written for chunks of up to xxh3::kShortBytes
 
   CAIRN_HOST_DEVICE uint64_t pack_threads() const { return bytes / xxh3::kBlockBytes * kPairsPerBlock; }
   CAIRN_HOST_DEVICE uint64_t chain_threads() const { return chunk_count * xxh3::kLanes; }
@@ -57,7 +57,7 @@ CAIRN_HOST_DEVICE inline void StoreAligned(void* at, xxh3::Pair pair) {
 #endif
 }
 
-// Little-endian words of the bytes [at, at + 16) of `source`, one by one; zero behind its end.
+// Little-endian words of the bytes [at, at + 16) of `source`, one by one; zero beyond its end.
 CAIRN_HOST_DEVICE inline xxh3::Pair LoadBytes(const std::byte* source, uint64_t bytes, uint64_t at) {
   uint64_t words[2] = {0, 0};
   for (int i = 0; i < 16; ++i)

@@ -36,7 +36,7 @@ Status CheckPieces(std::span<const SnapshotPiece> pieces, uint64_t arena_bytes) 
     };
     if (piece.bytes > 0 && piece.source == nullptr) return refuse("it has no source");
     if (piece.offset % kPageBytes != 0) return refuse("the offset is not a multiple of 4096");
-    if (piece.offset < free_from) return refuse("it does not lie after the previous piece");
+    if (piece.offset < free_from) return refuse("it must come after the previous piece");
     if (piece.offset > arena_bytes || piece.bytes > arena_bytes - piece.offset ||
         WholePages(piece.bytes) > arena_bytes - piece.offset)
       return refuse(fmt::format("the arena has only {} bytes", arena_bytes).c_str());

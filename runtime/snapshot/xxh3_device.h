@@ -1,10 +1,9 @@
 // XXH3-128 of inputs over 240 bytes, divided so that many threads share one input; for GPU and CPU alike.
 //
 // In XXH3 the stripes of a block only add to the accumulators, and what they add does not depend on them: all
-// blocks' sums are found in parallel. Only the scramble behind each block must follow the one before, 8
-// independent chains of one multiplication a KiB.
-// Source: doc/xxhash_spec.md of xxHash, "XXH3 algorithm description (for large inputs)", whose terms these
-// are.
+// blocks' sums are found in parallel. Only the scramble after each block must follow the previous one: 8
+// independent chains of one multiplication per KiB. Source: doc/xxhash_spec.md of xxHash, "XXH3 algorithm
+// description (for large inputs)", whose terms these are.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@
 
 namespace cairn::xxh3 {
 
-inline constexpr uint64_t kShortBytes = 240;  // inputs up to here go another way, which is not here
+inline constexpr uint64_t kShortBytes = 240;  // up to here inputs are hashed differently
 inline constexpr int kLanes = 8;              // accumulators, and 8-byte words of a stripe
 inline constexpr int kStripeBytes = 64;
 inline constexpr int kStripesPerBlock = 16;

@@ -47,7 +47,7 @@ Status DocumentEncoder::Add(std::string_view part, bool ends, std::vector<int32_
 }
 
 // Encodes the text that has no tokens yet. A run of one character over the whole tail may have other borders
-// as it grows; then it is taken as a text of its own.
+// as it grows; then it is encoded as a separate text.
 Status DocumentEncoder::Encode(std::vector<Token>* tokens) const {
   CAIRN_RETURN_IF_ERROR(tokenizer_.Encode(text_, tokens));
   if (done_ == 0) return OkStatus();

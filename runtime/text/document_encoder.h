@@ -2,7 +2,7 @@
 //
 // A model treats the start of a text differently (LLaMA's adds a space), and the characters after a cut
 // decide how those before it are merged. So windows overlap: a window's tokens count up to a place that its
-// end cannot reach, and the next window begins so far before that place that its start cannot reach it
+// end cannot reach, and the next window begins so far before that place that its start cannot affect it,
 // either. The place is one at which both have a token's border, with the same tokens around it.
 #pragma once
 
@@ -26,7 +26,7 @@ class DocumentEncoder {
 
   const Tokenizer& tokenizer_;
   std::string text_;                       // of the document, from some bytes before the first without tokens
-  uint64_t done_ = 0;                      // so many of them
+  uint64_t done_ = 0;                      // their number
   uint64_t wanted_ = kEncoderWindowBytes;  // new ones before they are looked at
 };
 

@@ -19,7 +19,7 @@ size_t CutPoint(std::string_view text) {
 
 Result<LineReader> LineReader::Open(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (info.is_directory()) return InvalidArgument("{} is a directory; give the text files in it", path);
+  if (info.is_directory()) return InvalidArgument("{} is a directory; name the text files in it", path);
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path));
   return LineReader(std::move(file), info.bytes);
 }

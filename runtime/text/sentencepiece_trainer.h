@@ -11,10 +11,10 @@ namespace cairn {
 
 // Reads `source` to its end and returns the content of a .model file with `vocab_size` pieces: unigram, ids 0
 // unknown, 1 <s>, 2 </s>, 3 to 258 the bytes. The model is lossless: nothing is normalised, no space is
-// added, and characters without a piece fall back to bytes; so tokens also decode to the very text, newlines
-// included, and a text may be cut at a line end before it is encoded. Texts beyond kMaxTrainingLines lines
-// are sampled. Errors: those of the source; InvalidArgument (a vocabulary too small or too large for this
-// text, in its words).
+// added, and characters without a piece fall back to bytes; so tokens also decode to exactly the same text,
+// newlines included, and a text may be cut at a line end before it is encoded. Texts beyond kMaxTrainingLines
+// lines are sampled. Errors: those of the source; InvalidArgument (a vocabulary too small or too large for
+// this text, with SentencePiece's message).
 Result<std::string> TrainSentencePiece(TextSource& source, uint32_t vocab_size);
 
 inline constexpr uint64_t kMaxTrainingLines =

@@ -105,7 +105,7 @@ Result<bool> TextSource::NextJson(TextChunk* chunk) {
     if (IsBlank(line)) continue;
     nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object())
-      return Corrupt("{}: line {} is not a JSON object; mend the line, or read the file as --format text",
+      return Corrupt("{}: line {} is not a JSON object; correct the line, or read the file as --format text",
                      reader_->path(), reader_->line_number());
     const auto text = object.find(options_.json_key);
     if (text == object.end() || !text->is_string())

@@ -13,7 +13,7 @@
 namespace cairn {
 
 enum class TextFormat {
-  kAuto,       // JSON lines where the name ends in .jsonl, .ndjson or .json; else text
+  kAuto,       // JSON lines if the name ends in .jsonl, .ndjson or .json; else text
   kText,       // a file is a document, or its paragraphs are (split_on_blank_lines)
   kJsonLines,  // a line is a document: an object with the text under json_key
 };

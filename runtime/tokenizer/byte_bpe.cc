@@ -1,6 +1,6 @@
 // The pair of the lowest rank merges first, of several the leftmost, until no pair has a merge. Pairs wait in
-// a heap; one that has changed meanwhile is dropped when its turn comes, unless what is there now makes the
-// same token, as in the library (merge_all of word.rs).
+// a heap; one that has changed meanwhile is dropped when its turn comes, unless its symbols now make the same
+// token, as in the library (merge_all of word.rs).
 
 #include "runtime/tokenizer/byte_bpe.h"
 
@@ -54,7 +54,7 @@ Result<ByteBpe> ByteBpe::Create(const BpeModel& model) {
     const auto& [left, right] = model.merges[rank];
     const int32_t a = id_of(left), b = id_of(right), merged = id_of(left + right);
     if (a < 0 || b < 0 || merged < 0)
-      return Corrupt("merge {} is of \"{}\" and \"{}\": both and their merge must be in the vocabulary", rank,
+      return Corrupt("merge {} joins \"{}\" and \"{}\": both and their merge must be in the vocabulary", rank,
                      left, right);
     bpe.merges_[PairKey(a, b)] = {static_cast<uint32_t>(rank), merged};
   }
@@ -100,7 +100,7 @@ std::vector<ByteBpe::Symbol> ByteBpe::SymbolsOf(std::string_view word) const {
     after_unknown = start.unknown;
     if (start.unknown) symbols.push_back({unknown_, 0, 0, 1});
     if (start.ids.empty() && !start.unknown) ++(symbols.empty() ? lost : symbols.back().bytes);
-    // The first of several ids for a byte has it.
+    // The first of several ids for a byte is used.
     for (size_t i = 0; i < start.ids.size(); ++i) symbols.push_back({start.ids[i], 0, 0, i == 0 ? 1u : 0u});
   }
   if (!symbols.empty()) symbols.front().bytes += lost;

@@ -207,7 +207,7 @@ Result<std::map<std::string, std::string>> ReadFiles(FileSystem& fs, const HfTok
     if (const std::string path = JoinPath(place.path, name); fs.Stat(path).ok())
       CAIRN_RETURN_IF_ERROR(read(name, path));
   if (!files.contains("tokenizer.json") && !(files.contains("vocab.json") && files.contains("merges.txt")))
-    return NotSupported("{}: there is no tokenizer.json, and no vocab.json with merges.txt", place.path);
+    return NotSupported("{}: it has no tokenizer.json, and no vocab.json with merges.txt", place.path);
   return files;
 }
 

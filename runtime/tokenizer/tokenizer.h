@@ -21,7 +21,7 @@ class Tokenizer {
   virtual uint32_t vocab_size() const = 0;
   // The token that ends a document; nullopt if the model has none.
   virtual std::optional<int32_t> eod() const = 0;
-  // The tokens before and behind those of each document, such as the beginning of a text.
+  // The tokens before and after those of each document, such as the beginning of a text.
   virtual std::vector<int32_t> before() const { return {}; }
   virtual std::vector<int32_t> behind() const { return {}; }
   // The number of the 256 bytes that have no token: text loses them, as in `tokenizers`.

@@ -1,7 +1,7 @@
-// Writes what transformers' own conversion makes of such a model (convert_slow_tokenizer.py). A BPE model has
-// scores in place of merges: a piece is the merge of any two pieces that make it, and the best score is
-// merged first. A copy of the model itself would not do: transformers 5.23 reads it as LlamaTokenizer, whose
-// ids differ from SentencePiece's.
+// Writes what transformers' own conversion generates from such a model (convert_slow_tokenizer.py). A BPE
+// model has scores in place of merges: a piece is the merge of any two pieces that make it, and the best
+// score is merged first. A copy of the model itself would not do: transformers 5.23 reads it as
+// LlamaTokenizer, whose ids differ from SentencePiece's.
 #include "runtime/tokenizer/tokenizer_json.h"
 
 #include <algorithm>

@@ -14,7 +14,7 @@ constexpr int64_t kMaxId = (int64_t{1} << 31) - 2;
 // ByteLevel's own: GPT-2's, with the letters and numbers of all scripts.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// Where no file says which token ends a document: GPT-2 and Qwen, BLOOM, LLaMA-3.
+// If no file names the token that ends a document: GPT-2 and Qwen, BLOOM, LLaMA-3.
 constexpr std::array kKnownEods = {"<|endoftext|>", "</s>", "<|end_of_text|>"};
 
 std::string TypeOf(const json& object) {
@@ -32,7 +32,7 @@ Status OnlyKeys(const json& object, std::string_view what, std::initializer_list
   if (!object.is_object()) return Corrupt("its {} is not an object", what);
   for (const auto& [key, value] : object.items())
     if (std::ranges::find(known, key) == known.end())
-      return NotSupported("its {} has \"{}\", which is not known", what, key);
+      return NotSupported("its {} has \"{}\", which is not supported", what, key);
   return OkStatus();
 }
 
@@ -41,7 +41,7 @@ Status NoneOf(const json& object, const char* key) {
   const bool none = found == object.end() || found->is_null() || *found == 0 ||
                     (found->is_string() && found->get<std::string>().empty());
   return none ? OkStatus()
-              : NotSupported("its model has {} {}: no byte-level BPE has one", key, found->dump());
+              : NotSupported("its model has {} {}, which no byte-level BPE has", key, found->dump());
 }
 
 Status TakeVocabulary(const json& from, BpeModel& model) {
@@ -96,7 +96,7 @@ Result<bool> HasNfc(const json& normalizer) {
   const std::string type = TypeOf(normalizer);
   if (type == "NFC") return true;
   if (type != "Sequence")
-    return NotSupported("its normalizer is {}: known are NFC and none, as byte-level BPE has them", type);
+    return NotSupported("its normalizer is {}: only NFC and none are supported, as in byte-level BPE", type);
   bool nfc = false;
   for (const json& part : normalizer.at("normalizers")) {
     CAIRN_ASSIGN_OR_RETURN(const bool also, HasNfc(part));
@@ -116,12 +116,12 @@ Result<SplitStep> MakeSplit(const json& from) {
   if (behavior == "Removed")
     return SplitStep{std::move(compiled).value(),
                      invert ? SplitStep::Keep::kMatches : SplitStep::Keep::kGaps};
-  return NotSupported("its Split has the behavior {}; known are Isolated and Removed", behavior);
+  return NotSupported("its Split has the behavior {}; only Isolated and Removed are supported", behavior);
 }
 
 // The steps of a pre_tokenizer, in order; `bytes` once it has come to ByteLevel, which must be the last.
 Status TakeSplits(const json& from, WordSplitter& splitter, bool& bytes) {
-  if (bytes) return NotSupported("its pre_tokenizer has {} behind ByteLevel", TypeOf(from));
+  if (bytes) return NotSupported("its pre_tokenizer has {} after ByteLevel", TypeOf(from));
   const std::string type = TypeOf(from);
   if (type == "Sequence") {
     for (const json& part : from.at("pretokenizers"))
@@ -140,8 +140,8 @@ Status TakeSplits(const json& from, WordSplitter& splitter, bool& bytes) {
     return OkStatus();
   }
   if (type != "ByteLevel")
-    return NotSupported("its pre_tokenizer has {}; known are ByteLevel, and before it Split and Digits",
-                        type);
+    return NotSupported(
+        "its pre_tokenizer has {}; only ByteLevel is supported, and Split and Digits before it", type);
   bytes = true;
   if (Flag(from, "add_prefix_space", true)) splitter.AddSpacePrefix();
   if (!Flag(from, "use_regex", true)) return OkStatus();
@@ -197,7 +197,7 @@ Status TakeTemplate(const json& from, TokenizerSpec& spec) {
   return text ? OkStatus() : NotSupported("its post_processor has no place for the text");
 }
 
-// ByteLevel's changes offsets alone.
+// ByteLevel's changes only offsets.
 Status TakePostProcessor(const json& from, TokenizerSpec& spec) {
   if (from.is_null()) return OkStatus();
   const std::string type = TypeOf(from);
@@ -214,7 +214,7 @@ Status TakePostProcessor(const json& from, TokenizerSpec& spec) {
   }
   if (type != "Sequence")
     return NotSupported(
-        "its post_processor has {}; known are ByteLevel, TemplateProcessing, RobertaProcessing and "
+        "its post_processor has {}; supported are ByteLevel, TemplateProcessing, RobertaProcessing and "
         "BertProcessing",
         type);
   for (const json& part : from.at("processors")) CAIRN_RETURN_IF_ERROR(TakePostProcessor(part, spec));
@@ -251,7 +251,7 @@ Status TakeTokenizerJson(const std::string& text, TokenizerSpec& spec) {
   return TakeAdded(tokenizer.value("added_tokens", json::array()), spec);
 }
 
-// One merge a line, behind "#version: 0.2". Source: GPT-2's own files.
+// One merge per line, after "#version: 0.2". Source: GPT-2's own files.
 Status TakeGpt2(const std::string& vocabulary, std::string_view merges, TokenizerSpec& spec) {
   CAIRN_RETURN_IF_ERROR(TakeVocabulary(json::parse(vocabulary), spec.model));
   for (size_t line_number = 0; !merges.empty(); ++line_number) {
@@ -277,7 +277,7 @@ Result<TokenizerSpec> Parse(const std::map<std::string, std::string>& files) {
     CAIRN_RETURN_IF_ERROR(
         TakeGpt2(vocabulary->second, merges->second, spec).WithContext("vocab.json and merges.txt"));
   } else {
-    return NotFound("there is no tokenizer.json, and no vocab.json with merges.txt");
+    return NotFound("it has no tokenizer.json, and no vocab.json with merges.txt");
   }
   int64_t size = 0;
   for (const auto& [word, id] : spec.model.vocabulary) size = std::max(size, int64_t{id} + 1);

@@ -31,7 +31,7 @@ struct TokenizerSpec {
 
 // `files` by name: tokenizer.json with tokenizer_config.json, or else vocab.json with merges.txt. The end of
 // a document is tokenizer_config.json's eos_token, else a token that is known to be one. Errors: Corrupt;
-// NotSupported, naming the part that is not known.
+// NotSupported, naming the unknown part.
 Result<TokenizerSpec> ParseTokenizerFiles(const std::map<std::string, std::string>& files);
 
 }  // namespace cairn

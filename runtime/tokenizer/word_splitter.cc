@@ -56,7 +56,7 @@ Result<WordPattern> WordPattern::Literal(std::string_view text) {
   return Compile(expression);
 }
 
-// As the iterator of the `onig` crate: an empty match right behind a match does not count.
+// As the iterator of the `onig` crate: an empty match right after a match does not count.
 Status WordPattern::ForEach(std::string_view text,
                             const std::function<void(std::string_view piece, bool matches)>& piece) const {
   const std::unique_ptr<OnigRegion, FreeRegion> region(onig_region_new());

@@ -13,13 +13,13 @@ struct re_pattern_buffer;  // of Oniguruma
 
 namespace cairn {
 
-// A regular expression of the `tokenizers` library, which uses Oniguruma, too: no other engine has just its
-// syntax and its tables of Unicode.
+// A regular expression of the `tokenizers` library, which uses Oniguruma, too: no other engine has the same
+// syntax and Unicode tables.
 class WordPattern {
  public:
   // Errors: InvalidArgument (with Oniguruma's words).
   static Result<WordPattern> Compile(const std::string& expression);
-  // A text that stands for itself.
+  // A literal text.
   static Result<WordPattern> Literal(std::string_view text);
 
   // Calls `piece` for all of `text` in order: matches, and the gaps between them. Errors: Corrupt (the
@@ -47,7 +47,7 @@ class WordSplitter {
   // Before the step that is added next a space is put before each piece that starts with none.
   void AddSpacePrefix() { space_before_ = steps_.size(); }
 
-  // Gets a word and where it begins in the text; with `added`, its first byte is a space that is not in it.
+  // Gets a word and where it begins in the text; with `added`, its first byte is an added space.
   using WordFunction = std::function<void(std::string_view word, uint64_t at, bool added)>;
   // Calls `word` for each word in order. Errors: those of WordPattern.
   Status Split(std::string_view text, const WordFunction& word) const {

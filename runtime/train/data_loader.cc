@@ -1,6 +1,6 @@
 // A source gives the tokens of sample i, and the sampler says which samples this rank takes; made-up and real
-// data differ in the source alone. A read that fails does not throw: the batch is zeros and the first error
-// is kept, because the other ranks expect this one in the collectives of the step.
+// data differ only in the source. A read that fails does not throw: the batch is zeros and the first error is
+// kept, because the other ranks expect this one in the collectives of the step.
 
 #include "runtime/train/data_loader.h"
 

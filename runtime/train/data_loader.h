@@ -1,8 +1,8 @@
 // Micro-batches for this rank: from an indexed dataset, or from a synthetic sequence (--mock-data).
 //
 // Sample i of a split is the same tokens on every topology; which rank takes it is Sampler's arithmetic.
-// Tensor parallel ranks read the same samples, each for itself; of a pipeline the first and the last stage
-// do, and all where attention or positions begin again with each document.
+// Tensor parallel ranks read the same samples, each for itself; of a pipeline only the first and the last
+// stage do, or all if attention or positions restart with each document.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -37,8 +37,8 @@ class DataLoader {
              uint64_t total_samples);
 
   // Micro-batch number `micro_batch` of the step that begins after `consumed_samples`. On a stage that needs
-  // no data: undefined tensors. Where the data cannot be read: tokens of 0, and status() says why from then
-  // on, as ranks that compute together must all come to the end of the step.
+  // no data: undefined tensors. If the data cannot be read: tokens of 0, and status() then says why, because
+  // ranks that compute together must all reach the end of the step.
   MicroBatch Get(int64_t consumed_samples, int64_t micro_batch);
 
   // The first failure so far: of the data's files, their end, a token outside the vocabulary.
@@ -61,7 +61,7 @@ struct NamedLoader {
   std::unique_ptr<DataLoader> loader;
 };
 
-// The loaders of a training: none where nothing is trained, or evaluated.
+// The loaders of a training: none if nothing is trained, or evaluated.
 struct DataLoaders {
   std::unique_ptr<DataLoader> train;
   std::vector<NamedLoader> validation;

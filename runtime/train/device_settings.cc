@@ -32,7 +32,7 @@ void KeepFreedMemory() {
 }
 
 void UseDeterministicKernels() {
-  // cuBLAS promises it for a workspace of fixed size alone; libtorch insists that the user has chosen one.
+  // cuBLAS guarantees it only for a workspace of fixed size; libtorch insists that the user has chosen one.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(

@@ -7,7 +7,7 @@
 namespace cairn {
 
 // `threads` of intra-op parallelism; 0: the cores of the node that this process may use, shared with the
-// other ranks on it as the launcher's variables tell.
+// other ranks on it, known from the launcher's variables.
 void SetThreads(int threads);
 
 // Keeps freed memory for the next step. By default glibc returns each large activation to the kernel and pays
@@ -16,7 +16,7 @@ void KeepFreedMemory();
 
 // The same step computes the same bits each time, on a GPU as on a CPU, so a resumed training gives the same
 // results as an unbroken one. By default libtorch adds up some gradients (of the embedding, of flash
-// attention) in the order in which its threads come. Call it before the first use of the GPU.
+// attention) in the order in which its threads finish. Call it before the first use of the GPU.
 void UseDeterministicKernels();
 
 // Copies between host memory and the GPU that is this rank's current one.

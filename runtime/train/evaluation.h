@@ -1,5 +1,5 @@
-// A checkpoint's loss without a training (--skip-train): its weights alone, no optimizer, forward passes in
-// the type that the flags name.
+// A checkpoint's loss without a training (--skip-train): only its weights, no optimizer, and forward passes
+// in the type that the flags name.
 //
 // The batches are those of the validation split, or made up, as a training's evaluations take them; equal
 // weights give equal losses, bit for bit, on the same topology and machine.
@@ -22,8 +22,8 @@ class Evaluation {
   static Result<std::unique_ptr<Evaluation>> Create(const TrainConfig& config, const ParallelDims& dims,
                                                     at::Device device);
 
-  // Collective: the weights of --load, as they are stored and not their fp32 masters: those that a training's
-  // forward passes use. Errors: the same on all ranks.
+  // Collective: reads the weights of --load as they are stored, not their fp32 masters: those that a
+  // training's forward passes use. Errors: the same on all ranks.
   Status Load(ControlPlane& control);
 
   // Evaluates --eval-iters global batches of each validation set: the mean loss goes to stdout, each batch's

@@ -20,7 +20,7 @@ namespace {
 using at::Tensor;
 
 constexpr uint64_t kWidenedElements = 1 << 20;
-constexpr int64_t kNormBlock = 1 << 16;  // elements of one task: the sum depends on no number of threads
+constexpr int64_t kNormBlock = 1 << 16;  // elements per task: the sum is independent of threads
 
 // In fp64: in fp32 a sum of 2^20 squares is 2e-5 too low. Eight sums at once keep the adder busy.
 double SquareSumOf(const float* values, int64_t count) {

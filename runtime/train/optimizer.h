@@ -55,7 +55,7 @@ class Optimizer {
   const bool offloads_;
   FlatRange share_;          // of the flat buffer
   at::Tensor master_;        // fp32, the share; the weights themselves if they are fp32 and on the same side
-  at::Tensor staged_grads_;  // fp32, the share: where gradients and masters are on different sides
+  at::Tensor staged_grads_;  // fp32, the share: if gradients and masters are on different sides
   std::vector<State> states_;
   std::vector<Group> groups_;
   std::vector<FlatRange> counted_;  // gradients that this rank adds to the global norm

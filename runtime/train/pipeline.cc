@@ -12,13 +12,13 @@ namespace {
 
 using at::Tensor;
 
-// Actions whose messages are awaited before their turn. On a GPU none is: NCCL does the messages of a group
-// in the order of the calls, and what is awaited early would hold up what is to be sent.
+// Actions whose messages are awaited before their turn. On a GPU there are none: NCCL handles the messages of
+// a group in the order of the calls, so an early receive would delay later sends.
 size_t ReceivesAhead(at::Device device) { return device.is_cpu() ? 1 : 0; }
 
 // True if each tensor parallel rank sends its share of a message, which they all hold, and the receivers
 // gather them: over a network between the nodes of two stages that is 1 / TP of the bytes. Within a node it
-// is one more collective for nothing.
+// would be a needless collective.
 bool SendsShares(const TrainConfig& config, const ParallelDims& dims, at::Device device) {
   const int64_t elements = int64_t{config.micro_batch_size} * config.seq_length * config.hidden_size;
   const bool wanted = config.scatter_gather_tensors_in_pipeline ||
@@ -70,8 +70,8 @@ PipelineShape Pipeline::ShapeOf(int64_t micro_batches) const {
 
 double Pipeline::Run(const StageSchedule& schedule, const Batches& batches, double loss_scale) {
   loss_sum_ = Tensor();
-  // Forwards alone run ahead of the stages behind, which must not pile up messages; in training the gradients
-  // that come back hold a stage back.
+  // Without backwards a stage runs ahead of later stages and must not pile up messages for them; in training
+  // it waits for gradients.
   const size_t sends_in_flight = training_ ? schedule.size() : pp_.size();
   size_t posted = 0;
   for (size_t i = 0; i < schedule.size(); ++i) {
@@ -114,7 +114,7 @@ void Pipeline::Backward(const StageAction& action, double loss_scale) {
   if (!chunk.is_first()) Send(action, item.input.grad());
 }
 
-// Activations go up the ring of stages and gradients down, each in a group of its own.
+// Activations go up the ring of stages and gradients down, each in its own group.
 Pipeline::Channel Pipeline::ChannelOf(const StageAction& action) const {
   const int up = (pp_.rank() + 1) % pp_.size(), down = (pp_.rank() + pp_.size() - 1) % pp_.size();
   if (IsForward(action))

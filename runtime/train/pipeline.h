@@ -1,10 +1,10 @@
 // One step's micro-batches through the pipeline, by any schedule (schedules/pipeline_schedule.h) over the
 // chunks of the model that this rank holds.
 //
-// A stage waits only for what its next action receives. Sends do not block; on the CPU what the action after
-// it receives is awaited already, so messages travel while both ends compute. Activations and gradients go
-// through groups of their own, because with two stages of several chunks both kinds travel between the same
-// ranks in both directions. With one stage this is plain gradient accumulation.
+// A stage waits only for what its next action receives. Sends do not block; on the CPU the receive of the
+// following action is already posted, so messages travel while both ends compute. Activations and gradients
+// have separate groups, because with two stages of several chunks both kinds travel between the same ranks in
+// both directions. With one stage this is plain gradient accumulation.
 #pragma once
 
 #include <deque>

@@ -20,10 +20,10 @@ class StepWatch {
                                                  at::Device device, int64_t total_iterations);
 
   void Message(const std::string& line) { log_->Message(line); }
-  // Collective over the world at the end of a log interval where timers are on. Else no rank waits for
-  // another, and no output that fails stops the training.
+  // Collective over the world at the end of a log interval if timers are on. Otherwise no rank waits for
+  // another, and no failing output stops the training.
   void Step(const StepReport& report, const SaveStats& saves);
-  // `leads`: it is the validation loss that stands for all.
+  // `leads`: it is the validation loss that represents all.
   void Evaluation(const EvaluationReport& report, bool leads);
   // After the last save.
   void End(const SaveStats& saves);

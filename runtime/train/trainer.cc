@@ -1,8 +1,8 @@
 // An iteration: the gradients of all micro-batches, the rest of a lazy copy, the update, the log, evaluation,
 // and a save that is due. Ranks see signals and clocks at different times. Each rank's votes are therefore
 // numbers in the sum that carries the loss and the norm, and all ranks act on it at the same iteration.
-// A step for which some rank could not read its data is undone: no counter has moved, and the random state is
-// put back.
+// A step for which some rank could not read its data is undone: no counter changes, and the random state is
+// restored.
 
 #include "runtime/train/trainer.h"
 
@@ -77,7 +77,7 @@ Status Trainer::Start() {
                               ToString(dims_.topology), at::get_num_threads()));
   if (Finished())
     watch_->Message(
-        fmt::format(" the training is complete: {} of {} iterations are done; raise --train-iters (or "
+        fmt::format(" the training is complete: {} of {} iterations are done; increase --train-iters (or "
                     "--train-samples) to continue it",
                     state_.iteration, schedule_.total_iterations()));
   return hooks_ ? hooks_->Prepare(engine_.Buffers()) : OkStatus();
@@ -115,8 +115,8 @@ Result<TrainingEnd> Trainer::GiveUp() {
   return TrainingEnd::kDiverged;
 }
 
-// A loss that is not finite judges the weights; a skipped update that the search of the loss scale does not
-// explain judges them too, or the data. Either leaves the weights as they are.
+// A loss that is not finite is a sign of bad weights; a skipped update that the search of the loss scale does
+// not explain is one of bad weights or data. Neither changes the weights.
 void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
   Health& health = state_.health;
   health.loss = outcome.loss;
@@ -172,7 +172,7 @@ Status Trainer::Resume() {
   return engine_.streams().LoadState(buffers.rng_state);
 }
 
-// Its order is of other samples: those that the checkpoint's training has had may come again.
+// Its order is of other samples: those that the checkpoint's training has already seen may occur again.
 Status Trainer::AcceptOtherData(const TrainState& resumed) {
   const std::string differs =
       fmt::format("the training data are not the checkpoint's: it had [{}], this training has [{}]",

@@ -1,4 +1,4 @@
-// How an optimizer makes new weights of gradients: Adam or SGD, as torch.optim and Megatron-LM have them.
+// How an optimizer computes new weights from gradients: Adam or SGD, as in torch.optim and Megatron-LM.
 #pragma once
 
 #include <ATen/Tensor.h>

@@ -1,4 +1,4 @@
-// The model's views, in the order of the buffer, are joined to runs: parameters of one unit that are all
+// The model's views, in the order of the buffer, are joined into runs: parameters of one unit that are all
 // large or all small. Gathering a run makes a window for it, lets each owner broadcast its part, and places
 // the views in the window; dropping it removes the views' tensors, so a layer that uses a parameter out of
 // turn fails. Gradients likewise: a window of zeros for one backward, then a sum to each owner, who adds it
@@ -170,7 +170,7 @@ void ZeroUnits::Prefetch(int unit, bool forward) {
                 [&](const auto& next) { return take(next.second); });
 }
 
-// The backward of the last units follows their forward at once.
+// The backward of the last units follows immediately after their forward.
 bool ZeroUnits::UsedAgainSoon(int unit) const {
   uint64_t distance = 0;
   for (auto next = std::next(units_.find(unit)); next != units_.end(); ++next)
@@ -293,7 +293,7 @@ void ZeroUnits::SendOff(Run& run) {
   Settle(bucket_);
 }
 
-// Waits for the oldest until at most `keep` elements are on their way.
+// Waits for the oldest until at most `keep` elements are in flight.
 void ZeroUnits::Settle(uint64_t keep) {
   while (!leaving_.empty() && leaving_elements_ > keep) {
     Leaving& oldest = leaving_.front();

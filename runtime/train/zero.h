@@ -1,12 +1,11 @@
-// ZeRO's stages (Rajbhandari et al. 2020) seen from outside the model: which rank has which weights and
-// gradients at which time.
+// ZeRO's stages (Rajbhandari et al. 2020): which rank has which weights and gradients at which time.
 //
 // Stage 0 and 1: each rank has all; gradients are reduced in buckets as the backward of the last micro-batch
-// leaves them, under the backward of the layers before. Stage 2: a gradient lives only while its unit runs
-// backward, and is added to the partition of the rank that owns it, for each micro-batch. Stage 3: weights
-// too; a unit's are gathered before it runs and dropped behind it. Both the same for each tile of a weight
-// that is used in tiles. Partitions are those of ckpt/model/placement.h: flat, so a checkpoint is the same
-// under every stage; a unit lies on one or two ranks, and is broadcast by them.
+// completes them, in parallel with the backward of earlier layers. Stage 2: a gradient lives only while its
+// unit runs backward, and is added to the partition of the rank that owns it, for each micro-batch. Stage 3:
+// weights too; a unit's are gathered before it runs and dropped after it. Both the same for each tile of a
+// weight that is used in tiles. Partitions are those of ckpt/model/placement.h: flat, so a checkpoint is the
+// same under every stage; a unit lies on one or two ranks, and is broadcast by them.
 #pragma once
 
 #include <map>
@@ -40,7 +39,7 @@ class ZeroUnits final : public UnitHooks {
   void EndStep();
   // The kept weights are new: those that were gathered before are stale.
   void WeightsChanged();
-  // Each rank has updated its partition: where all keep all weights, they get the others'.
+  // Each rank has updated its partition: if all keep all weights, they get the others'.
   void ShareUpdate();
 
   void BeforeForward(int unit) override;
@@ -65,7 +64,7 @@ class ZeroUnits final : public UnitHooks {
     at::Tensor grads;     // of the micro-batch under way
     std::vector<Work> arriving;
   };
-  struct Leaving {  // gradients on their way to their owners
+  struct Leaving {  // gradients in flight to their owners
     at::Tensor window;
     FlatRange range;
     std::vector<Work> work;

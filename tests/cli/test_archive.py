@@ -107,7 +107,7 @@ class ArchiveTest(CliTest):
             self.make_step(step=number)
         flip(self.run_dir / "step-00000010/shard-00000.h5", 5000)
         self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1,
-                     says=["shard-00000.h5", "step-00000030 stays: the newest healthy step"])
+                     says=["shard-00000.h5", "step-00000030 is kept: the newest healthy step"])
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 
@@ -322,7 +322,7 @@ class PackedTest(CliTest):
         self.assertIn("final_norm.weight/master", header)
         self.assertIn("layers.0.mlp.up.weight/exp_avg", header)
         self.assertNotIn("layers.1.mlp.up.weight", header)
-        self.archive("restore", f"{self.store}:gpt@100", "none", "--tensors", "nothing*", code=2, says="no tensor fits")
+        self.archive("restore", f"{self.store}:gpt@100", "none", "--tensors", "nothing*", code=2, says="no tensor matches")
         self.assertFalse((self.dir / "none").exists())
         self.assertTrue(weights.keys() <= tree(self.dir).keys())
 
@@ -401,7 +401,7 @@ class TreeTest(CliTest):
         before = tree(root)
         for _ in range(2):  # stored first, then stored already
             self.archive("run", root, "--store", self.store, "--delete-source", code=2,
-                         says=["mounted at", "deep/mounted; it stays"])
+                         says=["mounted at", "deep/mounted; nothing was removed"])
             self.assertEqual(tree(root), before)
         subprocess.run(["umount", root / "deep/mounted"], check=True)
         self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
@@ -410,7 +410,7 @@ class TreeTest(CliTest):
     def test_what_is_no_file_is_refused(self):
         root = self.make_tree()
         os.mkfifo(root / "pipe")
-        self.archive("run", root, "--store", self.store, code=1, says="neither a file nor a directory")
+        self.archive("run", root, "--store", self.store, code=1, says="it is not a file, directory or link")
         os.remove(root / "pipe")
         os.symlink(root, root / "loop")
         self.archive("run", root, "--store", self.store, code=1)
@@ -576,7 +576,7 @@ class HostileTarTest(CliTest):
                         "is a link, directory or device")
 
     def test_duplicates_and_strangers(self):
-        self.refuse([self.entry(self.PREFIX + "a"), self.entry(self.PREFIX + "a")], "is there twice")
+        self.refuse([self.entry(self.PREFIX + "a"), self.entry(self.PREFIX + "a")], "occurs twice")
         self.refuse([self.entry(self.PREFIX + "a"), self.entry("evil/step-00000002/a")], "belongs to another step")
 
     def test_sizes_that_lie(self):

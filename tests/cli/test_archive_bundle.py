@@ -194,7 +194,7 @@ class BundleTest(CliTest):
         self.archive("plan", self.policy(head='bundle_max = "1MB"'), code=2, says="between bundle_min and bundle_max")
         path = self.policy(head='bundle_min = "1MB"')
         path.write_text(path.read_text().replace('bundle = "100GB"', ""))
-        self.archive("plan", path, code=2, says="means nothing without bundle")
+        self.archive("plan", path, code=2, says="has no effect without bundle")
         path.write_text(path.read_text().replace('bundle_min = "1MB"', ""))
         self.archive("bundle", path, code=2, says="is missing")
 

@@ -282,7 +282,7 @@ class PolicyTest(CliTest):
         self.assertEqual({(e["remove"], e["why"]) for e in entries}, {(False, "claimed by hand, not by this policy")})
         entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run", "--adopt", "by hand")}
         self.assertEqual({s: e["remove"] for s, e in entries.items()}, {10: False, 15: True, 20: False, 40: False})
-        self.assertEqual(entries[10]["why"], "its weights are asked for and stored nowhere else")
+        self.assertEqual(entries[10]["why"], "a class asks for its weights, which are stored nowhere else")
         self.assertEqual(tree(self.store), before)
         self.archive("prune", policy, "--adopt", "by hand", says=["took over 4 members", "no class asks for it", "freed"])
         self.assertEqual([step for step, _ in self.stored()], [10, 20, 40])
@@ -417,7 +417,7 @@ class IdentityTest(CliTest):
         (self.step("e1/ckpt", 4, "a") / "index.h5").unlink()
         self.step("e2/ckpt", 4, "b")
         policy = self.write("p.toml", 'store = "store"', 'runs = ["e*/ckpt"]', self.LAST.format(1))
-        self.archive("run", "--policy", policy, code=1, says="ckpt~aaaa@4 is asked for, but cannot be read")
+        self.archive("run", "--policy", policy, code=1, says="ckpt~aaaa@4 is required by a class, but cannot be read")
 
     def test_policies_that_share_a_store_keep_apart(self):
         for number in (2, 4):
@@ -489,12 +489,12 @@ class IdentityTest(CliTest):
         self.assertIn("} 0\n", [line + "\n" for line in (self.dir / "m.prom").read_text().splitlines()
                                 if line.startswith("cairn_archive_success{")][0])
         self.assertFalse(json.loads((self.store / "status.json").read_text())["ok"])
-        self.archive("run", "--policy", self.write("p.toml", 'runs = ["not*"]', *head), code=1, says="notes: matches `runs` but contains no step")
+        self.archive("run", "--policy", self.write("p.toml", 'runs = ["not*"]', *head), code=1, says="notes: it matches `runs` but contains no step")
         self.step("gpt", 4, "a")
         policy = self.write("p.toml", 'runs = ["gp*"]', *head)
         self.archive("run", "--policy", policy)
         shutil.rmtree(self.run_dir)
-        self.archive("run", "--policy", policy, says="note: " + str(self.dir / "gp*") + ": nothing is there any more")
+        self.archive("run", "--policy", policy, says="note: " + str(self.dir / "gp*") + ": no such directory any more")
 
     def test_a_quota_is_kept_before_anything_is_stored(self):
         for number in (2, 4, 6):
@@ -632,7 +632,7 @@ class RecallTest(CliTest):
             os.truncate(tar, size)
         source = self.run_dir / "step-00000010"
         policy.write_text(head + "[delete]\nsource = true\n")
-        self.cairn("archive", "run", "--policy", policy, says="its copy is on tape; its source stays")
+        self.cairn("archive", "run", "--policy", policy, says="its copy is on tape; its source is kept")
         self.cairn("archive", "run", source, "--store", self.store, "--delete-source", code=2, says="needs recall")
         self.assertTrue(source.exists())
         recall = self.dir / "recall.sh"
@@ -663,7 +663,7 @@ class RecallTest(CliTest):
         self.assertFalse((tape / "log").exists())  # listing recalls nothing
         self.cairn("archive", "ls", self.store, says="on tape")
         done = self.cairn("archive", "verify", self.store, "--repair",
-                          says=["gpt@10: on tape, needs recall", "3 members are on tape and not looked at (0 looked at)"])
+                          says=["gpt@10: on tape, needs recall", "3 members are on tape and not checked (0 checked)"])
         self.assertNotIn("whole", done.stdout)
         self.assertEqual([m["ok"] for m in self.json("archive", "verify", self.store, "--per-night", "1kB")], [None] * 3)
         self.cairn("archive", "verify", f"{self.store}:gpt@20", code=2, says="needs recall")

@@ -379,7 +379,7 @@ class PlaceTest(CliTest):
                          ["manual", "--output", place],
                          ["data", "text.txt", "--output-prefix", place / "x", "--train-sentencepiece", "--vocab-size", 300]):
                 with self.subTest(args=args):
-                    self.cairn(*args, code=2, says=f"would write into the committed step {step}; choose another place")
+                    self.cairn(*args, code=2, says=f"it is inside the committed step {step}; choose another path")
                     self.assertEqual(tree(self.run_dir), before)
 
     def test_a_file_in_a_step_that_no_manifest_lists_is_a_note(self):

@@ -543,7 +543,7 @@ class DiffTest(CliTest):
 
     def test_misuse(self):
         for flags, says in ((["--tolerance", "x"], "write GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "write GLOB"),
-                            (["--ignore", "no.such"], "fits no tensor"), (["--tolerance", "no.such=1"], "fits no tensor")):
+                            (["--ignore", "no.such"], "matches no tensor"), (["--tolerance", "no.such=1"], "matches no tensor")):
             self.cairn("diff", self.step, "half", *flags, code=2, says=says)
         self.cairn("diff", self.step, "nowhere", code=2, says="nowhere")
 

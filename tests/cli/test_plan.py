@@ -79,7 +79,7 @@ class PredictTest(CliTest):
     def test_bad_tables_are_one_line(self):
         bad = self.dir / "bad.csv"
         for text, says in (("", "empty"), ("a,b\n1,2\n", "no column 'hidden'"), ("x" * 5_000_000, "no rows"),
-                           ("hidden,tp,pp,mbs,gbs\n1,2\n", "bad.csv:2"), ("\0\1\2", "not text"),
+                           ("hidden,tp,pp,mbs,gbs\n1,2\n", "bad.csv:2"), ("\0\1\2", "not a text file"),
                            ("hidden,tp,pp,mbs,gbs,gpus,layers\n8,0,1,1,1,8,1\n", "bad.csv:2: tp")):
             bad.write_text(text)
             done = self.cairn("plan", "predict", bad, code=2, says=says)
@@ -115,7 +115,7 @@ class PlanTest(CliTest):
         self.assertGreater(first["training"]["gpu_hours"], 0)
 
     def test_nothing_left_is_status_1_and_says_why(self):
-        self.cairn("plan", *MODEL, "--nodes", 1, code=1, says=["no plan is left", "go out of memory"])
+        self.cairn("plan", *MODEL, "--nodes", 1, code=1, says=["no plan is left", "run out of memory"])
 
     def test_config_files(self):
         toml = self.dir / "gpt.toml"
@@ -145,7 +145,7 @@ class PlanTest(CliTest):
         found = self.json(*fits)
         self.assertEqual((found["model"]["seq"], round(found["model"]["parameters"] / 1e9, 2)), (2048, 3.88))
         said = self.cairn(*fits).stderr
-        self.assertIn("note: planned for sequences of 2048 tokens; --seq-length sets others, up to the model's 131072",
+        self.assertIn("note: planned for sequences of 2048 tokens; --seq-length sets another length, up to the model's 131072",
                       said)
         self.assertIn("note: vision_config is left out", said)
         self.assertNotIn("planned for", self.cairn(*fits, "--seq-length", 4096).stderr)
@@ -169,7 +169,7 @@ class PlanTest(CliTest):
             self.assertIn("DATA_PATH", script.read_text())
             if shutil.which("shellcheck"):
                 subprocess.run(["shellcheck", script], check=True)
-        self.cairn(*args, code=2, says="is there already")
+        self.cairn(*args, code=2, says="already exists")
         self.cairn(*args[:-1], self.dir / "own", "--sbatch-args", "--data-path verses")
         for script in (self.dir / "own").iterdir():
             self.assertNotIn("DATA_PATH", script.read_text())

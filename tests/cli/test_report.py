@@ -85,7 +85,7 @@ class ReportTest(CliTest):
         self.log("wide.out", lines(1, 2, 2).encode("utf-16"))
         for name, code, says in (("empty.out", 0, "empty file"), ("binary.out", 2, "binary data"), ("huge.out", 0, "a line of 3 MB"),
                                  ("gz.out", 2, "zcat"),
-                                 ("wide.out", 2, "wide.out: UTF-16; give iconv"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
+                                 ("wide.out", 2, "wide.out: UTF-16; use iconv"), ("missing.out", 2, "no such file"), (".", 2, "a directory")):
             done = self.cairn("report", name, "good.out", "--format", "csv", "--columns", "file,status", code=code)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(says, done.stderr)
@@ -107,7 +107,7 @@ class ReportTest(CliTest):
         self.assertTrue((self.dir / "a.png").read_bytes().startswith(b"\x89PNG"))
         self.cairn("report", *files, "--plot", "b.svg", "--x", "pp")
         self.assertIn("<svg", (self.dir / "b.svg").read_text())
-        self.cairn("report", *files, "--plot", "a.png", code=2, says="is there already")
+        self.cairn("report", *files, "--plot", "a.png", code=2, says="already exists")
         self.cairn("report", *files, "--plot", "a.pdf", code=2, says=".png or .svg")
 
     def test_without_gnuplot_it_says_so(self):
@@ -131,7 +131,7 @@ class ReportTest(CliTest):
         self.log("t.csv", "gpus,size_b,gbs,sec_per_it,tflops\n64,52,1024,129,0.0\n")
         self.cairn("report", "rewrite", "t.csv", "--seq-length", 1024, says="64,52,1024,129,52.8")
         self.log("seq.md", table + "| 64 | 52B | 1024 | fail | 0.0 |\n| | 52B | 1024 | 129 | oom |\n")
-        left = "3 rows left as they are: 1 without --gpus, 1 without seconds, 3 without --seq-length\n"
+        left = "3 rows not changed: 1 without --gpus, 1 without seconds, 3 without --seq-length\n"
         self.cairn("report", "rewrite", "seq.md", "--dry-run", says=left)
         self.cairn("report", "rewrite", "seq.md", "--seq-length", 1024, "--gpus", 64,
                    says=": 1 without seconds, 1 without a number in the column TFLOPs\n")
@@ -139,7 +139,7 @@ class ReportTest(CliTest):
         self.assertEqual(facts["left_without"], {"gpus": 1, "seconds": 1, "seq_length": 3})
         self.log("memory.md", "| GPUs | Mem | TFLOPs |\n|--:|--:|--:|\n| 8 | 67GB | 108.47 |\n")
         self.cairn("report", "rewrite", "memory.md", "--dry-run",
-                   says=["1 row left as it is: 1 without --global-batch-size, 1 without seconds, 1 without --seq-length;",
+                   says=["1 row not changed: 1 without --global-batch-size, 1 without seconds, 1 without --seq-length;",
                          "; 1 of 1 tables without a column of seconds (Sec/it, Speed)"])
         self.log("no.md", "no table\n")
         self.cairn("report", "rewrite", "no.md", code=2, says="no.md: no table")

@@ -170,12 +170,12 @@ class ReshapeTest(CliTest):
         self.make_step("--tp", 2)
         self.reshape("to", "--virtual", "--resume", code=2, says="--resume excludes --virtual")
         self.reshape("virtual", "--virtual")
-        self.reshape("virtual", "--virtual", code=2, says="is there already")
+        self.reshape("virtual", "--virtual", code=2, says="already exists")
         self.cairn("archive", "run", "virtual", "--store", self.store, code=1, says="archive that step")
         flip(self.run_dir / "step-00000100/shard-00001.h5", 9000)
         self.cairn("verify", "virtual", "--hash", code=1, says="gpt/step-00000100/shard-00001.h5")
         shutil.rmtree(self.run_dir)
-        self.cairn("inspect", "virtual/step-00000100", code=2, says=["shard-00000.h5: gone", "metadata only"])
+        self.cairn("inspect", "virtual/step-00000100", code=2, says=["shard-00000.h5: missing", "is a virtual step"])
 
     def test_wrong_topologies_are_refused_with_a_reason(self):
         self.make_step("--layers", 6)
@@ -183,7 +183,7 @@ class ReshapeTest(CliTest):
             (("--pp", 2, "--layers-per-stage", "1,2"), "they add up to 3, the model has 6 layers"),
             (("--pp", 2, "--layers-per-stage", "1,2,3"), "3 layer counts for 2 stages"),
             (("--pp", 3, "--virtual-stages", 3), "PP=3 with 3 virtual stages is more than the model's 6 layers"),
-            (("--pp", 4, "--account-for-loss-in-pipeline-split"), "do not divide by 4 stages"),
+            (("--pp", 4, "--account-for-loss-in-pipeline-split"), "cannot be divided by 4 stages"),
         ):
             self.cairn("reshape", self.run_dir, "to", *flags, code=2, says=says)
             self.assertFalse((self.dir / "to").exists())

@@ -74,7 +74,7 @@ class ScheduleTest(unittest.TestCase):
     def test_what_cannot_be_said_is_refused(self):
         for scheduler in ("--cron", "--systemd"):
             self.assertRegex(self.schedule(self.policy, scheduler, "--every-hours", 36, code=2),
-                             "^cairn: --every-hours 36: (cron|systemd) can say 1, 2, 3, 4, 6, 8, 12, 24")
+                             "^cairn: --every-hours 36: (cron|systemd) can express only 1, 2, 3, 4, 6, 8, 12, 24")
         self.assertIn("now+36hours", self.schedule(self.env["OTHER"], "--slurm", "--every-hours", 36))
         self.assertIn("backslash", self.schedule(self.policy, "--slurm", code=2))
         self.assertIn("newline", self.schedule(self.policy, "--slurm", "--partition", "io\n#SBATCH --wrap=x", code=2))
@@ -194,7 +194,7 @@ class ScheduleTest(unittest.TestCase):
         """, ["systemctl"])
         if "NO MANAGER" in out:
             self.skipTest("systemd does not run here: " + out)
-        self.assertIn("there is no systemd of this user here", out)
+        self.assertIn("this user has no systemd on this host", out)
         self.assertIn("would enable cairn-archive-", out)
         self.assertIn("OFF: the timer stops when you log out", out)
         self.assertIn("\n== 2 timers\nenabled\n", out)

@@ -290,7 +290,7 @@ class PlaceTest(CliTest):
         (run / "latest").symlink_to("step_200")
         note = f"note: {run}/step_100 is read, the newest finished step in {run}"
         done = self.cairn("inspect", run, says=note)
-        self.assertIn(f"passed over: {run}/step_200/.metadata is not there yet", done.stderr)
+        self.assertIn(f"passed over: {run}/step_200/.metadata does not exist yet", done.stderr)
         self.assertEqual(self.json("fingerprint", run)["fingerprint"], self.values)
         self.cairn("verify", run, code=1, says=["step_200", "no .metadata"])  # verify looks at the newest
         self.cairn("inspect", run / "latest", code=2, says="no .metadata")
@@ -309,7 +309,7 @@ class PlaceTest(CliTest):
             self.reads(run, note=f"note: {run}/iter_0000100 is read, the only step in {run}; {tracker} ")
         shutil.copytree(run / "iter_0000100", run / "iter_0000200")
         done = self.cairn("convert", run, "out", "--to", "native", code=2,
-                          says="nothing says which of its 2 steps is finished")
+                          says="it is not known which of its 2 steps is finished")
         self.typed(done)
         done = self.cairn("seal", run, "--settle", 0, code=1)
         self.typed(done)

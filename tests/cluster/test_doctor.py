@@ -30,7 +30,7 @@ class OneNodeTest(ClusterCase):
         self.assert_row(rows["exchange"], "ok", "no RENAME_EXCHANGE")
         self.assert_row(rows["O_DIRECT"], "slower", "Invalid argument")
         self.assert_row(rows["io_uring"], "ok", "threads (FUSE)")
-        self.assert_row(rows["name caches"], "unknown", "do not tell")
+        self.assert_row(rows["name caches"], "unknown", "do not show it")
         self.assertEqual(os.listdir(SHARED), [])
 
     def test_fsync_that_always_fails(self):

@@ -40,7 +40,7 @@ class LostDirectoryTest(TorchrunCase):
         self.cluster.fault(self.cluster["n2"], "any ENOENT")
         outputs = self.finish_job(1)
         for output in outputs:
-            self.assertRegex(output, r"SaveFailed: .*run/step.*is the same file system mounted here")
+            self.assertRegex(output, r"SaveFailed: .*run/step.*is the same file system mounted")
         self.assertIn("rank 1 (host n2) failed: ", outputs[0])
 
 

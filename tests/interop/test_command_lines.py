@@ -106,7 +106,7 @@ class CommandLines(Case):
     def test_what_lies_beside_the_data_is_named(self):
         words = SHRUNK.replace("--vocab-size 257", "").split() + ["--train-iters", "1", "--global-batch-size", "1"]
         done = cairn("train", *words, "--data-path", self.path("p"), status=2)
-        self.assertIn("p.tokenizer beside the data has 257 tokens: give --vocab-size 257", done.stderr)
+        self.assertIn("p.tokenizer, next to the data, has 257 tokens: give --vocab-size 257", done.stderr)
         done = cairn("train", *words, "--vocab-size", 257, "--data-path", self.path("p.bin"), status=2)
         self.assertRegex(done.stderr, r"p\.bin\.idx.*give the prefix of both files: .*/p\n$")
 
@@ -185,7 +185,7 @@ class CommandLines(Case):
             self.assertAlmostEqual(cut[i], apart[i], delta=1e-5)
             self.assertNotAlmostEqual(together[i], apart[i], delta=1e-4)
         said = start("none", 1, "--reset-attention-mask", data=("--mock-data",), status=2)
-        self.assertIn("--reset-attention-mask needs the token that ends a document, and no tokenizer is named", said)
+        self.assertIn("--reset-attention-mask needs the token that ends a document, but no tokenizer is named", said)
 
     def test_zero_3_with_offload(self):
         with open(self.path("ds.json"), "w") as config:

@@ -213,8 +213,8 @@ class FunctionTest(Case):
     def test_what_cannot_be_trained_is_named(self):
         batches = ["--mock-data", "--seq-length", 64, "--threads", 1, "--train-iters", 1]
         for number, (config, flags, says) in enumerate((
-                (GPT2Config(**GPT2), ["--num-attention-heads", 8], "num_attention_heads would be 8, and is 4 there"),
-                (LlamaConfig(**LLAMA), ["--openai-gelu"], 'activation would be "gelu_new", and is "silu" there'),
+                (GPT2Config(**GPT2), ["--num-attention-heads", 8], "num_attention_heads would be 8, but is 4 in the checkpoint"),
+                (LlamaConfig(**LLAMA), ["--openai-gelu"], 'activation would be "gelu_new", but is "silu" in the checkpoint'),
                 (LlamaConfig(**LLAMA, hidden_act="mish"), [], "activation is 'mish'"),
                 (Gemma2Config(**LLAMA, head_dim=8), [], "attn_logit_softcapping is 50"))):
             source, native = self.path(f"train{number}"), self.path(f"native{number}")
@@ -389,7 +389,7 @@ class FunctionTest(Case):
             self.assertLess(float((logits(out, ids)[1] - reference).abs().max()), 1e-4)
         common["args"].hybrid_layer_pattern = "**--"
         torch.save(common, dist + "/common.pt")  # which is read before the item of the same contents
-        self.refused("--from dcp takes the tensors", "strip", dist, self.path("refused"))
+        self.refused("--from dcp reads the tensors", "strip", dist, self.path("refused"))
         cairn("inspect", dist, "--from", "dcp")
 
     def check_allowing(self, fork):

@@ -75,7 +75,7 @@ class Diverged(Case):
         for number in (2, 4, 6):
             shutil.rmtree(os.path.join(self.run_dir, f"step-{number:08}"))
         self.resume(status=2)
-        self.assertIn("none of its steps is healthy; --load-unhealthy", self.output)
+        self.assertIn("none of its steps is healthy; to resume from the newest anyway, give --load-unhealthy", self.output)
 
 
 class LossScale(Case):
@@ -107,11 +107,11 @@ class Start(Case):
         self.train("first", ONE, *flags, "4")
         shutil.rmtree(os.path.join(run, "step-00000004"))
         self.assertEqual(sorted(self.train("second", ONE, *flags, "4")), [3, 4])
-        self.assertIn("'latest' names step 4, which is not here any more", self.output)
+        self.assertIn("'latest' names step 4, which no longer exists", self.output)
         for step in steps(run):
             shutil.rmtree(step)
         self.train("third", ONE, *flags, "4", status=2)
-        self.assertIn("no step is here any more", self.output)
+        self.assertIn("there are no steps", self.output)
         self.assertEqual(sorted(self.train("fourth", ONE, *flags, "2", "--start-anew")), [1, 2])
 
 

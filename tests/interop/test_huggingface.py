@@ -130,7 +130,7 @@ class HuggingFaceTest(CliTest):
             source = self.save(f"source-{serial}", make(transformers.StableLmConfig(
                 **GROUPED | {"hidden_size": 48}, num_key_value_heads=2, use_qkv_bias=serial, use_parallel_residual=not serial)))
             native, other, back = (f"{name}-{serial}" for name in ("native", "other", "back"))
-            self.cairn("convert", source, native, "--to", "native", "--tp", 2, code=2, says="nothing says how its tensors are cut")
+            self.cairn("convert", source, native, "--to", "native", "--tp", 2, code=2, says="its tensors do not record how they are cut")
             self.cairn(*more, "convert", source, native, "--to", "native", "--tp", 2, "--pp", 3)
             self.cairn("reshape", native, other, "--tp", 1, "--dp", 2)
             self.cairn("convert", other, back, "--to", "hf", code=2, says='architecture "stablelm" has no Hugging Face form here')
@@ -260,7 +260,7 @@ class HuggingFaceTest(CliTest):
         save_file(whole, source / "model.safetensors", {"format": "pt"})
         (source / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))  # its tensors keep their names
         self.cairn("convert", source, "out", "--to", "megatron", code=2, says='no table knows model_type "mamba"')
-        self.cairn("convert", source, "out", "--to", "native", "--tp", 2, code=2, says="nothing says how its tensors are cut")
+        self.cairn("convert", source, "out", "--to", "native", "--tp", 2, code=2, says="its tensors do not record how they are cut")
         self.cairn("convert", source, "under-its-names", "--to", "native")
         refused(["quantiz"], quantization_config={"quant_method": "gptq"})
         refused(["twice"], whole | {"embed_tokens.weight": torch.zeros(61, 24)})

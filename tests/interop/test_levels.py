@@ -111,7 +111,7 @@ class Levels(Case):
         for rank in (0, 3):
             shutil.rmtree(self.path("node%d" % rank))
         after = self.resume(durable, "--redundancy", "xor:4")
-        self.assertIn("lost with more of its group than parity can rebuild", self.output)
+        self.assertIn("lost, and more of its group than parity can rebuild", self.output)
         self.assertIn("resumed from %s" % steps(self.path("run"))[0][:-8], self.output)
         self.expect_continuation(before, after, durable)
         cairn("verify", self.path("run"))
@@ -230,7 +230,7 @@ class Levels(Case):
     def test_flags_that_do_not_fit_are_refused(self):
         for flags, message in [(["--save-local", "x"], "--save-local needs --save"),
                                (["--save", "x", "--redundancy", "xor:4"], "need --save-local"),
-                               (["--save", "x", "--save-local", "y", "--redundancy", "raid:5"], "neither xor:K nor rs:K,M")]:
+                               (["--save", "x", "--save-local", "y", "--redundancy", "raid:5"], "must be xor:K or rs:K,M")]:
             self.train("refused", (1, 1, 1), *flags, "--train-iters", "1", status=2)
             self.assertIn(message, self.output)
 

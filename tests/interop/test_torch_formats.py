@@ -140,7 +140,7 @@ class TorchFilesTest(Case):
         self.assertEqual({key for key, _ in Dump(self.path("out")).tensors}, {"model.weight", "model.bias"})
         torch.save(optimizer.state_dict(), self.path("optim.pt"))
         told = cairn("strip", self.path("optim.pt"), self.path("none"), "--format", "safetensors", "--dtype", "fp16", status=2)
-        self.assertIn("there are no weights in it", told.stderr)
+        self.assertIn("it does not contain weights", told.stderr)
         torch.save({"state_dict": model.state_dict(), "optimizer_states": [optimizer.state_dict()]}, self.path("lightning.ckpt"))
         self.check_optimizer("both.pt", "train.optim")
         self.check_optimizer("lightning.ckpt", "optimizer_states.0")
@@ -268,7 +268,7 @@ class OwnNamesTest(Case):
             self.assertEqual(told["account"]["bytes"], sum(value.nbytes for value in tensors.values()))
             self.assertIn("no difference", cairn("diff", self.path(directory), self.path(directory + "-n")).stdout)
             refused = cairn("convert", self.path(directory), self.path("cut"), "--to", "native", "--tp", "2", status=2)
-            self.assertIn("nothing says how its tensors are cut", refused.stderr)
+            self.assertIn("its tensors do not record how they are cut", refused.stderr)
             cairn("inspect", self.path(directory))
             cairn("verify", self.path(directory))
 
@@ -309,7 +309,7 @@ class OwnNamesTest(Case):
         self.write_gpt_neox(self.path("two", "global_step100"), tp=2)
         for flags in ((), ("--from", "deepspeed")):
             refused = cairn("inspect", self.path("two", "global_step100"), *flags, status=2).stderr
-            self.assertIn("GPT-NeoX's layers of 2 tensor parallel ranks are not put together", refused)
+            self.assertIn("GPT-NeoX's layers of 2 tensor parallel ranks cannot be joined", refused)
             self.assertIn("convert_neox_to_hf.py", refused)
 
     def test_the_only_file_of_a_directory(self):
@@ -434,7 +434,7 @@ class BesideTheWeightsTest(Case):
         for name in ("part.pt", "mixed.pt"):
             for verb in (("verify",), ("fingerprint",), ("strip", self.path("x"))):
                 told = cairn(verb[0], self.path(name), *verb[1:], status=2).stderr
-                self.assertIn("is a ShardedTensor, and this file has rank 0's part of it; save the whole", told)
+                self.assertIn("is a ShardedTensor, of which this file has only rank 0's part; save the whole", told)
         self.strip_file("mixed.pt", "--allow", "model.more")
 
     def test_a_head_that_is_not_the_embedding_can_be_kept_or_left_out(self):
@@ -447,7 +447,7 @@ class BesideTheWeightsTest(Case):
                 self.strip_file("d")
                 continue
             told = cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
-            self.assertIn("set tie_word_embeddings to false there, or leave it out with --allow 'lm_head.weight'", told)
+            self.assertIn("set tie_word_embeddings to false in that file, or leave the copy out with --allow 'lm_head.weight'", told)
             cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), "--allow", "lm_head.weight")
 
     def test_a_long_name_goes_into_every_format(self):
@@ -459,7 +459,7 @@ class BesideTheWeightsTest(Case):
         torch.save({name + "w": torch.ones(3)}, self.path("longer.pt"))
         cairn("convert", self.path("longer.pt"), self.path("longer"), "--to", "dcp")
         told = cairn("convert", self.path("longer"), self.path("x"), "--to", "native", status=2).stderr
-        self.assertIn("a name of 65536 bytes, and a step holds 65535; rename it", told)
+        self.assertIn("its name has 65536 bytes, but a step holds at most 65535; rename it", told)
         self.assertFalse(os.path.exists(self.path("x")))
 
 
@@ -782,7 +782,7 @@ class DeepSpeedTest(Case):
         with open(os.path.join(both, "config.json"), "w") as file:
             json.dump({"model_type": "x9"}, file)
         told = cairn("inspect", both, "--json")
-        self.assertIn("--from hf reads the weights alone", told.stderr)
+        self.assertIn("--from hf reads only the weights", told.stderr)
         alone, both_facts = json.loads(cairn("inspect", out, "--json").stdout), json.loads(told.stdout)
         self.assertEqual((both_facts["run"], both_facts["step"], both_facts["tensors"]), (alone["run"], alone["step"], alone["tensors"]))
         self.assertEqual(len(json.loads(cairn("inspect", both, "--from", "hf", "--json").stdout)["tensors"]), 1)
@@ -826,7 +826,7 @@ class DeepSpeedTest(Case):
         if name == "bf16states":
             self.assertEqual({value.dtype for value in dump.tensors.values()}, {torch.bfloat16})
             told = cairn("convert", out, out + "-u", "--to", "universal", status=2).stderr
-            self.assertIn("is bf16, and the format holds the optimizer's state in fp32", told)
+            self.assertIn("is bf16, but the format holds the optimizer's state in fp32", told)
         if spec["engine"] == "pipe":
             self.check_thin(out, dump)
             self.check_losses(out)
@@ -916,7 +916,8 @@ class DeepSpeedTest(Case):
         self.check_account(dump)
         cairn("convert", out, out + "-native", "--to", "native")
         self.assertIn("no difference", cairn("diff", out, out + "-native").stdout)
-        self.assertIn("nothing says how its tensors are cut", cairn("convert", out, out + "-cut", "--to", "native", "--tp", "2", status=2).stderr)
+        refused = cairn("convert", out, out + "-cut", "--to", "native", "--tp", "2", status=2).stderr
+        self.assertIn("its tensors do not record how they are cut", refused)
 
         def fails(file, change, words):
             path = os.path.join(step, file)
@@ -929,7 +930,7 @@ class DeepSpeedTest(Case):
 
         info = "universal_checkpoint_info"
         model = "mp_rank_00_model_states.pt"
-        fails(model, lambda root: root.pop(info), "nothing says how")
+        fails(model, lambda root: root.pop(info), "does not record how")
         fails(model, lambda root: root[info]["tp_replicated_parameter_patterns"].append(r"(?<=2)x"), "(?<=2)x")
         fails(model, lambda root: root[info].update(parameter_with_sub_params=[{"patterns": [r"2\.rows"], "shape": [2, -1], "partition_dim": 0}]),
               "2.rows.weight is one of universal_checkpoint_info's parameter_with_sub_params")
@@ -1007,8 +1008,8 @@ class DeepSpeedTest(Case):
         self.assertFalse(same_bits(mean.tensors[key], first.tensors[key]))
         self.assertIn("averaged", mean.facts["history"][0])
         os.remove(layer)
-        self.assertIn("layer 3 is not there for each of 2", refusal())
-        self.assertIn("layer 3 is not there", cairn("verify", out, status=1).stdout)
+        self.assertIn("layer 3 does not have a file of each of the 2", refusal())
+        self.assertIn("layer 3 does not have a file", cairn("verify", out, status=1).stdout)
 
 
 MEGATRON_MODELS = {
@@ -1179,7 +1180,7 @@ class MegatronTest(Case):
     def check_losses(self):
         legacy = self.path("gpt-legacy", "iter_0000003")
         os.rename(os.path.join(legacy, "mp_rank_01_001"), os.path.join(legacy, "mp_rank_01_005"))
-        self.assertIn("tensor parallel rank 1 of pipeline stage 1 is missing",
+        self.assertIn("TP rank 1 of pipeline stage 1 is missing",
                       cairn("fingerprint", self.path("gpt-legacy"), status=2).stderr)
         with open(self.path("gpt", "latest_checkpointed_iteration.txt"), "w") as file:
             file.write("4")

@@ -111,7 +111,7 @@ class Resume(Case):
         cairn("strip", self.path("start"), self.path("half"), "--dtype", "fp16", "--format", "native")
         still = ["--lr", "0", "--weight-decay", "0", "--train-iters", "1", "--save", self.path("tuned")]
         self.train("tuned", (1, 1, 2, 1), *still, "--load", self.path("half"), "--bf16", status=2)
-        self.assertIn("take its weights alone with --finetune", self.output)
+        self.assertIn("take only its weights with --finetune", self.output)
         first = self.train("tuned", (1, 1, 2, 1), *still, "--load", self.path("half"), "--bf16", "--finetune")
         self.assertEqual(sorted(first), [1])
         half, tuned = arrays(steps(self.path("half"))[-1]), arrays(steps(self.path("tuned"))[-1])
@@ -140,7 +140,7 @@ class Resume(Case):
         self.assertEqual(state["scheduled_samples"] * 4, state["consumed_samples"])
         self.train("again", (1, 1, 1), "--train-iters", "5", "--load", self.path("start"), "--save", self.path("without"),
                    "--no-load-optim")
-        self.assertIn("--no-load-optim is about --load", self.output)
+        self.assertIn("--no-load-optim applies only to --load", self.output)
 
     def test_the_optimizer_s_hyper_parameters_go_where_the_step_goes(self):
         self.train("start", (1, 1, 2, 1), "--train-iters", "1", "--save", self.path("start"), "--weight-decay", "0.125",
@@ -193,7 +193,7 @@ class Resume(Case):
         self.train("first", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), "--save-interval", "1")
         wider = [{"32": "64"}.get(flag, flag) for flag in TINY]
         self.train("second", (1, 1, 1), "--train-iters", "2", "--save", self.path("run"), status=2, model=wider)
-        self.assertIn("hidden_size would be 64, and is 32 there", self.output)
+        self.assertIn("hidden_size would be 64, but is 32 in the checkpoint", self.output)
 
     def test_a_user_s_mistake_is_one_line_once(self):
         with open(self.path("a.txt"), "w") as text:

@@ -92,7 +92,7 @@ class DcpTest(Case):
             for out in outs:
                 cairn("convert", step, out, "--to", target)
             self.assertEqual(subprocess.run(["diff", "-r", *outs], capture_output=True).returncode, 0, target)
-            self.assertIn("there already", cairn("convert", step, outs[0], "--to", target, status=2).stderr)
+            self.assertIn("already exists", cairn("convert", step, outs[0], "--to", target, status=2).stderr)
             told = json.loads(cairn("convert", step, self.path("dry"), "--to", target, "--dry-run", "--json").stdout)
             names = [os.path.join(d, f) for d, _, files in os.walk(outs[0]) for f in files]
             self.assertEqual(told["files"], len(names))

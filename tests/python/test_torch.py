@@ -1157,7 +1157,7 @@ class RoundTripTest(ProcessTest):
             self.assertEqual(set(released), set(state))
             self.assertTrue(same({name: torch.from_numpy(released[name][:]) for name in state}, state))
         refused = cairn.run(["convert", saved.step_dir, f"{self.directory}/dcp", "--to", "dcp"], check=False, capture=True)
-        self.assertRegex(refused.stderr, r"wqk\.weight has states of the optimizer and no weight")
+        self.assertRegex(refused.stderr, r"wqk\.weight has states of the optimizer but no weight")
 
     def test_a_full_disk_fails_the_save_and_keeps_the_steps_before(self):
         small = pathlib.Path(self.directory, "small")

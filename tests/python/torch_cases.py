@@ -333,7 +333,7 @@ def rank_is_late(rank, world, directory):
         try:
             cairn.torch.save({"w": torch.ones(9000)}, f"{directory}/late", step, deadline=60 if step == 1 else 2)
         except cairn.torch.SaveFailed as error:
-            assert step == 2 and str(error).endswith(f"not through: rank 1 (host {socket.gethostname()})"), error
+            assert step == 2 and str(error).endswith(f"not finished: rank 1 (host {socket.gethostname()})"), error
         else:
             assert step == 1, "saved without rank 1"
     torch.distributed.barrier()

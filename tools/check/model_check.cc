@@ -41,13 +41,14 @@ class ModelChecker {
     const std::string name = (std::filesystem::path(directory_) / "").parent_path().filename().string();
     const auto named = ParseStepDirName(name.substr(0, name.find('.')));
     if (named && *named != manifest_.step)
-      Add(fmt::format("it is of step {}, its directory is named {}", manifest_.step, name));
+      Add(fmt::format("it is the manifest of step {}, but its directory is named {}", manifest_.step, name));
     const auto iteration = manifest_.state.find("iteration");
     if (iteration != manifest_.state.end() && *iteration != manifest_.step)
-      Add(fmt::format("its state is of iteration {}, it is of step {}", iteration->dump(), manifest_.step));
+      Add(fmt::format("its state is of iteration {}, but it is of step {}", iteration->dump(),
+                      manifest_.step));
   }
 
-  // Layers of which there are tensors, each in full or in part; 0 if the tensors have none.
+  // Layers that have tensors, in full or in part; 0 if there are none.
   int CountedLayers() const {
     int layers = 0;
     for (const TensorEntry& tensor : tensors_)
@@ -60,20 +61,20 @@ class ModelChecker {
     const int counted = CountedLayers();
     const auto told = model_.find("num_layers");
     if (counted > 0 && told != model_.end() && *told != counted)
-      return Add(fmt::format("its model has {} layers, its tensors are of {}", told->dump(), counted));
+      return Add(fmt::format("its model has {} layers, but its tensors belong to {}", told->dump(), counted));
     const std::vector<int>& stages = manifest_.topology.layers_per_stage;
     if (counted == 0 || stages.empty()) return;
     if (const auto chunks = LayersPerChunk(counted, manifest_.topology); !chunks.ok())
       Add(fmt::format("its stages do not fit its {} layers: {}", counted, chunks.status().message()));
   }
 
-  // The parameters that the model must have, against those that are there.
+  // The parameters that the model must have, compared with the existing ones.
   void CheckSizes() {
     const Architecture* architecture = FindArchitecture(TextField(model_, "architecture"));
     if (architecture == nullptr || !problems_.empty()) return;
     json model = model_;
     const bool positions = IntField(model, "max_position_embeddings") > 0;
-    if (!positions) model.erase("max_position_embeddings");  // not said: Megatron's rotary models have 0
+    if (!positions) model.erase("max_position_embeddings");  // not stated: Megatron's rotary models have 0
     const Result<ExpandedModel> expanded = Expand(*architecture, model);
     if (!expanded.ok()) return Add(std::string(expanded.status().message()));
     std::unordered_map<std::string, const ParameterSpec*> wanted;
@@ -84,7 +85,7 @@ class ModelChecker {
       if (!HasItsShape(tensor.role) || found == wanted.end()) continue;
       if (const std::string what = Contradiction(tensor.spec, *found->second); !what.empty()) {
         problems_.push_back({JoinPath(directory_, kManifestName), 0, DisplayName(tensor), what});
-        return;  // the rest follows from it as a rule
+        return;  // the rest usually follows from it
       }
     }
   }
@@ -97,13 +98,13 @@ class ModelChecker {
   // Query, key and value are cut between heads, so their unit is the size of a head.
   static std::string Contradiction(const ParameterSpec& stored, const ParameterSpec& model) {
     if (!(stored.shape == model.shape))
-      return fmt::format("it is stored as {}, the manifest's model says {}", ToString(stored.shape),
+      return fmt::format("it is stored as {}, but the manifest's model says {}", ToString(stored.shape),
                          ToString(model.shape));
     const auto rows = [](const ParameterSpec& spec) {
       return spec.cuts.empty() || spec.cuts[0].dim != 0 ? 1 : spec.cuts[0].unit;
     };
     if (rows(model) > 1 && rows(stored) > 1 && rows(model) != rows(stored))
-      return fmt::format("it is stored with heads of {} rows, the manifest's model says {}", rows(stored),
+      return fmt::format("it is stored with heads of {} rows, but the manifest's model says {}", rows(stored),
                          rows(model));
     return "";
   }

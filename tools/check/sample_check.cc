@@ -82,7 +82,7 @@ SampleReport CheckSample(StepReader& step, const SampleSize& size,
   SampleReport report;
   report.seed = std::random_device{}();
   std::vector<CheckedRange> wrong;
-  bool known = true;  // where all that is wrong lies
+  bool known = true;  // the places of all that is wrong
   for (const ChunkAt& at : ChooseChunks(catalog, budget, report.seed)) {
     const Piece& piece = catalog.pieces[at.piece];
     const TensorEntry& tensor = catalog.tensors[piece.tensor];

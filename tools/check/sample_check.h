@@ -1,4 +1,4 @@
-// Checks a random part of a step's bytes: a scrub on a budget, another part every night.
+// Checks a random part of a step's bytes: a scrub on a budget, a different part every night.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct SampleSize {
 // Errors: InvalidArgument.
 Result<SampleSize> ParseSampleSize(std::string_view text);
 
-// The problems, and which bytes were checked.
+// The problems, and the bytes that were checked.
 struct SampleReport : VerifyReport {
   uint64_t seed = 0;                 // chooses the same chunks of this step again
   uint64_t chunks = 0;               // checked

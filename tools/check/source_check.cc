@@ -27,8 +27,8 @@ Status CheckSums(const OpenedSource& opened, const SourceChecks& checks, bool js
   const VerifyReport report =
       CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
   if (report.problems.empty()) return report.trouble;
-  return Corrupt("{}{}; cairn verify lists all, --no-checksums passes over them",
-                 ToString(report.problems[0]), More(report));
+  return Corrupt("{}{}; cairn verify lists all, --no-checksums ignores them", ToString(report.problems[0]),
+                 More(report));
 }
 
 }  // namespace

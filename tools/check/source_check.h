@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// --no-checksums and --no-rounding-check of the verbs that take tensors over.
+// --no-checksums and --no-rounding-check of the verbs that copy tensors.
 struct SourceChecks {
   bool skip_sums = false;
   bool skip_rounding = false;
@@ -19,8 +19,8 @@ void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
 
 // Records of torch.save are compared with their CRC-32 as they are read (CheckpointSource::CheckRead); with
 // `first`, at once. Errors: Corrupt naming file, byte and record. With `first`, 16-bit weights that are not
-// their fp32 masters rounded are a note on stderr: files of two steps were mixed, or somebody changed one of
-// them; otherwise RunTransfer() compares them. A check that is left out goes into the source's history. Does
+// their fp32 masters rounded are a note on stderr: files of two steps were mixed, or one of them was changed;
+// otherwise RunTransfer() compares them. A check that is left out goes into the source's history. Does
 // nothing for steps of Cairn, whose digests are checked at every read.
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json);
 

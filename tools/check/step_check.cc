@@ -1,6 +1,6 @@
 // Files are compared with the manifest before the step is opened, because opening names the first bad file
 // only. A step that does not open fails every check that was asked for. Otherwise the kinds of check run in
-// turn, and each makes an entry of its own for the record. Checking every byte includes the structure: its
+// turn, and each makes a separate entry for the record. Checking every byte includes the structure: its
 // pass may answer a failure of the structure, so it must be the stronger check.
 
 #include "tools/check/step_check.h"
@@ -31,7 +31,7 @@ VerifyReport CheckFiles(FileSystem& fs, const std::string& directory) {
     else if (info->bytes != file.bytes)
       report.problems.push_back(
           {path, std::min(info->bytes, file.bytes), "",
-           fmt::format("has {} bytes, its manifest says {}; it was truncated or replaced", info->bytes,
+           fmt::format("has {} bytes, but its manifest says {}; it was truncated or replaced", info->bytes,
                        file.bytes)});
   }
   return report;

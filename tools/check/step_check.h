@@ -1,5 +1,4 @@
-// Everything that can be asked of one step: is it whole, are its bytes those that were saved, do its values
-// make sense.
+// All checks of one step: is it whole, are its bytes those that were saved, do its values make sense.
 #pragma once
 
 #include <optional>
@@ -21,7 +20,7 @@ struct CheckOptions {
   int jobs = 2;  // threads that read; `fs` is used by as many
 };
 
-// All problems, and what each kind of check found on its own.
+// All problems, and what each kind of check found separately.
 struct StepReport : VerifyReport {
   std::vector<Check> checks;  // without time, files and the bytes of the whole
 };

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// The number behind the last `prefix` in the name, and where it ends.
+// The number after the last `prefix` in the name, and where it ends.
 std::optional<std::pair<int, size_t>> NumberBehind(const std::string& name, std::string_view prefix) {
   const size_t at = name.rfind(prefix);
   if (at == std::string::npos) return std::nullopt;

@@ -1,4 +1,4 @@
-// Where the tensors of another system's checkpoint lie: which rank's file, which bytes of it.
+// Where the tensors of another system's checkpoint are stored: in which rank's file, at which bytes.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Which rank wrote a file, as far as its name says: Megatron and DeepSpeed name the coordinates in the
+// Which rank wrote a file, by its name: Megatron and DeepSpeed name the coordinates in the
 // topology, DCP the number of the rank.
 struct FileRank {
   std::optional<int> tp, pp, dp, rank;
@@ -22,7 +22,7 @@ std::string ToString(const FileRank& rank);
 
 // A stretch of one file that holds elements of a tensor.
 struct StoredSlice {
-  Box box;                   // of the tensor: what the array has of it
+  Box box;                   // of the tensor: the part that the array has
   const StoredArray* array;  // a tensor as it is stored: fused, transposed, flat
   FlatRange range;           // of the array's row-major order
   bool transposed = false;
@@ -32,7 +32,7 @@ struct StoredSlice {
   FileRank rank;
 };
 // In the order of boxes, then of elements. If several tensors share an array, a slice reaches from the
-// tensor's first to its last element, whatever lies between.
+// tensor's first to its last element, including anything between.
 std::vector<StoredSlice> SlicesOf(const StoredCatalog& catalog, const Topology& topology, uint32_t tensor);
 
 }  // namespace cairn

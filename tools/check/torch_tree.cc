@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMaxDepth = 60;         // of what is shown
 constexpr size_t kMaxTextBytes = 100;    // of a text that is shown
 constexpr size_t kMaxListed = 8;         // plain values of a list in one line
-constexpr size_t kMaxAgain = 1'000'000;  // values of containers that are looked into once more
+constexpr size_t kMaxAgain = 1'000'000;  // values of containers that are shown once more
 
 bool IsPlain(const PyValue& value) {
   return value.kind <= PyKind::kBytes || value.is(PyKind::kGlobal) || value.is(PyKind::kStorage);

@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// One line a value, indented; long lists of numbers in short. `globs` choose tensors by their path; empty:
-// all there is.
+// One line per value, indented; long lists of numbers are abbreviated. `globs` choose tensors by their path;
+// empty: all.
 void PrintTorchTree(const std::string& path, const TorchFile& file, const std::vector<std::string>& globs,
                     bool storages);
 

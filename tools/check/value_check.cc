@@ -1,8 +1,8 @@
 // Each float tensor is read in blocks; a 16-bit weight with an fp32 master is read together with the same
-// blocks of the master. The master's block is rounded, and the two are compared as a whole; elements are
-// looked at one by one only if that differs. The source is given the whole sequence first, so that it
-// reads ahead. A fault keeps its count and its first element, whose place in the files is looked up once,
-// when the tensor is done.
+// blocks of the master. The master's block is rounded, and the two are compared as a whole; single elements
+// are compared only if they differ. The source is given the whole sequence first, so that it reads ahead. A
+// fault keeps its count and its first element, whose place in the files is looked up once, when the tensor is
+// done.
 
 #include "tools/check/value_check.h"
 

@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// One problem a tensor and kind: how many elements, and (in a native step) where the first of them lies.
+// One problem per tensor and kind: the number of elements, and (in a native step) the place of the first.
 // Memory is bounded by `max_memory`. (Vocabulary padding is not stored, so there is none to check.)
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress = {});

@@ -1,6 +1,6 @@
 // The search runs twice: first among steps on record, which reads none, and only if that finds nothing with a
-// look that reads. So one call of an archive reads one step of a run, whatever it removes. What is handed out
-// looks at the record again, and never reads a step under the lock of a deletion.
+// look that reads. So one call of an archive reads one step of a run, whatever it removes. The returned proof
+// checks the record again, and never reads a step under the lock of a deletion.
 
 #include "tools/check/verified_successor.h"
 
@@ -25,7 +25,7 @@ Result<std::set<Role>> RolesOf(FileSystem& fs, const std::string& directory) {
   return roles;
 }
 
-// Looks at the steps that may stay.
+// Checks the steps that may stay.
 class Looker {
  public:
   Looker(FileSystem& fs, std::set<Role> roles, bool show_progress)
@@ -43,7 +43,7 @@ class Looker {
         checks, [&](const Check& check) { return check.problems > 0 && check.files == files; });
     if (standing.trust == Trust::kDamaged && looked_so)
       return Corrupt("{} is damaged: {}", directory, standing.why);
-    return NotFound("{}: not every byte of it has been verified as it is now", directory);
+    return NotFound("{}: not every byte of its present files has been verified", directory);
   }
 
   Status ByReading(const std::string& directory) const {

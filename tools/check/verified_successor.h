@@ -1,4 +1,4 @@
-// Which step stays on scratch while an archive removes another one of its run.
+// Finds the step that stays on scratch while an archive removes another one of its run.
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ constexpr int kRecordVersion = 2;
 
 std::string PathOf(const std::string& step_directory) {
   const std::filesystem::path step =
-      std::filesystem::path(step_directory).lexically_normal() / "";  // with a slash at the end, once
+      std::filesystem::path(step_directory).lexically_normal() / "";  // with one slash at the end
   const std::filesystem::path directory = step.parent_path();
   return (directory.parent_path() / kVerifiedName / (directory.filename().string() + ".json")).string();
 }
@@ -146,7 +146,7 @@ std::vector<Check> Decode(const std::string& text, const Manifest& manifest) {
     std::vector<Check> checks;
     for (const json& check : record.at("checks")) checks.push_back(DecodeCheck(check, lists));
     return checks;
-  } catch (const std::exception&) {  // not one of ours, or of a later version
+  } catch (const std::exception&) {  // not ours, or of a later version
     return {};
   }
 }
@@ -177,7 +177,7 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
   const std::optional<FileLock> lock = LockDirectory(ParentDir(path));
   const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
   if (text.ok() && IsOfLaterVersion(*text))
-    return NotSupported("{}: a later version of Cairn keeps this record; verify with that one", path);
+    return NotSupported("{}: a later version of Cairn wrote this record; verify with that version", path);
   std::vector<Check> all = text.ok() ? Decode(*text, manifest) : std::vector<Check>{};
   for (const Check& check : checks) AddCheck(all, check);
   CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(fs, path, Encode(manifest, all)));

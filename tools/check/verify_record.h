@@ -2,7 +2,7 @@
 //
 // It saves `ls` and `archive` from reading every step first. A record counts for the step whose manifest it
 // names by digest; another step of the same name has none. Nothing depends on it: it may be missing, or be
-// deleted at any time. verify_standing.h says what it means.
+// deleted at any time. verify_standing.h interprets it.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Ma
 
 // Adds to the step's record by the rules of AddCheck, and returns the new record. Processes that do so at the
 // same time wait for each other. Errors: those of the disk; NotSupported: a later version of Cairn wrote it,
-// and it stays as it is.
+// and it is not changed.
 Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                              const Manifest& manifest, const std::vector<Check>& checks);
 
@@ -30,7 +30,7 @@ Result<std::vector<Check>> RecordChecks(FileSystem& fs, const std::string& step_
                                         const Manifest& manifest, const std::vector<CheckedFile>& files,
                                         std::vector<Check> checks);
 
-// Oldest first; empty if there is no readable record of this very step.
+// Oldest first; empty if there is no readable record of exactly this step.
 std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                     const Manifest& manifest);
 

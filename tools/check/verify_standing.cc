@@ -1,8 +1,8 @@
 // Settles decides whether a pass answers a failure; all else follows from it. AddCheck drops the failures
 // that are answered and bounds the rest. Failed samples beyond the bound are joined into one that only a
 // check of the bytes of all of them answers, so that forgetting never makes a damaged step look sound.
-// StandingOf lets the first open failure decide; without one, the newest pass over every byte decides, as far
-// as no file has changed.
+// In StandingOf the first open failure decides; without one, the newest pass over every byte, unless a file
+// has changed.
 
 #include "tools/check/verify_standing.h"
 
@@ -68,7 +68,7 @@ void ForgetOldPasses(std::vector<Check>& checks, CheckKind kind) {
 // The first file that looks different from when it was checked; empty if none does.
 std::string ChangedFile(const Check& check, const std::vector<CheckedFile>& now) {
   for (const CheckedFile& file : now) {
-    if (check.files.empty()) {  // an old record: its time is all there is
+    if (check.files.empty()) {  // an old record has only its time
       if (file.modified_unix_nanoseconds / kNanoseconds > check.unix_seconds) return file.name;
       continue;
     }

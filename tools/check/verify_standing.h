@@ -4,7 +4,7 @@
 // and how the files looked at that moment. These rules turn the list into one word:
 //   - A failure stays until an equally strong or stronger check of the same bytes passes. "Every byte" is
 //     stronger than a sample and than the structure; a sample is as strong as an earlier one if it covers
-//     the same ranges; values are a question of their own, which only another check of values answers.
+//     the same ranges; values are a separate question, which only another check of values answers.
 //   - Only a check of every byte makes a step verified. A weaker check that passes does not change that.
 //   - A file that looks different now (size, time of modification or of change, inode) was not checked.
 #pragma once
@@ -51,14 +51,14 @@ struct Check {
   uint64_t chunks = 0;
   uint64_t problems = 0;
   std::vector<std::string> first_problems;
-  std::vector<CheckedFile> files;  // empty: an old record, which did not say
+  std::vector<CheckedFile> files;  // empty: an old record, which does not state it
   bool operator==(const Check&) const = default;
 };
 
 // Whether the pass `check` answers the earlier failure `failure`.
 bool Settles(const Check& check, const Check& failure);
 
-// Appends a check, and drops those that no longer matter: `checks` stays short however many are made.
+// Appends a check, and drops those that no longer matter: `checks` stays short after any number of checks.
 void AddCheck(std::vector<Check>& checks, Check check);
 
 enum class Trust { kUnverified, kPartlyVerified, kVerified, kChanged, kDamaged };

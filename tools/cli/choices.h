@@ -16,7 +16,7 @@
 
 namespace cairn {
 
-// "; did you mean hf?", also for another name of the same thing; or nothing.
+// "; did you mean hf?", also for other names of the same choice; or nothing.
 inline std::string ChoiceHint(const std::vector<std::string>& words, const std::string& given) {
   constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
       {"huggingface", "hf"},  {"hugging-face", "hf"},       {"hugging_face", "hf"},

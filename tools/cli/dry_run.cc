@@ -20,7 +20,7 @@ Result<double> MeasureReading(CheckpointSource& source) {
     sample.push_back(i);
     bytes += tensors[i].bytes();
   }
-  if (bytes == 0) return 1e9;  // only giants, or nothing at all
+  if (bytes == 0) return 1e9;  // only huge tensors, or none
   const Stopwatch watch;
   CAIRN_RETURN_IF_ERROR(
       StreamPart(source, sample, BlockBytesFor(kDefaultMaxMemory), [](const Block&) { return OkStatus(); }));
@@ -53,7 +53,7 @@ Status PrintDryRun(CheckpointSource& source, const TransferCost& cost, const std
     if (cost.plan.copies > 0)
       fmt::print("plan: {} copies, out of {} files into {}\n", cost.plan.copies, from, to);
     fmt::print("peak memory about {}\n", HumanBytes(cost.peak_memory));
-    fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
+    fmt::print("time about {}, if writing is as fast as reading a part of the source just was ({}/s)\n",
                HumanSeconds(seconds), HumanBytes(rate));
   }
   if (target.empty() || overflowed > 0) return OkStatus();

@@ -11,7 +11,7 @@
 namespace cairn {
 
 // The end of --help. `check_failed` says when the verb exits with 1; empty for a verb that never does.
-// `again`: what the same command does after kExitLostPeer; empty for a verb that has no peers.
+// `again`: what the same command does after kExitLostPeer; empty for a verb without peers.
 inline std::string HelpFooter(std::string_view example, std::string_view check_failed = "",
                               std::string_view again = "") {
   std::string footer = fmt::format("Example:\n  {}\n\nExit status: 0 done", example);

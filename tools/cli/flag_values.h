@@ -1,4 +1,4 @@
-// Checks of the values of flags: a bad one is refused before anything is done.
+// Checks of the values of flags: a bad one is refused before any work.
 #pragma once
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ inline CLI::Option* AddTolerance(CLI::App& verb, const std::string& name, double
             const auto read = std::from_chars(input.data(), input.data() + input.size(), value);
             const bool good = read.ec == std::errc() && read.ptr == input.data() + input.size() &&
                               std::isfinite(value) && value >= 0;
-            return good ? std::string() : fmt::format("{} is not a finite number from 0 on", input);
+            return good ? std::string() : fmt::format("{} is not a finite number of at least 0", input);
           },
           ""))
       ->option_text(text);

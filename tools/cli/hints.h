@@ -1,4 +1,4 @@
-// Suggestions for a word that is not known.
+// Suggestions for an unknown word.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ inline std::string Hint(const std::vector<std::string>& words, std::string_view 
 
 // "see cairn VERB --help", for the verb that was given.
 std::string SeeHelp(const CLI::App& app);
-// The error for words that the parser did not take; empty if it took all.
+// The error for words that the parser did not accept; empty if it accepted all.
 std::string UnknownWord(const CLI::App& app);
 
 }  // namespace cairn

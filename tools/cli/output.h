@@ -11,10 +11,10 @@ namespace cairn {
 
 // Names of files may hold any bytes; those that are not UTF-8 are replaced.
 void PrintJson(const nlohmann::ordered_json& value);
-// True once PrintJson was called: a failure after that adds nothing to what a program may be reading.
+// True once PrintJson was called: a failure after that must not add to what a program may be reading.
 bool JsonWasPrinted();
 
-// From now on messages that begin with "note: " are not printed (--quiet).
+// Suppresses messages that begin with "note: " (--quiet).
 void PrintNoNotes();
 bool NotesAreQuiet();
 

@@ -14,16 +14,16 @@ enum class Lines { kMany, kOne };
 // line also its end.
 std::string Printable(std::string text, Lines lines = Lines::kMany);
 
-// One line, whose middle is left out if it is longer than a screen: its end says what to do.
+// One line, whose middle is left out if it is longer than a screen, because the remedy is at its end.
 std::string ShortLine(std::string text);
 
 enum class Tone { kPlain, kGood, kNote, kBad };
 
-// `text`, printable already, as stdout or stderr (a descriptor) shows it: in colour on a terminal, unless
+// `text`, printable already, as shown on stdout or stderr (a descriptor): in colour on a terminal, unless
 // NO_COLOR (https://no-color.org) or TERM=dumb turn that off.
 std::string Painted(std::string text, Tone tone, int descriptor);
 
-// One line on stdout, printable whatever is in it, in colour on a terminal.
+// One line on stdout, made printable, in colour on a terminal.
 template <typename... Args>
 void PrintLineIn(Tone tone, fmt::format_string<Args...> format, Args&&... args) {
   constexpr int kStdout = 1;

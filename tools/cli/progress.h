@@ -1,7 +1,7 @@
-// Reports how far a long verb is: bytes (or batches, say) done of all, rate, and the time left.
+// Reports the progress of a long verb: bytes (or batches, for example) done of all, rate, and the time left.
 //
 // On a terminal one line on stderr that is rewritten, elsewhere a plain line every ten seconds, so that
-// the log of a batch job stays short. Says nothing in the first second: most work is done by then.
+// the log of a batch job stays short. Prints nothing in the first second: most work is done by then.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ std::string DateText(int64_t unix_seconds);
 
 class Progress {
  public:
-  // From now on none prints anything (--quiet, --no-progress).
+  // Suppresses all progress (--quiet, --no-progress).
   static void TurnOff();
   // `what` is a participle: "reshaping". `enabled` false (--quiet, --json): prints nothing at all. `unit`: of
   // what is counted, in the plural; empty: bytes.

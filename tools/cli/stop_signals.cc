@@ -1,4 +1,4 @@
-// A handler may do next to nothing, so it hands the signal to a thread through a pipe.
+// A handler may do almost nothing, so it passes the signal to a thread through a pipe.
 #include "tools/cli/stop_signals.h"
 
 #include <fcntl.h>

@@ -32,16 +32,16 @@ Status CheckTrainingFlags(const ConvertArguments& arguments) {
   const StripOptions& options = arguments.flags.options;
   if (!options.keep_fp32.empty() || arguments.flags.saturate || !arguments.flags.tokenizer.empty())
     return InvalidArgument(
-        "--keep-fp32, --saturate and --tokenizer are for hf, safetensors and native; {} takes --dtype",
+        "--keep-fp32, --saturate and --tokenizer are only for hf, safetensors and native; {} takes --dtype",
         options.format->name);
   return OkStatus();
 }
 
 Status CheckFlags(const ConvertArguments& arguments) {
   if (arguments.param_groups != 0)
-    return InvalidArgument("--param-groups is for formats with an optimizer of DeepSpeed's or Megatron's");
+    return InvalidArgument("--param-groups is only for formats with DeepSpeed's or Megatron's optimizer");
   if (!arguments.flags.options.format->is_native() && arguments.topology.any())
-    return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
+    return InvalidArgument("--tp, --pp, --dp and --zero are only for --to native; leave them out");
   if (!arguments.dtype && arguments.flags.saturate)
     return InvalidArgument("--saturate needs --dtype: without it nothing is cast");
   return OkStatus();

@@ -1,6 +1,6 @@
 // Flags become DiffOptions, both sides are opened as sources whatever their format, and
 // convert/verbs/diff.h compares them. The rest prints. Differences of structure and of values are two
-// tables, because they have no column in common but the name; JSON lists both, with infinities as text.
+// tables, because they share only the column of names; JSON lists both, with infinities as text.
 
 #include <algorithm>
 #include <charconv>
@@ -143,7 +143,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
   if (any_values) values.Print();
   for (const TensorDiff& diff : std::span(result.tensors).first(shown))
     if (diff.nan_payloads > 0)
-      PrintLine("{}: {} NaN on both sides differ only in their bits", diff.name, diff.nan_payloads);
+      PrintLine("{}: {} pairs of NaN differ only in their bits", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
   fmt::print("{} compared, {} of them equal bit for bit{}{}; {}\n", Counted(result.compared, "tensor"),
@@ -199,7 +199,7 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
       ->allow_extra_args(false);
   diff->add_option("--tolerance", arguments->tolerances,
                    "allowed difference of the values of some tensors: |a-b| <= ABS + REL*|b|; repeatable, "
-                   "the last one that matches counts")
+                   "the last match counts")
       ->option_text("GLOB=ABS[,REL]")
       ->allow_extra_args(false);
   AddTolerance(*diff, "--atol", arguments->atol, "default ABS of all tensors", "ABS");

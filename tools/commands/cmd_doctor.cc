@@ -18,7 +18,7 @@ struct DoctorOptions {
   bool json = false;
 };
 
-constexpr std::chrono::seconds kPatience{60};  // for ranks that do not come
+constexpr std::chrono::seconds kPatience{60};  // for ranks that do not arrive
 
 Tone ToneOf(Severity severity) {
   constexpr Tone kTones[] = {Tone::kGood, Tone::kPlain, Tone::kNote, Tone::kNote, Tone::kBad};
@@ -37,7 +37,7 @@ nlohmann::ordered_json HostsJson(const std::vector<HostReport>& reports) {
   return hosts;
 }
 
-// One line: a host that differs, and in what.
+// One line: a host that differs, and how.
 void PrintHost(const HostReport& report) {
   std::string line = fmt::format("{} (rank {}", report.host, report.ranks[0]);
   if (report.ranks.size() > 1) line += fmt::format(" and {} more", report.ranks.size() - 1);
@@ -80,7 +80,7 @@ void Print(const std::vector<HostReport>& reports, const DoctorOptions& options,
              {"other_hosts", HostsJson(reports)}});
 }
 
-// Why a rank cannot leave its report; empty if it can.
+// Why a rank cannot write its report; empty if it can.
 std::string WhyNotToMeet(const Result<HostReport>& own) {
   if (!own.ok()) return own.status().message();
   const Finding& first = own->findings[0];
@@ -100,7 +100,7 @@ Result<int> RunDoctor(const DoctorOptions& options) {
   }
   CAIRN_RETURN_IF_ERROR(own.status());
   const Result<std::vector<HostReport>> reports = Gather(fs, options.directory, team, *own);
-  // What rank 0 knows is worth telling even if others did not come.
+  // What rank 0 knows is worth reporting even if others did not arrive.
   if (team.leads()) Print(reports.ok() ? *reports : std::vector{*own}, options, reports.ok() ? team.size : 1);
   CAIRN_RETURN_IF_ERROR(reports.status());
   if (!team.leads()) return kExitDone;
@@ -112,22 +112,20 @@ Result<int> RunDoctor(const DoctorOptions& options) {
 void AddDoctorCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<DoctorOptions>();
   CLI::App* doctor = app.add_subcommand(
-      "doctor", "say what this host and a directory offer to saves, what they lack, and what to change");
+      "doctor", "report what this host and a directory offer to saves, what they lack, and what to change");
   doctor->add_option("DIR", options->directory,
-                     "where a training or an archive is to write; default: the current directory");
+                     "where a training or an archive will write; default: the current directory");
   doctor->add_flag("--json", options->json, "print facts as JSON");
   doctor->footer(
       "Looks at limits, memory, fsync, renames, locks, caches of names, O_DIRECT, io_uring, space, quota,\n"
-      "access times, the clock, Slurm and MPI. Writes a few MB into DIR, in a directory of its own, and "
-      "removes\n"
+      "access times, the clock, Slurm and MPI. Writes a few MB into DIR, in a new directory, and removes\n"
       "them. Under srun, mpirun or torchrun --no-python each rank looks; rank 0 prints its facts, and a "
       "line\n"
       "for each host that differs.\n\n" +
-      HelpFooter(
-          "srun --mpi=pmix -N4 cairn doctor /scratch/me",
-          "something would lose data: DIR cannot be written, fsync fails, other bytes are read than were "
-          "written, renames do not replace, locks do not exclude, or the clock is an hour off",
-          "looks again"));
+      HelpFooter("srun --mpi=pmix -N4 cairn doctor /scratch/me",
+                 "something would lose data: DIR cannot be written, fsync fails, bytes read differ from "
+                 "those written, renames do not replace, locks do not exclude, or the clock is an hour off",
+                 "checks again"));
   doctor->callback([options, &verb] { verb = [options] { return RunDoctor(*options); }; });
 }
 

@@ -64,7 +64,7 @@ class Inspector {
            });
   }
 
-  // The state dict's name; otherwise the name without the role, which has a column of its own.
+  // The state dict's name; otherwise the name without the role, which has its own column.
   std::string NameOf(const TensorEntry& tensor) const {
     const std::string* fqn = names_.Find(tensor);
     return fqn ? *fqn : tensor.spec.name;

@@ -1,6 +1,6 @@
-// run_listing.h lists the steps; here they become rows or JSON, run by run. A step counts as
-// archived if the store has a proven member of the same manifest digest, whatever the names. Of several
-// states the table shows the one that matters most: damage or a change, then bad health, then the archive.
+// run_listing.h lists the steps; here they become rows or JSON, run by run. A step counts as archived if the
+// store has a proven member of the same manifest digest, under any name. Of several states the table shows
+// the most important: damage or a change, then bad health, then the archive.
 
 #include <algorithm>
 #include <ctime>
@@ -74,14 +74,14 @@ class Lister {
     return OkStatus();
   }
 
-  // Once, after all runs.
+  // Printed once, after all runs.
   void Finish() const {
     if (options_.json) return PrintJson(json_);
     for (const std::string_view caveat : caveats_) PrintProblem(fmt::format("note: {}", caveat));
   }
 
  private:
-  // So soon that a day more or less counts.
+  // So soon that a day matters.
   bool AnyIsDueSoon(const std::vector<RunListing>& runs) const {
     constexpr double kSoonDays = 3;
     return std::ranges::any_of(runs, [&](const RunListing& run) {
@@ -252,13 +252,13 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
   ls->add_option("--purge-days", options->purge_days,
                  "days after the last access at which the site deletes files")
       ->capture_default_str();
-  ls->add_option("--store", options->store, "show which steps this archive store holds, verified")
+  ls->add_option("--store", options->store, "show which steps this archive store holds and has verified")
       ->type_name("STORE");
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->footer(
       "States: committed (its bytes were not checked since); partly verified (a sample of them was good);\n"
       "verified (cairn verify found every byte good); changed since verified (a file looks different now);\n"
-      "damaged (it does not open, or verify found damage and no check as strong has passed since);\n"
+      "damaged (it does not open, or verify found damage and no equally strong check has passed since);\n"
       "unreadable (the system refuses to read it); "
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"

@@ -32,7 +32,7 @@ Result<std::vector<std::string>> WriteScripts(const PlanFlags& options, const st
   for (const PlanFacts& plan : plans) {
     paths.push_back(JoinPath(options.sbatch, JobName(options.request, plan.candidate.setup) + ".sbatch"));
     if (fs.Stat(paths.back()).ok())
-      return AlreadyExists("{} is there already; give another directory", paths.back());
+      return AlreadyExists("{} already exists; give another directory", paths.back());
   }
   if (options.dry_run) return paths;
   CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.sbatch));

@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, std::string>> CellsOf(const Prediction& p) {
           {"fit_probability", number(p.fit_probability)}};
 }
 
-// The table with the predictions behind each row; a column of their name that it has already is replaced.
+// The table with the predictions after each row; existing columns of their names are replaced.
 CsvTable WithPredictions(CsvTable table, const std::vector<Prediction>& predictions) {
   for (const auto& [name, cell] : CellsOf({})) {
     if (const int column = table.Column(name); column >= 0) {
@@ -107,14 +107,14 @@ struct Known {
 void PrintFit(const std::string& name, const Known& known, Program framework) {
   const Calibration& c = known.calibration;
   if (known.from.empty())
-    fmt::print(stderr, "{}: no measured run; the bounds of times are as wide as clusters differ\n", name);
+    fmt::print(stderr, "{}: no measured run, so the bounds of times allow for any cluster\n", name);
   else
     fmt::print(stderr, "{}: fitted on {} times and {} memories of {}; unexplained: {:.1f} % and {:.1f} %\n",
                name, c.time.rows, c.memory.rows, known.from, 100 * c.time.noise, 100 * c.memory.noise);
   fmt::print(stderr, "{}: memory as {} holds it\n", name, NameOf(framework));
 }
 
-// From the rows of the --calibrate table that ran on this cluster, else from what is compiled in.
+// From the rows of the --calibrate table that ran on this cluster, else from the built-in runs.
 Result<Known> KnownOf(const PredictOptions& options, const std::string& name, const Cluster& cluster) {
   Known known;
   known.from = "the runs of " + cluster.name + " that are built in";

@@ -30,7 +30,7 @@ struct ReportOptions {
   bool dry_run = false;
 };
 
-// The logs that could be read; each of the others is reported in a line, and sets `trouble`.
+// The logs that could be read; each of the others is reported in a line and sets `trouble`.
 std::vector<TrainingLog> ReadAll(const std::vector<std::string>& paths, bool& trouble) {
   std::vector<TrainingLog> logs;
   for (const std::string& path : paths) {
@@ -69,7 +69,7 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
 Status CheckPlotFile(const std::string& path) {
   if (path.empty()) return OkStatus();
   const Result<FileInfo> there = FileSystem::Posix().Stat(path);
-  if (there.ok()) return AlreadyExists("{} is there already; remove it or give another name", path);
+  if (there.ok()) return AlreadyExists("{} already exists; remove it or give another name", path);
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), path));
   return there.status().kind() == StatusKind::kNotFound ? PlotTypeOf(path).status() : there.status();
 }

@@ -39,8 +39,7 @@ std::string InputText(std::string name) {
 }
 
 std::string LeftRows(const RewrittenText& text) {
-  std::string line =
-      text.left == 1 ? "1 row left as it is" : fmt::format("{} rows left as they are", text.left);
+  std::string line = text.left == 1 ? "1 row not changed" : fmt::format("{} rows not changed", text.left);
   for (const char* separator = ": "; const auto& [name, rows] : text.lacking)
     line += fmt::format("{}{} without {}", std::exchange(separator, ", "), rows, InputText(name));
   if (text.without_seconds > 0)
@@ -122,7 +121,7 @@ Result<int> RunMatch(const MatchArguments& arguments) {
     }
   }
   if (logs.empty() || scripts.empty())
-    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); {} are missing",
+    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); give {}, too",
                            logs.empty() ? "logs" : "scripts");
   return PrintMatches(MatchLogs(logs, scripts), arguments.json);
 }

@@ -22,12 +22,12 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
   AddTopologyFlags(*reshape, flags->topology);
   reshape
       ->add_option("--vocab-multiple", flags->vocab_multiple,
-                   "pad the vocabulary in memory to a multiple of this times TP; default: as SRC says")
+                   "pad the vocabulary in memory to a multiple of this times TP; default: as in SRC")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
       ->option_text("M");
   CLI::Option* resume = reshape->add_flag(
       "--resume", flags->resume,
-      "continue what a killed run of the same command left; keep what is written if this run fails, too");
+      "continue what a killed run of the same command left; if this run fails too, keep what it wrote");
   reshape
       ->add_flag("--virtual", flags->is_virtual,
                  "write only metadata over the shards of SRC, which must stay; the same command without "
@@ -45,7 +45,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       "share\n"
       "the work; all must see DST.\n\n" +
       HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2", "",
-                 "begins again, or continues with --resume"));
+                 "starts again, or continues with --resume"));
   reshape->callback([flags, &verb] { verb = [flags] { return Reshape(*flags); }; });
 }
 

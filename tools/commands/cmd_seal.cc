@@ -69,7 +69,7 @@ std::string SealProblemText(const Problem& problem) {
 }
 
 // Waits while files are younger than `seconds`; in the end one may still be, of a writer that writes on. If a
-// clock is wrong, the times say nothing, and the files must stay as they are for as long.
+// clock is wrong, the times show nothing, and the files must stay unchanged for the same time.
 void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, int64_t seconds) {
   constexpr double kSilent = 1;  // seconds, of a short wait
   const Stopwatch waited;
@@ -368,8 +368,7 @@ void AddSealCommand(CLI::App& app, Verb& verb) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->option_text("N");
-  seal->add_flag("--dry-run", options->dry_run,
-                 "check that all files are there; read no tensor, write nothing");
+  seal->add_flag("--dry-run", options->dry_run, "check that all files exist; read no tensor, write nothing");
   seal->add_flag("--json", options->json, "print facts as JSON; with --watch one object a line");
   seal->footer(
       "Reads every file once and writes DIR/.cairn-seal.json last; no other program looks at that file. Of "

@@ -11,8 +11,8 @@
 namespace cairn {
 namespace {
 
-// A signal that ends the training must not end the save that it handed over; the closed socket ends this
-// process once the save is done.
+// A signal that ends the training must not end its save; the closed socket ends this process once the save is
+// done.
 void IgnoreSignalsOfTheJob() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) (void)std::signal(number, SIG_IGN);
 }

@@ -38,7 +38,7 @@ Result<int> ParseRanks(std::string_view text) {
   return ranks;
 }
 
-// Takes --nproc-per-node N (or =N) out of `arguments`; nothing if it is not there.
+// Takes --nproc-per-node N (or =N) out of `arguments`; nothing if it is missing.
 Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
   std::optional<int> ranks;
   for (size_t i = 0; i < arguments.size();) {
@@ -56,7 +56,7 @@ Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
   return ranks;
 }
 
-// The trainer knows Cairn's own steps only.
+// The trainer knows only Cairn's own steps.
 Status CheckLoad(const std::vector<std::string>& arguments) {
   constexpr std::string_view kFlag = "--load";
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -30,7 +30,7 @@ void AddStripCommand(CLI::App& app, Verb& verb);
 void AddTrainCommand(CLI::App& app, Verb& verb);
 void AddVerifyCommand(CLI::App& app, Verb& verb);
 
-// Subcommands of a verb, in files of their own.
+// Subcommands of a verb, in separate files.
 void AddPlanPredict(CLI::App& plan, Verb& verb);
 void AddReportMatch(CLI::App& report, Verb& verb);
 void AddReportRewrite(CLI::App& report, Verb& verb);

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Writes and reports, or prints the cost. Notes about state that could not be carried go to stderr.
+// Writes and reports, or prints the cost. Notes about state that cannot be carried go to stderr.
 Result<int> RunExport(const OpenedSource& opened, const System& format, const ExportOptions& options,
                       const TransferFlags& flags);
 

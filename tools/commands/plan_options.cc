@@ -44,8 +44,7 @@ void DeclareModel(CLI::App& plan, PlanFlags& o) {
   size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
        "pad the vocabulary to a multiple of this times TP");
   plan.add_flag("--swiglu", o.swiglu, "gated MLP, no biases; cairn train also rotates positions");
-  plan.add_flag("--untie-embeddings-and-output-weights", o.untied,
-                "the output layer has a weight of its own");
+  plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has its own weight");
 }
 
 void DeclareRun(CLI::App& plan, PlanFlags& o) {
@@ -60,7 +59,7 @@ void DeclareRun(CLI::App& plan, PlanFlags& o) {
   plan.add_option("--global-batch-size", o.request.setup.global_batch, "samples of one step")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}));
   plan.add_option("--rampup-batch-size", o.request.rampup,
-                  "START INCREMENT SAMPLES: grow the batch from START over so many samples")
+                  "START INCREMENT SAMPLES: grow the batch from START over this many samples")
       ->expected(3);
   const auto length = [&](const std::string& name, int64_t& value, const std::string& help) {
     plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 60));
@@ -96,7 +95,7 @@ void DeclareSearch(CLI::App& plan, PlanFlags& o) {
   plan.add_flag("--for-cairn", o.for_cairn,
                 "only plans that cairn train runs, with its memory (implied by --sbatch)");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
-                "only stages in which embedding and output layer count as a layer each");
+                "only stages in which embedding and output layer each count as a layer");
   plan.add_flag("--even-stages", r.even_stages,
                 "only stages of the same number of layers; without it the first and the last may hold fewer, "
                 "as the --framework allows");
@@ -164,7 +163,7 @@ Status Give(CLI::Option& option, const toml::node& node, const std::string& wher
   return OkStatus();
 }
 
-// Keys that only cairn train knows are its own: one file serves both.
+// Keys that only cairn train knows are skipped: one file serves both.
 Status ApplyField(CLI::App& plan, const TomlField& key) {
   if (CLI::Option* option = plan.get_option_no_throw("--" + key.name)) {
     if (option->count() > 0) return OkStatus();
@@ -175,7 +174,7 @@ Status ApplyField(CLI::App& plan, const TomlField& key) {
   for (const Flag& flag : TrainFlags()) known.emplace_back(flag.name);
   for (const CLI::Option* option : plan.get_options())
     for (const std::string& name : option->get_lnames()) known.push_back(name);
-  return UnknownTomlKey(key, known, "neither cairn plan nor cairn train knows it");
+  return UnknownTomlKey(key, known, "neither cairn plan nor cairn train has this key");
 }
 
 Status ApplyConfig(CLI::App& plan, const std::string& path) {
@@ -199,12 +198,12 @@ Status ApplyModel(PlanFlags& options) {
   if (options.shape.seq == 0) shape.seq = std::min(read->seq, kUsualSeq);
   if (options.shape.seq == 0 && shape.seq < read->seq)
     PrintProblem(fmt::format(
-        "note: planned for sequences of {} tokens; --seq-length sets others, up to the model's {}", shape.seq,
-        read->seq));
+        "note: planned for sequences of {} tokens; --seq-length sets another length, up to the model's {}",
+        shape.seq, read->seq));
   if (shape.positions > 0) shape.positions = std::max(shape.positions, shape.seq);
   for (const char* part : {"vision_config", "audio_config"})
     if (config.contains(part))
-      PrintProblem(fmt::format("note: {} is left out: the plan is for the decoder alone", part));
+      PrintProblem(fmt::format("note: {} is left out: the plan is only for the decoder", part));
   options.shape = shape;
   return OkStatus();
 }

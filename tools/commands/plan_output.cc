@@ -1,5 +1,5 @@
 // FactsOf adds the cost of training and of saving to a candidate of the search; the rest shows these facts
-// as text or JSON. The table has a row for each plan, and only the first plan gets the parts of its memory
+// as text or JSON. The table has a row for each plan, and only the first plan shows the parts of its memory
 // and time. The rules come last, since they explain an empty table.
 
 #include "tools/commands/plan_output.h"
@@ -129,8 +129,7 @@ void PrintModel(const PlanFlags& options) {
     fmt::print("Times are fitted on {}.\n", options.calibrate);
   else if (c.measured.empty())
     fmt::print(
-        "No run of this cluster was measured: bounds are as wide as clusters differ (--calibrate "
-        "runs.csv).\n");
+        "No run of this cluster was measured, so bounds allow for any cluster (--calibrate runs.csv).\n");
   else
     fmt::print("Times are fitted on the runs of {} that are built in.\n", c.measured);
   if (m.hidden % 128 != 0)

@@ -21,7 +21,7 @@ std::string FlagNames(const ConfigCount& count) {
 
 void AddConfigFlags(CLI::App& command, RunConfig& config) {
   const std::string usual = command.option_defaults()->get_group();
-  command.option_defaults()->group("Facts that neither the log nor the file's name has");
+  command.option_defaults()->group("Facts that are neither in the log nor in the file's name");
   for (const ConfigCount& count : ConfigCounts()) {
     auto& field = config.*count.field;
     command
@@ -37,7 +37,7 @@ void AddConfigFlags(CLI::App& command, RunConfig& config) {
       ->check(CLI::PositiveNumber)
       ->option_text("B");
   command.add_flag_function(
-      "--swiglu", [&config](int64_t) { config.gated = true; }, "the MLP is gated, as LLaMA's");
+      "--swiglu", [&config](int64_t) { config.gated = true; }, "the MLP is gated, as in LLaMA");
   command.add_flag_function(
       "--recompute,!--no-recompute", [&config](int64_t count) { config.recompute = count > 0; },
       "activations are recomputed, which counts as work of the hardware (the default, unless the log "

@@ -30,7 +30,7 @@ void Print(const ReshapeFlags& flags, const OpenedSource& opened, const Topology
   }
   PrintTransfer(opened, done, ToString(target));
   if (result.bytes_resumed > 0)
-    fmt::print("{} of it were there already, and right\n", HumanBytes(result.bytes_resumed));
+    fmt::print("{} of it had already been written, and were correct\n", HumanBytes(result.bytes_resumed));
   fmt::print("{}: fingerprint {}\n",
              flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
              fingerprint);
@@ -57,8 +57,8 @@ Result<int> RunVirtually(const OpenedSource& opened, const TransferFlags& flags,
   CAIRN_ASSIGN_OR_RETURN(const VirtualStep result,
                          ReshapeVirtually(FileSystem::Posix(), *step, flags.target, options));
   if (!result.held.ok())
-    PrintProblem(
-        fmt::format("warning: nothing keeps {} from being pruned: {}", result.shards, result.held.message()));
+    PrintProblem(fmt::format("warning: {} may be pruned, because no hold could be written: {}", result.shards,
+                             result.held.message()));
   if (flags.json) {
     PrintJson({{"source", source.name()},
                {"target", result.path},
@@ -80,7 +80,7 @@ bool TopologyFlags::any() const {
          loss_counts;
 }
 
-// The source's own cut of its layers stays if its pipeline stays.
+// The source's own cut of its layers is kept if its pipeline is.
 Result<Topology> TopologyFlags::Of(const Manifest& source) const {
   Topology target = source.topology;
   if (pp || virtual_stages) target.layers_per_stage.clear();

@@ -34,8 +34,8 @@ struct ReshapeFlags {
   bool is_virtual = false;  // metadata only
 };
 
-// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. With `dry_run` prints the
-// cost only. `tokenizer`: files for the new step.
+// Reshapes and reports, as a single process or as one of the ranks that mpirun or srun started. With
+// `dry_run` prints only the cost. `tokenizer`: files for the new step.
 Result<int> RunReshape(const OpenedSource& opened, const ReshapeFlags& flags, const FileCopies& tokenizer);
 
 }  // namespace cairn

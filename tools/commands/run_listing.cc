@@ -1,7 +1,7 @@
-// A step's name says its number and whether it is partial, superseded or being deleted. Its files' times are
-// read next, and only then is a committed or superseded step opened, because opening accesses its files. Its
-// verify record counts as long as the files look the same. Later steps say whether a step is healthy, so
-// verdicts are added when all steps of a run are known.
+// A step's name has its number, and shows whether it is partial, superseded or being deleted. Its files'
+// times are read next, and only then is a committed or superseded step opened, because opening accesses its
+// files. Its verify record counts as long as the files look the same. Later steps show whether a step is
+// healthy, so verdicts are added when all steps of a run are known.
 
 #include "tools/commands/run_listing.h"
 
@@ -147,7 +147,7 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
   else if (!look.problems.empty())
     step.trouble = fmt::format("{}: {}", look.problems[0].file, look.problems[0].what);
   else if (!look.touched.empty())
-    step.trouble = fmt::format("{} has another time; cairn verify reads it", look.touched[0]);
+    step.trouble = fmt::format("{} has a different time; cairn verify reads it", look.touched[0]);
   if (!step.trouble.empty()) {
     step.state = "changed since sealed";
   } else if (!seal->problems.empty()) {
@@ -214,7 +214,7 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
       runs.push_back(*std::move(foreign));
   }
   if (runs.empty() && alone) return itself();  // around the only checkpoint in it
-  if (runs.empty()) return NotFound("{}: no run and no step here", directory);
+  if (runs.empty()) return NotFound("{}: it contains no run and no step", directory);
   return runs;
 }
 

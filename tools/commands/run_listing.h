@@ -26,8 +26,8 @@ struct StepListing {
   int64_t accessed_unix_seconds =
       0;  // of the file that was accessed longest ago: the first that a purge takes
   std::optional<Manifest> manifest;  // of a step that opens
-  std::vector<Check> checks;         // what cairn verify looked at, oldest first
-  Standing standing;                 // what that says today
+  std::vector<Check> checks;         // the checks of cairn verify, oldest first
+  Standing standing;                 // its verdict today
   std::vector<Hold> holds;           // of virtual steps that use its shards
   std::map<Role, uint64_t> role_bytes;
 };

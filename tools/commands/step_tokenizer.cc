@@ -33,7 +33,7 @@ Result<FileCopies> LicenceAndCode(const OpenedSource& opened) {
 FileCopies TokenizerForStep(const OpenedSource& opened) {
   Result<FileCopies> files = TokenizerOf(opened);
   if (files.ok()) return *std::move(files);
-  PrintProblem(fmt::format("note: the tokenizer does not come along: {}", files.status().message()));
+  PrintProblem(fmt::format("note: the tokenizer is not copied: {}", files.status().message()));
   return {};
 }
 

@@ -6,7 +6,7 @@
 
 namespace cairn {
 
-// The tokenizer beside the source, with licence and code; for a run of another system, beside it or in the
+// The tokenizer next to the source, with licence and code; for a run of another system, next to it or in the
 // step. Errors: InvalidArgument as in TokenizerOf() of a directory.
 Result<FileCopies> TokenizerOf(const OpenedSource& opened);
 

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kListedTensors = 10;  // of those that lost something; --json has all
+constexpr size_t kListedTensors = 10;  // tensors with losses that are listed; --json has all
 
 // Flags that do not change the result, and paths.
 constexpr const char* kSilentFlags[] = {"--jobs",      "--max-memory",   "--direct",
@@ -165,9 +165,9 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_flag("--saturate", flags.saturate, "values beyond the range become the largest finite number");
-  verb.add_option("--tokenizer", flags.tokenizer,
-                  "directory with the tokenizer files to copy beside the weights; default: those of SRC, if "
-                  "it has any")
+  verb.add_option(
+          "--tokenizer", flags.tokenizer,
+          "directory with the tokenizer files to copy along with the weights; default: those of SRC, if any")
       ->option_text("DIR");
 }
 
@@ -216,7 +216,7 @@ Result<int> RunStrip(const OpenedSource& opened, const StripFlags& flags) {
   if (!result.overflowed) {
     for (const std::string& note : result.notes) PrintProblem("note: " + note);
     if (options.format->has_tokenizer && !HasTokenizer(options.copies))
-      PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
+      PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR adds one",
                                source.name(), result.path));
     return kExitDone;
   }

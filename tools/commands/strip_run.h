@@ -1,4 +1,4 @@
-// What `cairn strip` and `cairn convert` have in common: flags for released weights, the run and its report.
+// What `cairn strip` and `cairn convert` share: flags for released weights, the run and its report.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,7 @@ inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
 struct StripFlags {
   TransferFlags transfer;
   StripOptions options;   // its writer is that of `transfer`
-  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
+  std::string tokenizer;  // directory whose tokenizer is copied; empty: the source's, if any
   bool saturate = false;
 };
 
@@ -38,7 +38,7 @@ inline std::vector<std::pair<std::string, const System*>> FormatsWith(
 // Adds --max-shard-size, --keep-fp32, --saturate and --tokenizer.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
-// "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
+// "cairn strip --dtype fp16": the given options that determine the result, without paths.
 // `defaults`: values that are added if the option was not given, so that equal requests give equal bytes.
 std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int kCannotStart = 127;  // as of a shell
 
 [[noreturn]] void BecomeChild(const std::vector<std::string>& command, const sigset_t& original) {
-  ::setpgid(0, 0);  // a terminal's Ctrl-C then comes to the parent alone
+  ::setpgid(0, 0);  // a terminal's Ctrl-C then reaches only the parent
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   ::sigprocmask(SIG_SETMASK, &original, nullptr);
   std::vector<char*> argv;
@@ -41,7 +41,7 @@ Result<int> Supervise(const std::vector<std::string>& command) {
   const pid_t child = ::fork();
   if (child < 0) return IoError("fork: {}", strerror(errno));
   if (child == 0) BecomeChild(command, original);
-  ::signal(SIGPIPE, SIG_IGN);  // its own few lines have a reader or not
+  ::signal(SIGPIPE, SIG_IGN);  // with or without a reader for its own few lines
 
   for (bool asked = false; true;) {
     const int signal = ::sigwaitinfo(&watched, nullptr);

@@ -1,4 +1,4 @@
-// Runs a command and stays its parent, so a request to stop reaches every rank in time to save.
+// Runs a command and remains its parent, so a request to stop reaches every rank in time to save.
 //
 // mpirun answers SIGTERM by killing its ranks a second later, in the middle of a save; SIGUSR1 it passes on.
 // So the first SIGTERM, SIGINT or SIGHUP (unless nohup has it ignored) becomes SIGUSR1 (the ranks finish

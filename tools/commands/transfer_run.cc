@@ -35,11 +35,11 @@ void PrintNames(std::string_view what, const Names& names) {
   if (!names.empty()) PrintLine("{}: {}", what, NameList(names));
 }
 
-// Files of two steps were mixed, or somebody changed one of them.
+// Files of two steps were mixed, or one of them was changed.
 void NoteUnlikeMasters(const std::vector<std::string>& weights) {
   if (weights.empty()) return;
   const size_t more = weights.size() - 1;
-  PrintProblem(fmt::format("note: {} is not the fp32 master rounded{}; cairn verify --values tells more",
+  PrintProblem(fmt::format("note: {} is not its fp32 master, rounded{}; cairn verify --values shows more",
                            weights[0], more == 0 ? "" : fmt::format(" (and {} more)", more)));
 }
 
@@ -68,7 +68,7 @@ void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& s
   AddMaxMemory(verb, flags.writer.max_memory);
   AddChoice<Direct>(verb, "--direct", flags.writer.direct, "write past the page cache (default auto)",
                     {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
-  verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
+  verb.add_flag("--dry-run", flags.dry_run, "print bytes, files, memory and time; write nothing");
   verb.add_flag("--json", flags.json, "print facts as JSON");
 }
 

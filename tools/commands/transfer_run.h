@@ -1,4 +1,4 @@
-// What the verbs that write checkpoints share: flags, the run of a transfer, and what is printed of it.
+// What the verbs that write checkpoints share: flags, the run of a transfer, and its report.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,7 +26,7 @@ struct TransferFlags {
 void AddTransferFlags(CLI::App& verb, TransferFlags& flags, const std::string& source_help,
                       const std::string& target_help);
 
-// Opens the source, and checks it unless for a dry run. `weights`: for a result that has no place for an
+// Opens the source, and checks it unless for a dry run. `weights`: for a result that cannot hold an
 // optimizer; `cast`: the type that weights are cast to.
 Result<OpenedSource> OpenChecked(const TransferFlags& flags, bool weights, std::optional<Dtype> cast = {});
 
@@ -41,7 +41,7 @@ Result<std::optional<TimedTransfer>> RunTransfer(std::string_view what, Transfer
                                                  const TransferFlags& flags, bool shown = true);
 
 // On stdout: the parts of a foreign source with their bytes (convert/foreign/account.h), the names of what is
-// in no tensor, and the files that stay behind. Prints nothing for a native step.
+// in no tensor, and the files that are left behind. Prints nothing for a native step.
 void PrintAccount(const OpenedSource& source);
 
 // The fields that all verbs have with --json.

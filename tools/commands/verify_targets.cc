@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// What to type instead, if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
+// What to type instead if the directory contains runs of Cairn, as a Trainer's unsealed checkpoint does.
 std::string RunsInside(FileSystem& fs, const std::string& path) {
   const auto names = fs.List(path);
   if (!names.ok()) return "";
@@ -33,7 +33,7 @@ std::string RunsInside(FileSystem& fs, const std::string& path) {
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(FindStep(fs, path).directory));
   if (!info.is_directory())
-    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+    return NotSupported("{} is a file; give a step directory or a run directory", path);
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(LastName(path)))
     return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
@@ -49,8 +49,8 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
-// A run's tracker says which step is the newest, but a seal says more. A directory with steps of Cairn is a
-// run of Cairn, whatever else lies in it.
+// A run's tracker names the newest step, but a seal is stronger. A directory with steps of Cairn is a run of
+// Cairn, whatever else it contains.
 std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
   const auto native = ListSteps(fs, path);
   if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};

@@ -8,11 +8,11 @@
 
 namespace cairn {
 
-// The steps of Cairn at `path`: itself, or all steps or the newest step of a run. Unlike elsewhere, a newest
-// step that is damaged is not passed over. Errors: NotFound if there is nothing to check.
+// The steps of Cairn at `path`: itself, or all steps or the newest step of a run. Unlike elsewhere, a damaged
+// newest step is not skipped. Errors: NotFound if there is nothing to check.
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all);
 
-// The checkpoints that `path` means if another system may have written it: itself, or all steps or the newest
+// The checkpoints at `path` if another system may have written it: itself, or all steps or the newest
 // step of a run.
 std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all);
 

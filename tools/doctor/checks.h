@@ -1,5 +1,5 @@
-// The checks of `cairn doctor`: each looks at one fact and returns one row. One whose fact cannot be had says
-// so and why; it never guesses.
+// The checks of `cairn doctor`: each examines one fact and returns one row. If the fact is not available, the
+// row says why; it never guesses.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct Examined {
   std::string probe;  // an empty directory in it, for files of ProbeFiles(); removed afterwards
 };
 
-// nullopt: there is nothing to say here.
+// nullopt: nothing to report.
 using DoctorCheck = std::optional<Finding> (*)(const Examined& examined);
 
 // The host (host_checks.cc).
@@ -33,7 +33,7 @@ std::optional<Finding> CheckSharedMemory(const Examined& examined);
 std::optional<Finding> CheckSlurm(const Examined& examined);
 std::optional<Finding> CheckMpi(const Examined& examined);
 
-// The directory, by asking (place_checks.cc).
+// The directory, by asking the system (place_checks.cc).
 std::optional<Finding> CheckFileSystem(const Examined& examined);
 std::optional<Finding> CheckNameCaches(const Examined& examined);
 std::optional<Finding> CheckAccessTimes(const Examined& examined);
@@ -42,7 +42,7 @@ std::optional<Finding> CheckInodes(const Examined& examined);
 std::optional<Finding> CheckQuota(const Examined& examined);
 std::optional<Finding> CheckLustreTargets(const Examined& examined);
 
-// The directory, by doing (write_checks.cc). They write into `probe`.
+// The directory, by writing (write_checks.cc). They write into `probe`.
 std::optional<Finding> CheckFsync(const Examined& examined);
 std::optional<Finding> CheckReadBack(const Examined& examined);
 std::optional<Finding> CheckReplace(const Examined& examined);

@@ -46,7 +46,7 @@ std::string PartialOf(const std::string& name, const std::string& word) {
 Status CheckDirectory(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
   return info.is_directory() ? OkStatus()
-                             : InvalidArgument("{} is not a directory; name the one to save into", directory);
+                             : InvalidArgument("{} is not a directory; name one to save into", directory);
 }
 
 std::string FactsName(int rank) { return fmt::format("team-facts-{:05}", rank); }
@@ -99,7 +99,7 @@ std::vector<Finding> News(const HostReport& first, const HostReport& report) {
   return rows;
 }
 
-// If every rank of other hosts was excluded by the lock of rank 0, the mount options matter no more.
+// If every rank of other hosts was excluded by the lock of rank 0, the mount options no longer matter.
 void BelieveTeamLock(std::vector<HostReport>& reports) {
   const auto on_another = [&](const HostReport& report) { return report.host != reports[0].host; };
   const auto excluded = [](HostReport& report) {
@@ -143,8 +143,8 @@ bool HostReport::LosesData() const {
   return std::ranges::find(findings, Severity::kLosesData, &Finding::severity) != findings.end();
 }
 
-// A killed doctor leaves its directory. The next one on this host removes it: the lock on its mark tells them
-// apart from one that runs, whether locks reach other hosts or not.
+// A killed doctor leaves its directory. The next one on this host removes it: the lock on its mark
+// distinguishes it from one that runs, even if locks do not reach other hosts.
 Result<HostReport> Examine(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(CheckDirectory(fs, directory));
   HostReport report{.host = HostName(), .ranks = {team.rank}, .findings = {}};
@@ -182,7 +182,7 @@ Result<std::vector<HostReport>> Gather(FileSystem& fs, const std::string& direct
                          PartialDir::Make(fs, room, {.step = true, .files = {std::string(kTeamLock)}}));
   CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(room, kTeamLock)));
   CAIRN_ASSIGN_OR_RETURN(const bool held, lock.TryLock(FileLock::How::kExclusive));
-  if (!held) return IoError("{}: nobody holds this lock, and it is refused", lock.path());
+  if (!held) return IoError("{}: this lock is refused although no process holds it", lock.path());
   CAIRN_RETURN_IF_ERROR(OpenTeamRoom(fs, room, team));
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs, room, team).status());
   for (int rank = 1; rank < team.size; ++rank) {

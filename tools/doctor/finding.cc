@@ -39,7 +39,7 @@ Result<std::vector<Finding>> FindingsOf(const nlohmann::json& json) {
   try {
     for (const nlohmann::json& row : json) {
       const auto severity = std::ranges::find(kNames, row.at("severity").get<std::string>());
-      if (severity == std::end(kNames)) return Corrupt("no severity is called {}", row["severity"].dump());
+      if (severity == std::end(kNames)) return Corrupt("there is no severity {}", row["severity"].dump());
       findings.push_back({.name = row.at("name"),
                           .found = row.at("found"),
                           .meaning = row.at("meaning"),
@@ -48,7 +48,7 @@ Result<std::vector<Finding>> FindingsOf(const nlohmann::json& json) {
                           .measured = row.at("measured")});
     }
   } catch (const nlohmann::json::exception& error) {
-    return Corrupt("not findings: {}", error.what());
+    return Corrupt("this is not a list of findings: {}", error.what());
   }
   return findings;
 }

@@ -1,4 +1,4 @@
-// What `cairn doctor` says of one fact: a row of its page.
+// What `cairn doctor` reports about one fact: a row of its page.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -26,13 +26,13 @@ struct Finding {
   std::string meaning;      // for saves here
   std::string change = {};  // what to do; empty: nothing
   Severity severity = Severity::kGood;
-  bool measured = false;  // `found` differs from look to look
+  bool measured = false;  // `found` differs each time
 };
 
-// The row, if its fact cannot be had.
+// The row for a fact that is not available.
 Finding NotTold(Finding row, std::string why);
 
-// Whether another host's finding of this name would be news to a reader of this one.
+// Whether another host's finding of this name tells a reader of this one something new.
 bool Differs(const Finding& a, const Finding& b);
 
 nlohmann::ordered_json ToJson(const std::vector<Finding>& findings);

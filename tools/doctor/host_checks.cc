@@ -51,7 +51,7 @@ std::string LastLine(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-// "srun: fatal: ...", whether the program says its name or not.
+// "srun: fatal: ...", with or without the program's name in its message.
 std::string Said(const std::string& name, const std::string& line) {
   return line.starts_with(name) ? line : fmt::format("{}: {}", name, line);
 }
@@ -77,7 +77,7 @@ Result<std::string> Ask(std::vector<std::string> words) {
   const std::string name = words[0];
   words.insert(words.begin(), {"timeout", "10"});
   CAIRN_ASSIGN_OR_RETURN(const ChildOutcome outcome, RunChild(words));
-  if (outcome.exit == kNotThere) return NotFound("there is no {} here", name);
+  if (outcome.exit == kNotThere) return NotFound("{} is not installed on this host", name);
   if (outcome.exit == kTooLate) return IoError("{} does not answer within 10 s", name);
   if (outcome.exit != 0)
     return IoError("{}", Said(name, LastLine(outcome.err.empty() ? outcome.out : outcome.err)));
@@ -108,10 +108,10 @@ std::optional<Finding> CheckLockedMemory(const Examined&) {
   if (auto unknown = ReadLimit(RLIMIT_MEMLOCK, "locked memory", limit)) return unknown;
   Finding row{.name = "locked memory",
               .found = limit.rlim_cur == RLIM_INFINITY ? "unlimited" : HumanBytes(uint64_t{limit.rlim_cur}),
-              .meaning = "saves lock none"};
+              .meaning = "saves lock no memory"};
   if (HasInfiniBand() && limit.rlim_cur != RLIM_INFINITY) {
     row.severity = Severity::kWarning;
-    row.meaning = "saves lock none, but MPI and NCCL over InfiniBand do and may not start";
+    row.meaning = "saves lock no memory, but MPI and NCCL over InfiniBand do and may not start";
     row.change = "make it unlimited (LimitMEMLOCK= of slurmd, memlock in limits.conf)";
   }
   return row;
@@ -123,7 +123,7 @@ std::optional<Finding> CheckProcesses(const Examined&) {
   Finding row{.name = "processes", .found = LimitText(limit), .meaning = "enough threads"};
   if (limit.rlim_cur < kFewProcesses) {
     row.severity = Severity::kWarning;
-    row.meaning = "it counts the threads of all your ranks here; a save fails if none can start";
+    row.meaning = "it counts the threads of all your ranks on this host; a save fails if none can start";
     row.change = "raise it (LimitNPROC= of slurmd, nproc in limits.conf)";
   }
   return row;
@@ -148,7 +148,7 @@ std::optional<Finding> CheckHugePages(const Examined&) {
     return Unknown("huge pages", path + " does not say", "without them copies of the state are slower");
   Finding row{.name = "huge pages",
               .found = text.substr(begin + 1, end - begin - 1),
-              .meaning = "copies of the state and large buffers lie in them"};
+              .meaning = "copies of the state and large buffers use them"};
   if (row.found == "never") {
     row.severity = Severity::kSlower;
     row.meaning = "the first copy of the state takes longer";
@@ -159,11 +159,11 @@ std::optional<Finding> CheckHugePages(const Examined&) {
 
 std::optional<Finding> CheckSharedMemory(const Examined&) {
   struct statvfs st;
-  Finding row{.name = "/dev/shm", .found = "", .meaning = "ranks of a host see each other's progress there"};
+  Finding row{.name = "/dev/shm", .found = "", .meaning = "ranks of a host see each other's progress in it"};
   if (::statvfs("/dev/shm", &st) != 0) {
     row.found = strerror(errno);
     row.severity = Severity::kWarning;
-    row.meaning = "the watchdog of cairn train sees its own rank alone";
+    row.meaning = "the watchdog of cairn train sees only its own rank";
     row.change = "mount a tmpfs at /dev/shm";
     return row;
   }
@@ -182,7 +182,7 @@ std::optional<Finding> CheckSlurm(const Examined&) {
   const Result<std::string> version = Ask({"srun", "--version"});
   const Result<std::string> list = Ask({"srun", "--mpi=list"});
   if (version.status().kind() == StatusKind::kNotFound)
-    return Finding{.name = "Slurm", .found = "no srun here", .meaning = "start ranks by mpirun or torchrun"};
+    return Finding{.name = "Slurm", .found = "no srun", .meaning = "start ranks by mpirun or torchrun"};
   for (const auto* answer : {&version, &list})
     if (!answer->ok())
       return Unknown("Slurm", answer->status().message(), "cairn train needs srun --mpi=pmix, or mpirun");
@@ -202,7 +202,7 @@ std::optional<Finding> CheckMpi(const Examined&) {
   const Result<std::string> version = Ask({"mpirun", "--version"});
   if (version.status().kind() == StatusKind::kNotFound)
     return Finding{.name = "MPI",
-                   .found = "no mpirun here",
+                   .found = "no mpirun",
                    .meaning = "cairn train needs it for several ranks; PyTorch does not"};
   if (!version.ok()) return Unknown("MPI", version.status().message(), "");
   return Finding{

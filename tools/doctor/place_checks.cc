@@ -1,4 +1,4 @@
-// Facts of the directory that the kernel and the site's tools tell. Nothing is written.
+// Facts of the directory from the kernel and the site's tools. Nothing is written.
 #include <fcntl.h>
 #include <linux/quota.h>
 #include <sys/quota.h>
@@ -21,7 +21,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kFewInodes = 1000;
-constexpr int kUsualSeconds = 60;            // for which NFS keeps names
+constexpr int kUsualSeconds = 60;            // for which NFS caches names
 constexpr uint64_t kQuotaBlockBytes = 1024;  // quotactl(2)
 constexpr double kNearlyFull = 0.9, kLittleSpace = 0.02;
 
@@ -81,7 +81,7 @@ Result<QuotaUse> AskKernel(const std::string& directory, int type, const char* w
                     .files = use.dqb_curinodes,
                     .file_limit = use.dqb_ihardlimit};
   if (errno == ESRCH) return NotFound("none is on");
-  return NotSupported("the kernel does not tell: {}", strerror(errno));
+  return NotSupported("the kernel does not report it: {}", strerror(errno));
 }
 
 // "/scratch 120 0 1000 - 7 0 100 -": KiB, quota, limit, grace, files, quota, limit, grace. A number over its
@@ -110,11 +110,11 @@ std::optional<Finding> CheckFileSystem(const Examined& examined) {
   if (mount.type.empty()) return NotTold(std::move(row), "/proc/self/mountinfo does not say");
   if (IsOneOf(mount.type, {"tmpfs", "ramfs", "overlay"})) {
     row.severity = Severity::kWarning;
-    row.meaning = mount.type == "overlay" ? "of this container alone, and gone with it"
-                                          : "memory of this host alone, and gone with it";
-    row.change = "save into a file system that lasts; node-local steps (--save-local) may lie here";
+    row.meaning = mount.type == "overlay" ? "only of this container, and lost with it"
+                                          : "memory of this host only, and lost with it";
+    row.change = "save into a permanent file system; node-local steps (--save-local) may be here";
   } else if (IsOfThisHost(mount.type)) {
-    row.meaning = "of this host alone: for its own ranks, or for node-local steps";
+    row.meaning = "of this host only: for its own ranks, or for node-local steps";
   }
   return row;
 }
@@ -129,7 +129,7 @@ std::optional<Finding> CheckNameCaches(const Examined& examined) {
   }
   row.meaning = "other hosts may see a new step late; ranks list directories, which asks again";
   if (!mount.type.starts_with("nfs"))
-    return NotTold(std::move(row), fmt::format("the options of {} do not tell", mount.type));
+    return NotTold(std::move(row), fmt::format("the options of {} do not show it", mount.type));
   const std::string usual = std::to_string(kUsualSeconds);
   const uint64_t seconds =
       std::max(NumberIn(OptionOf(mount, "acdirmax", usual)), NumberIn(OptionOf(mount, "acregmax", usual)));
@@ -141,7 +141,7 @@ std::optional<Finding> CheckNameCaches(const Examined& examined) {
                           OptionOf(mount, "lookupcache", "all"));
   if (seconds > kUsualSeconds) {
     row.severity = Severity::kWarning;
-    row.meaning = "other hosts may take a step that is there for missing, and resume from an older one";
+    row.meaning = "other hosts may not see a step that exists, and resume from an older one";
     row.change = fmt::format("mount with acdirmax={0},acregmax={0} or less", usual);
   }
   return row;
@@ -155,11 +155,11 @@ std::optional<Finding> CheckAccessTimes(const Examined& examined) {
         times.status().message());
   Finding row{
       .name = "access times", .found = std::string(Name(*times)), .meaning = "every read postpones a purge"};
-  if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day sooner than the last read says";
+  if (*times == AccessTimes::kRelative) row.meaning = "a purge may come a day before its time";
   if (*times == AccessTimes::kFrozen) {
     row.severity = Severity::kWarning;
     row.meaning = "reading a step does not postpone its purge";
-    row.change = "if the site purges by the last write, say purge_by = \"mtime\" in the archive's policy";
+    row.change = "if the site purges by the last write, set purge_by = \"mtime\" in the archive's policy";
   }
   return row;
 }
@@ -175,26 +175,26 @@ std::optional<Finding> CheckSpace(const Examined& examined) {
   row.found = fmt::format("{} of {} free", HumanBytes(*free), HumanBytes(total));
   if (static_cast<double>(*free) < kLittleSpace * static_cast<double>(total)) {
     row.severity = Severity::kWarning;
-    row.meaning = "nearly full: a save that does not fit fails, the step before it stays";
-    row.change = "free some space (cairn archive prune, --keep-last), or choose another place";
+    row.meaning = "nearly full: a save that does not fit fails; the previous step is kept";
+    row.change = "free some space (cairn archive prune, --keep-last), or choose another directory";
   }
   return row;
 }
 
 std::optional<Finding> CheckInodes(const Examined& examined) {
-  Finding row{.name = "inodes", .found = "", .meaning = "a step has a file for each rank and two more"};
+  Finding row{.name = "inodes", .found = "", .meaning = "a step has one file per rank, and two more"};
   row.measured = true;
   struct statvfs st;
   if (::statvfs(examined.directory.c_str(), &st) != 0) return NotTold(std::move(row), strerror(errno));
-  row.found = st.f_files == 0 ? "not counted here" : fmt::format("{} of {} free", st.f_favail, st.f_files);
+  row.found = st.f_files == 0 ? "not counted" : fmt::format("{} of {} free", st.f_favail, st.f_files);
   if (st.f_files == 0 || st.f_favail >= kFewInodes) return row;
   row.severity = Severity::kWarning;
-  row.change = "remove small files, or choose another place";
+  row.change = "remove small files, or choose another directory";
   return row;
 }
 
 std::optional<Finding> CheckQuota(const Examined& examined) {
-  Finding row{.name = "quota", .found = "", .meaning = "a save beyond it fails, the step before it stays"};
+  Finding row{.name = "quota", .found = "", .meaning = "a save beyond it fails; the previous step is kept"};
   row.measured = true;
   const bool lustre = examined.mount.type == "lustre";
   const std::string& directory = examined.directory;
@@ -215,16 +215,16 @@ std::optional<Finding> CheckQuota(const Examined& examined) {
     row.found = refused.message();
     if (refused.kind() == StatusKind::kNotFound && refused.message() == "none is on") return row;
     row.severity = Severity::kUnknown;
-    row.change = IsOfThisHost(examined.mount.type) ? "" : "ask the site (quota -s)";
+    row.change = IsOfThisHost(examined.mount.type) ? "" : "ask the site's administrators (quota -s)";
   } else if (share > kNearlyFull) {
     row.severity = Severity::kWarning;
-    row.meaning = fmt::format("{} used: a save beyond it fails, the step before it stays", Percent(share));
+    row.meaning = fmt::format("{} used: a save beyond it fails; the previous step is kept", Percent(share));
     row.change = "free some space, or ask for more";
   }
   return row;
 }
 
-// The fullest object storage target: a file that lies on it gets ENOSPC, whatever the others have.
+// The fullest object storage target: a file on it gets ENOSPC even if the others have space.
 std::optional<Finding> CheckLustreTargets(const Examined& examined) {
   Finding row{.name = "Lustre", .found = "", .meaning = "a save fails if one of its targets is full"};
   row.measured = true;
@@ -251,7 +251,7 @@ std::optional<Finding> CheckLustreTargets(const Examined& examined) {
   row.found = fmt::format("of {} targets {}", targets, row.found);
   if (fullest > kNearlyFull) {
     row.severity = Severity::kWarning;
-    row.change = "lay new steps over other targets (lfs setstripe, a pool), or free some space";
+    row.change = "put new steps on other targets (lfs setstripe, a pool), or free some space";
   }
   return row;
 }

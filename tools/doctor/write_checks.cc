@@ -1,4 +1,4 @@
-// Facts that only writing shows. Every check has files of its own, so that none depends on another.
+// Facts that only writing shows. Every check has its own files, so that none depends on another.
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -33,7 +33,7 @@ Finding Failed(const Examined& examined, Finding row, const Status& status, Seve
 // No save here can be trusted.
 Finding Unusable(const Examined& examined, Finding row, const Status& status, std::string meaning) {
   row.meaning = std::move(meaning);
-  row.change = "do not save here until the file system is mended";
+  row.change = "do not save here until the file system is repaired";
   return Failed(examined, std::move(row), status, Severity::kLosesData);
 }
 
@@ -56,12 +56,12 @@ Status CheckBytes(FileSystem& fs, const std::string& path, std::span<const std::
   CAIRN_RETURN_IF_ERROR(file->ReadAt(0, {read.data(), expected.size()}));
   return std::memcmp(read.data(), expected.data(), expected.size()) == 0
              ? OkStatus()
-             : Corrupt("other bytes were read than were written");
+             : Corrupt("the bytes read differ from those written");
 }
 
 Status Has(FileSystem& fs, const std::string& path, std::string_view text) {
   CAIRN_ASSIGN_OR_RETURN(const std::string read, ReadSmallFile(fs, path, kProbeBytes));
-  return read == text ? OkStatus() : Corrupt("{} has '{}' and not '{}'", path, read, text);
+  return read == text ? OkStatus() : Corrupt("{} has '{}' instead of '{}'", path, read, text);
 }
 
 Status WritePages(FileSystem& fs, const std::string& path, Direct direct, PageBuffer& pages) {
@@ -71,7 +71,7 @@ Status WritePages(FileSystem& fs, const std::string& path, Direct direct, PageBu
   return file->Close();
 }
 
-// A file is replaced; a name that is there is not taken; a directory gets its name.
+// A file is replaced; an existing name is not taken; a directory gets its name.
 Status TryReplace(FileSystem& fs, const std::string& probe) {
   const std::string path = JoinPath(probe, "replaced"), other = JoinPath(probe, "other");
   CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(fs, path, kOld));
@@ -121,7 +121,7 @@ MarkedContents ProbeFiles() {
 }
 
 std::optional<Finding> CheckFsync(const Examined& examined) {
-  Finding row{.name = "fsync", .found = "", .meaning = "what was synced outlasts a power loss"};
+  Finding row{.name = "fsync", .found = "", .meaning = "what was synced survives a power loss"};
   row.measured = true;
   const std::string path = JoinPath(examined.probe, "synced");
   double file_seconds = 0, directory_seconds = 0;
@@ -136,15 +136,14 @@ std::optional<Finding> CheckFsync(const Examined& examined) {
     CAIRN_RETURN_IF_ERROR(file->Close());
     return timed(directory_seconds, examined.fs.SyncDir(examined.probe), Stopwatch());
   }();
-  row.found = fmt::format("{:.1f} ms a small file, {:.1f} ms a directory", 1000 * file_seconds,
+  row.found = fmt::format("{:.1f} ms per small file, {:.1f} ms per directory", 1000 * file_seconds,
                           1000 * directory_seconds);
   return status.ok() ? row
                      : Unusable(examined, row, status, "a save cannot know that its bytes are on the disk");
 }
 
 std::optional<Finding> CheckReadBack(const Examined& examined) {
-  Finding row{
-      .name = "read back", .found = "equal, past the page cache", .meaning = "a save is proved by it"};
+  Finding row{.name = "read back", .found = "equal, past the page cache", .meaning = "it proves a save"};
   const std::string path = JoinPath(examined.probe, "read-back");
   PageBuffer pages = RandomPages();
   Status status = WritePages(examined.fs, path, Direct::kAuto, pages);
@@ -154,20 +153,20 @@ std::optional<Finding> CheckReadBack(const Examined& examined) {
 
 std::optional<Finding> CheckReplace(const Examined& examined) {
   Finding row{.name = "rename",
-              .found = "replaces a file, takes no other name",
-              .meaning = "a step is whole or not there"};
+              .found = "replaces a file only when asked to",
+              .meaning = "a step is whole or does not exist"};
   const Status status = TryReplace(examined.fs, examined.probe);
   return status.ok() ? row : Unusable(examined, row, status, "a step cannot be published");
 }
 
 std::optional<Finding> CheckExchange(const Examined& examined) {
   Finding row{
-      .name = "exchange", .found = "works", .meaning = "a step that is saved again is there at any moment"};
+      .name = "exchange", .found = "works", .meaning = "a step that is saved again exists at any moment"};
   const Status status = TryExchange(examined.fs, examined.probe);
   if (status.ok()) return row;
   if (status.kind() != StatusKind::kNotSupported) return Failed(examined, row, status, Severity::kWarning);
   row.found = "no RENAME_EXCHANGE";
-  row.meaning = "a step that is saved again has no name for one rename; Cairn looks again";
+  row.meaning = "a step that is saved again has no name during one rename; Cairn looks again";
   row.change = "a script of yours that looks for step-N must look again, too";
   return row;
 }
@@ -180,7 +179,7 @@ std::optional<Finding> CheckLocks(const Examined& examined) {
   const Result<bool> second = [&]() -> Result<bool> {
     CAIRN_ASSIGN_OR_RETURN(FileLock holder, FileLock::Open(path));
     CAIRN_ASSIGN_OR_RETURN(const bool held, holder.TryLock(FileLock::How::kExclusive));
-    if (!held) return IoError("{}: nobody holds this lock, and it is refused", path);
+    if (!held) return IoError("{}: this lock is refused although no process holds it", path);
     CAIRN_ASSIGN_OR_RETURN(FileLock other, FileLock::Open(path));
     return other.TryLock(FileLock::How::kExclusive);
   }();
@@ -216,7 +215,7 @@ std::optional<Finding> CheckClock(const Examined& examined) {
   row.change = "set the clock (chronyc tracking)";
   row.severity = Severity::kWarning;
   if (seconds < static_cast<double>(kAnnouncedSeconds)) return row;
-  row.meaning = "a hold may be taken for an old one, and a purge come before the archive expects it";
+  row.meaning = "a hold may look older than it is, and a purge may come before the archive expects it";
   row.severity = Severity::kLosesData;
   return row;
 }
@@ -235,7 +234,7 @@ std::optional<Finding> CheckTransfers(const Examined& examined) {
   if (!status.ok()) return Failed(examined, row, status, Severity::kWarning);
   row.found = queue->engine() == "io_uring" ? "works" : queue->engine();
   if (row.found == "works") return row;
-  row.meaning = "threads make the transfers, at little cost";
+  row.meaning = "threads do the transfers, at little cost";
   if (row.found.find("FUSE") != row.found.npos) return row;  // it would not be used here
   row.severity = Severity::kSlower;
   row.change = "allow io_uring (sysctl kernel.io_uring_disabled=0, the container's seccomp profile)";

@@ -28,7 +28,7 @@ struct Option {
   std::string description;
   std::string group;  // heading of --help; empty: the usual one
   bool required = false;
-  bool several_values = false;     // behind one flag, or as one positional
+  bool several_values = false;     // after one flag, or as one positional
   bool repeated = false;           // several values, or the flag several times
   std::vector<std::string> needs;  // names of other options, sorted
   std::vector<std::string> excludes;

@@ -50,7 +50,7 @@ std::string RangeOf(const std::string& check) {
 
 bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
-// The type's name is "INT:INT in [1 - 8]": CLI11 appends what the checks say.
+// The type's name is "INT:INT in [1 - 8]": CLI11 appends the descriptions of the checks.
 Value ValueOf(const CLI::Option& option) {
   if (!TakesValue(option)) return {};
   const std::string type = option.get_type_name();

@@ -9,7 +9,7 @@ namespace cairn::manual {
 
 // `app` and all below it. Hidden options and subcommands are left out.
 //
-// The text of the help tells what CLI11 does not: a value name of lower-case words between bars
+// The text of the help has what CLI11 does not know: a value name of lower-case words between bars
 // ("auto|on|off") lists the choices; FILE, SRC, CKPT and the like are paths, DIR and STORE directories; the
 // footer ends with the paragraphs "Example:" and "Exit status:" of HelpFooter (exit_code.h).
 Command DescribeCommand(const CLI::App& app);

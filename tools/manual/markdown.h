@@ -12,7 +12,7 @@ std::string MarkdownFile(const Command& command);
 
 std::string MarkdownPage(const Command& command);
 
-// Text without anything that Markdown or HTML would take for its own.
+// Text in which Markdown and HTML see no markup.
 std::string MarkdownText(const std::string& text);
 
 }  // namespace cairn::manual

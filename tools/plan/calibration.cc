@@ -1,9 +1,9 @@
-// Constants are fitted as logarithms against priors, once for time and once for memory. The noise decides how
-// strongly rows pull against priors, and the fit decides how much noise is left, so the two alternate for a
-// few rounds. Then groups of rows are left out in turn, by table, by micro-batch and by number of stages; if
-// the rows that were left out lie farther from their prediction than its bounds, all bounds are widened.
-// Bounds are evaluated at both ends of each axis of the fit, because a constant that no row decided may be
-// far from its value.
+// Constants are fitted as logarithms against priors, once for time and once for memory. The noise determines
+// how strongly rows pull against priors, and the fit determines how much noise is left, so the two alternate
+// for a few rounds. Then groups of rows are left out in turn, by table, by micro-batch and by number of
+// stages; if the rows that were left out lie farther from their prediction than its bounds, all bounds are
+// widened. Bounds are evaluated at both ends of each axis of the fit, because a constant that no row
+// determines may be far from its value.
 
 #include "tools/plan/calibration.h"
 

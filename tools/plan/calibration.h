@@ -1,4 +1,4 @@
-// The planner's constants fitted on measured runs, and how sure they are.
+// The planner's constants, fitted on measured runs, with their uncertainty.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Constants, and how sure they are.
+// Constants with their uncertainty.
 template <typename Constants>
 struct FittedConstants {
   Constants constants;
@@ -36,12 +36,12 @@ std::vector<double> RowWeights(const std::vector<const RunRow*>& rows);
 // hold 9 of 10 rows of each group when the others are fitted. Errors: InvalidArgument.
 Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster);
 
-// Fitted on the runs that are compiled in and were measured on this very cluster (Cluster::measured). For any
-// other, times follow from the priors, and their bounds from the differences between clusters. Memory depends
-// on the program: that of Megatron-DeepSpeed is fitted on Jean Zay's runs for every cluster, that of
+// Fitted on the runs that are compiled in and were measured on exactly this cluster (Cluster::measured). For
+// any other, times follow from the priors, and their bounds from the differences between clusters. Memory
+// depends on the program: that of Megatron-DeepSpeed is fitted on Jean Zay's runs for every cluster, that of
 // Megatron-LM follows from the priors.
 Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program = Program::kMegatronDeepSpeed);
-// Empty if the place has no table.
+// Empty if there is no table for this place.
 Result<std::vector<RunRow>> BuiltInRuns(const std::string& place,
                                         Program program = Program::kMegatronDeepSpeed);
 
@@ -56,7 +56,7 @@ struct Prediction {
   Estimate seconds;         // of one iteration
   Estimate memory_gb;       // of the GPU that needs most
   double tflops = 0;        // of a GPU, as published tables have them (formulas.h: MegatronTflops)
-  double model_tflops = 0;  // of the model alone
+  double model_tflops = 0;  // only of the model
   bool fits = false;
   double fit_probability = 0;
   IterationTime time;

@@ -76,7 +76,7 @@ Status TakeKey(const TomlField& key, Cluster& cluster) {
   const std::string where = fmt::format("{}: {}", key.where, key.name);
   if (key.name == "base") {
     if (BuiltInCluster(key.value.value_or(std::string()))) return OkStatus();  // taken before all others
-    return InvalidArgument("{}: base is one of {}", where, fmt::join(Names(), ", "));
+    return InvalidArgument("{}: base must be one of {}", where, fmt::join(Names(), ", "));
   }
   if (key.name == "name") {
     cluster.name = key.value.value_or(cluster.name);
@@ -120,7 +120,7 @@ Result<Cluster> FindCluster(const std::string& name_or_path) {
   std::ifstream file(name_or_path);
   std::stringstream text;
   if (!file || !(text << file.rdbuf()))
-    return InvalidArgument("'{}' is neither a file that can be read nor one of {}", name_or_path,
+    return InvalidArgument("'{}' is neither a readable file nor one of {}", name_or_path,
                            fmt::join(Names(), ", "));
   CAIRN_ASSIGN_OR_RETURN(const toml::table table, ParseToml(text.str(), name_or_path));
   return FromTable(name_or_path, table);

@@ -30,8 +30,7 @@ struct Cluster {
   int cores = 0;
 
   bool has_fp8 = false;  // the layers' products may run in FP8
-  // The name of the compiled-in runs that were measured there; empty if there are none, and only other
-  // clusters are known.
+  // The name of the compiled-in runs that were measured on it; empty if there are none.
   std::string measured;
 
   double PeakFlops(Precision precision) const {

@@ -29,7 +29,7 @@ void OnCell(void* text, size_t size, void* parsed) {
   static_cast<Parsed*>(parsed)->current.emplace_back(static_cast<const char*>(text), size);
 }
 
-// `end` is the character that ended the record; of "\r\n" the second ends no record of its own.
+// `end` is the character that ended the record; of "\r\n" the second does not end another record.
 void OnRecord(int end, void* parsed) {
   auto* p = static_cast<Parsed*>(parsed);
   const bool rest_of_end = end == '\n' && p->last_end == '\r' && p->current.empty();
@@ -102,7 +102,7 @@ const std::string& CsvTable::Cell(const Row& row, std::string_view column) const
 }
 
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
-  if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is not text", name);
+  if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is not a text file", name);
   Parsed parsed;
   CsvParser parser;
   if (const Status status = parser.Parse(WithoutByteOrderMark(text), parsed); !status.ok())
@@ -119,7 +119,7 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
       continue;
     }
     if (record.size() != table.header.size())
-      return InvalidArgument("{}:{}: {} cells where the header has {}", name, line, record.size(),
+      return InvalidArgument("{}:{}: {} cells, but the header has {}", name, line, record.size(),
                              table.header.size());
     table.rows.push_back({line, std::move(record)});
   }
@@ -137,7 +137,7 @@ Result<CsvTable> ReadCsv(const std::string& path) {
   while (file.read(text.data(), text.size()) || file.gcount() > 0) {
     all.append(text.data(), file.gcount());
     if (all.size() > kMaxBytes)
-      return InvalidArgument("{}: larger than 64 MB, which no table of runs is", path);
+      return InvalidArgument("{}: larger than 64 MB, too large for a table of runs", path);
   }
   if (all.empty()) return InvalidArgument("{}: empty, or cannot be read", path);
   return ParseCsv(all, path);

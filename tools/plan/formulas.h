@@ -24,7 +24,7 @@ inline double MegatronTflops(const ModelShape& shape, int64_t tp, double global_
   return StepFlops(shape, tp, global_batch, recompute, kAllPairs).hardware / (sec_per_it * gpus * 1e12);
 }
 
-// TFLOPs of the model alone, as in the logs of Megatron-LM and cairn train: without recomputation, and with
+// TFLOPs of only the model, as in the logs of Megatron-LM and cairn train: without recomputation, and with
 // the half of attention that the causal mask leaves. The ratio to the peak is the MFU.
 inline double ModelTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
                           double gpus) {

@@ -1,7 +1,7 @@
 // Work is counted in three parts: a layer and micro-batch; the ends of the pipeline (embedding, output layer,
 // loss, hand-over); and the step that ends the iteration (gradients, weights, optimizer). Each count is
-// divided by the peak speed of the part of the machine that does it. What different constants scale is kept
-// apart: even and odd matrices, links and network, what TP cuts and what it leaves whole.
+// divided by the peak speed of the part of the machine that does it. Parts that different constants scale are
+// kept separate: even and odd matrices, links and network, what TP cuts and what it does not.
 
 #include "tools/plan/iteration_work.h"
 

@@ -2,8 +2,8 @@
 //
 // Minimises, over x = log(constants), the sum of pseudo-Huber losses of the residuals plus ((x - mean) /
 // spread)² by Levenberg-Marquardt (Eigen's port of MINPACK). A measurement that contradicts the rest pulls
-// with bounded force; a constant that the measurements do not determine stays at its prior. If the prior does
-// not even fix the order of magnitude, the search also starts far to either side.
+// with bounded force; a constant that the measurements do not determine keeps its prior. If the prior does
+// not even determine the order of magnitude, the search also starts far to either side.
 #pragma once
 
 #include <functional>

@@ -194,7 +194,7 @@ class CairnRank {
   }
 
   // Logits and their gradient, or one layer computed again. The gradient of a weight is added in place, but a
-  // GPU makes that of a half-precision weight apart, and CPUs cannot multiply fp16.
+  // GPU computes that of a half-precision weight separately, and CPUs cannot multiply fp16.
   double Working(bool head, double table) const {
     const double logits =
         static_cast<double>(setup_.micro_batch) * shape_.seq * shape_.PaddedVocab(setup_.tp) / tp_;

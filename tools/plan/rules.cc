@@ -21,7 +21,7 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
                    }});
   const bool accounted = request.embeddings_as_layers && request.setup.program != Program::kCairn;
   rules.push_back({"stages of whole layers",
-                   fmt::format("the program cuts {} layers{}; the slowest stage sets the beat", shape.layers,
+                   fmt::format("the program cuts {} layers{}; the slowest stage sets the pace", shape.layers,
                                accounted ? ", the embedding and the output layer" : ""),
                    [&shape, accounted](const RunSetup& s) {
                      if (accounted && s.pp > 2 && s.first_layers == 0) return false;
@@ -58,7 +58,7 @@ void AddBatches(const PlanRequest& request, std::vector<Rule>& rules) {
 }
 
 void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
-  rules.push_back({"zero > 0 needs dp > 1", "nothing to spread over one replica: the same as zero 0",
+  rules.push_back({"zero > 0 needs dp > 1", "one replica has nothing to spread: the same as zero 0",
                    [](const RunSetup& s) { return s.zero == 0 || s.dp > 1; }});
   rules.push_back({"zero > 1 needs pp == 1",
                    "a pipeline accumulates gradients over micro-batches, which zero 2 scatters at once",

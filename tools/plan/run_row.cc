@@ -1,4 +1,4 @@
-// Each row is first parsed alone: its shape, then the measurements, then its setup, because the measured
+// Each row is first parsed by itself: its shape, then the measurements, then its setup, because the measured
 // columns may resolve a contradiction in the setup. Blank heads are those of other rows of the same width,
 // and are filled in once all rows are known. Then a blank micro-batch is left open among those that fit by
 // the priors of memory, and seconds that are blank, or would mean more than the GPU's peak, are computed from
@@ -140,7 +140,7 @@ class RowParser {
       SettleSpeed(row);
     }
     if (blank_micro_batches_ > 0)
-      result_.notes.push_back(fmt::format("{}: {} rows say no micro-batch; read as the fastest that fits",
+      result_.notes.push_back(fmt::format("{}: {} rows have no micro-batch; read as the fastest that fits",
                                           table_.name, blank_micro_batches_));
     return std::move(result_);
   }
@@ -172,7 +172,7 @@ class RowParser {
     shape.layers =
         LayersFromSize(row.size_b, shape.hidden, shape.EmbeddingParams() + shape.PositionParams(), pp);
     if (shape.layers == 0)
-      return InvalidArgument("{}: no number of layers of this width makes {} B", reader.Where("size_b"),
+      return InvalidArgument("{}: no number of layers of this width gives {} B", reader.Where("size_b"),
                              row.size_b);
     return OkStatus();
   }
@@ -206,8 +206,8 @@ class RowParser {
     CAIRN_ASSIGN_OR_RETURN(setup.last_layers, reader.Count("last_layers", 0, 0));
     if ((setup.first_layers > 0 || setup.last_layers > 0) && !StagesAreWhole(row.shape, setup))
       return InvalidArgument(
-          "{}: with {} and {} in the first and last of {} stages the rest of {} layers does "
-          "not fall evenly to the others",
+          "{}: with {} and {} in the first and last of {} stages the rest of {} layers cannot be divided "
+          "evenly among the others",
           reader.Where("first_layers"), setup.first_layers, setup.last_layers, setup.pp, row.shape.layers);
     CAIRN_ASSIGN_OR_RETURN(setup.sequence_parallel, reader.Flag("sequence_parallel", false));
     const bool noted = reader.Cell("note").find("flash attention") != std::string::npos;
@@ -264,7 +264,7 @@ class RowParser {
     }
     if (filled > 0)
       result_.notes.push_back(fmt::format(
-          "{}: {} rows say no heads; read as those of rows of the same width, else as heads of about 128",
+          "{}: {} rows have no heads; read as those of rows of the same width, else as heads of about 128",
           table_.name, filled));
   }
 
@@ -307,17 +307,16 @@ class RowParser {
       const double implied = TflopsOf(row, *row.seconds, row.setup.gpus);
       if (implied <= cluster_.PeakFlops(row.setup.precision) / 1e12) return;
       const double seconds = *row.seconds * implied / *row.tflops;
-      Note(where,
-           "{} s would be {:.0f} TFLOPs, above the GPU's peak; read as {:.1f} s, which its {} TFLOPs say",
+      Note(where, "{} s would be {:.0f} TFLOPs, above the GPU's peak; read as {:.1f} s, by its {} TFLOPs",
            *row.seconds, implied, seconds, *row.tflops);
       row.seconds = seconds;
     } else if (!row.seconds && row.tflops) {
-      // Rows with TFLOPs alone computed them by the plain formula from the size in the table.
+      // Rows with only TFLOPs computed them by the plain formula from the size in the table.
       const double params = row.size_b > 0 ? row.size_b * 1e9 : row.shape.TotalParams();
       row.seconds = SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus,
                                  row.setup.recompute == Recomputation::kFull) /
                     *row.tflops;
-      Note(where, "seconds are blank; {} TFLOPs by the plain formula are {:.1f} s", *row.tflops,
+      Note(where, "seconds are blank; {} TFLOPs by the plain formula give {:.1f} s", *row.tflops,
            *row.seconds);
     }
   }

@@ -1,11 +1,10 @@
-// The script is one template; what is computed for it are the flags. It runs srun in the background and
-// waits, because bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm
-// sends USR1 to the batch shell, whose trap passes it to srun; the script then waits again, for the signal
-// ended the first wait early. It requeues itself if the signal came and the training exited with status 0,
-// and a limited number of times if the training lost a rank or a node. On a node failure that Slurm notices
-// first, a preemption and `scontrol requeue` Slurm requeues it. The job asks for processors and not for
-// tasks: Slurm keeps the number of tasks from the first start, and `sbatch --nodes=3-4` could not start again
-// on 3.
+// The script is one template; only the flags are computed. It runs srun in the background and waits, because
+// bash runs a trap only after a foreground command has ended, but it interrupts a wait. Slurm sends USR1 to
+// the batch shell, whose trap passes it to srun; the script then waits again, for the signal ended the first
+// wait early. It requeues itself if the signal came and the training exited with status 0, and a limited
+// number of times if the training lost a rank or a node. On a node failure that Slurm notices first, a
+// preemption and `scontrol requeue` Slurm requeues it. The job asks for processors and not for tasks: Slurm
+// keeps the number of tasks from the first start, and `sbatch --nodes=3-4` could not start again on 3.
 
 #include "tools/plan/sbatch.h"
 

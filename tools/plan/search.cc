@@ -235,7 +235,7 @@ class Searcher {
   Result<SearchResult> Run() {
     result_.rules = RulesOf(request_);
     topology_rules_ = result_.rules.size();
-    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
+    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might run out of memory"});
     for (const std::string& expression : request_.require) {
       CAIRN_RETURN_IF_ERROR(conditions_.Add(expression));
       result_.rules.push_back({expression, "required on the command line"});

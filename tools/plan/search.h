@@ -1,4 +1,4 @@
-// Every way to cut a model over a cluster that the rules allow, fastest first.
+// Every way to cut a model over a cluster that the rules allow; fastest first.
 #pragma once
 
 #include <functional>

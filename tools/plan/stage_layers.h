@@ -16,8 +16,7 @@ namespace cairn {
 // A stage with fewer layers than the others counts as a full one: a table's 205 B on 9 stages.
 struct StageLayers {
   double first = 0;
-  double middle =
-      0;  // of each stage between; of a pipeline of two, of stages as even as can be: as the first
+  double middle = 0;  // of each stage between; for a pipeline of two, or even stages: as the first
   double last = 0;
   double Most() const { return std::max({first, middle, last}); }
 };

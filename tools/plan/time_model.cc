@@ -1,4 +1,4 @@
-// Pricing turns counted work into seconds by the constants. TimeOf puts these together: a layer, then the
+// Pricing turns counted work into seconds by the constants. TimeOf combines these: a layer, then the
 // stages; the slowest stage is the beat, and the others of one pass are the bubble; then gradients and
 // optimizer. If ranks share cores, AddTurns extends the time to that of all their work on these cores.
 

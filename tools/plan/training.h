@@ -21,10 +21,10 @@ TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const Tim
 // The cost of one checkpoint as `cairn train` writes it.
 struct CheckpointCost {
   double bytes = 0;            // weights (2), fp32 master (4) and two moments (8) a parameter; 12 in fp32
-  double weight_bytes = 0;     // weights alone
+  double weight_bytes = 0;     // only weights
   int64_t files = 0;           // one a rank, the index and the manifest
   double save_seconds = 0;     // until durable
-  int64_t archive_inodes = 0;  // tars of as many bytes, and their record
+  int64_t archive_inodes = 0;  // tars of this many bytes, and their record
 };
 
 // `node_gbps`: GB/s that one node writes to the file system.

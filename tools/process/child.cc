@@ -72,8 +72,8 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
   if (in.fd() < 0 || out.fd() < 0 || error.fd() < 0 || !in.Write(input))
     return IoError("no memory for the input and output of {}: {}", words[0], std::strerror(errno));
   const int process = Spawn(words, in, out, error);
-  if (process == -ENOENT) return NotFound("there is no program '{}' here", words[0]);
-  if (process < 0) return IoError("{} does not start: {}", words[0], std::strerror(-process));
+  if (process == -ENOENT) return NotFound("there is no program '{}' on this host", words[0]);
+  if (process < 0) return IoError("{} cannot be started: {}", words[0], std::strerror(-process));
   int status = 0;
   for (pid_t ended = 0; ended != process;) {
     ended = waitpid(process, &status, meanwhile ? WNOHANG : 0);

@@ -17,7 +17,7 @@ Result<ScratchDir> ScratchDir::Make() {
   if (place == nullptr || *place == '\0') place = "/tmp";
   std::string path = std::string(place) + "/cairn-XXXXXX";
   if (::mkdtemp(path.data()) == nullptr)
-    return IoError("{}: cannot make a temporary directory here ({}); set TMPDIR to another place", place,
+    return IoError("{}: cannot make a temporary directory in it ({}); set TMPDIR to another directory", place,
                    std::strerror(errno));
   ScratchDir made(std::move(path));
   made.StartRemover();

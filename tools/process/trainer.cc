@@ -12,8 +12,8 @@ Result<std::string> FindTrainer() {
   const std::string trainer = (self.parent_path() / "cairn-train").string();
   if (::access(trainer.c_str(), X_OK) == 0) return trainer;
   return NotFound(
-      "{} is not there: this cairn was built without the trainer, which needs libtorch and MPI (as in a "
-      "wheel); build Cairn from its sources (scripts/build) and use the cairn that lies beside cairn-train",
+      "{} does not exist: this cairn was built without the trainer, which needs libtorch and MPI (as in a "
+      "wheel); build Cairn from its sources (scripts/build) and use the cairn next to cairn-train",
       trainer);
 }
 

@@ -1,4 +1,4 @@
-// Finds the trainer, which is a program of its own.
+// Finds the trainer, which is a separate program.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// cairn-train, which lies beside this program. Errors: NotFound if it was not built.
+// cairn-train, in the same directory as this program. Errors: NotFound if it was not built.
 Result<std::string> FindTrainer();
 
 }  // namespace cairn

@@ -56,7 +56,7 @@ class NameReader {
     const std::string_view number = Number();
     const bool is_more = at_ < name_.size() && IsLetter(name_[at_]);
     if (is_more && digit > before)
-      at_ = digit;  // "mp-61B": the number is not the word's value; read the 61B by itself
+      at_ = digit;  // "mp-61B": the number is not the word's value; read 61B by itself
     else
       Take(word, number);
   }

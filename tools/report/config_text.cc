@@ -1,7 +1,7 @@
 // Nearly every form of line ends in TakeField: the forms differ in the text around names and values, not in
 // their meaning. A name is brought to one spelling, then looked up among the counts and the switches. The
-// first value of a field stays. Recomputation is the exception: a dump has several arguments for it, and one
-// that is on is enough.
+// first value of a field is kept. Recomputation is the exception: a dump has several arguments for it, of
+// which one suffices.
 
 #include "tools/report/config_text.h"
 
@@ -35,7 +35,7 @@ void SetPrecision(std::string_view word, RunConfig& config) {
 bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& config) {
   const bool off = SameWord(value, "false") || SameWord(value, "none") || value == "0";
   if (name == "checkpoint_activations" || name == "deepspeed_activation_checkpointing") {
-    // A dump has both; one that is on is enough.
+    // A dump has both; one of them suffices.
     if (!off || !config.recompute) config.recompute = !off || config.recompute.value_or(false);
     return true;
   }

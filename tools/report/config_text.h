@@ -1,4 +1,4 @@
-// Reads a run's configuration from log lines, whichever program wrote them:
+// Reads a run's configuration from log lines of any program:
 //
 //   "  hidden_size ............................. 1024"            the dump of arguments (Megatron, DeepSpeed)
 //   "using world size: 16, data-parallel-size: 1, ..."            Megatron

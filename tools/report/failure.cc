@@ -1,7 +1,7 @@
 // A table of signs, each with a cause and a weight: the first sign in a line decides its cause, so their
 // order matters. Lines that only give advice are dropped before. Exceptions, tracebacks and exit codes come
-// after the signs, because they name a cause only if no sign does. Over a log, a heavier failure replaces a
-// lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the machine
+// after the signs, because they name a cause only if no sign does so. Over a log, a heavier failure replaces
+// a lighter one, and of equals the first is kept; once Slurm has ended the job, only a failure of the machine
 // replaces that.
 
 #include "tools/report/failure.h"
@@ -118,7 +118,7 @@ std::vector<std::string_view> Parts(std::string_view words) {
   return parts;
 }
 
-// "killed", as a word of its own and not behind "not".
+// "killed", as a separate word and not after "not".
 bool IsKilled(std::string_view text) {
   constexpr std::string_view kKilled = "killed";
   const size_t at = FindWord(text, kKilled);

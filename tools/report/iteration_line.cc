@@ -1,4 +1,4 @@
-// A line is cut into fields "name: value" between bars. Today's names are found whole in kFieldNames, which
+// A line is cut into fields "name: value" between bars. Current names are found whole in kFieldNames, which
 // covers most lines; any other name goes to TakeOddField, which looks for words in it. A field with a long
 // value may contain another line, because a line end was lost; reading then resumes at the next "iteration
 // N". DeepSpeed's lines are parsed at the end of this file, by fixed words.
@@ -39,7 +39,7 @@ double ShortenedBy(std::string_view value) {
   return 1;
 }
 
-// A time in seconds. Its unit is in the name, "(ms)", " ms", "_ms", or behind the number, "1234.5 ms".
+// A time in seconds. Its unit is in the name, "(ms)", " ms", "_ms", or after the number, "1234.5 ms".
 double SecondsIn(std::string_view name, std::string_view value) {
   const auto number = NumberAt(value);
   if (!number || !(number->value >= 0)) return kNoNumber;
@@ -104,7 +104,7 @@ void SetLoss(double value, IterationLine& line) {
   line.nan_loss = !std::isfinite(value);
 }
 void SetTflops(double value, IterationLine& line) { line.tflops = value; }
-// Today's names, compared whole: most lines have no others.
+// Current names, compared whole: most lines have no others.
 constexpr FieldName kFieldNames[] = {
     {"lm loss", SetLoss},
     {"grad norm", [](double value, IterationLine& line) { line.grad_norm = value; }},
@@ -312,7 +312,7 @@ std::optional<IterationLine> TitanLine(std::string_view text, size_t number) {
   return tells ? std::optional(line) : std::nullopt;
 }
 
-// The number behind the whole word `word`; npos if it is not there.
+// The number after the whole word `word`; npos if there is none.
 size_t NumberBehind(std::string_view text, std::string_view word) {
   const size_t at = text.find(word);
   if (at == npos || (at > 0 && IsWordCharacter(text[at - 1]))) return npos;

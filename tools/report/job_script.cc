@@ -1,7 +1,7 @@
 // The script is not run but read line by line: assignments are kept, with the variables in them expanded, and
 // each line with flags is read as a command line after the same expansion. Expressions that only a shell can
-// compute stay as they are, and are not numbers. A log's name is matched against Slurm's pattern with `*` for
-// everything that the script does not determine.
+// compute are left unchanged, and are not numbers. A log's name is matched against Slurm's pattern with `*`
+// for everything that the script does not determine.
 
 #include "tools/report/job_script.h"
 

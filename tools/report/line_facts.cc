@@ -1,5 +1,5 @@
 // Each function reads one line and keeps no state: it finds fixed words and takes the number and the unit
-// behind them, or compares a fixed form (dates, prefixes).
+// after them, or compares a fixed form (dates, prefixes).
 
 #include "tools/report/line_facts.h"
 
@@ -44,7 +44,7 @@ std::optional<int> FixedDigits(std::string_view text, size_t at, size_t count) {
   return value;
 }
 
-// The digits behind a comma or a dot.
+// The digits after a comma or a dot.
 double FractionAt(std::string_view text, size_t at) {
   double value = 0, unit = 0.1;
   if (at >= text.size() || (text[at] != ',' && text[at] != '.')) return value;

@@ -24,11 +24,11 @@ constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 std::string WhyEmpty(const RunConfig& config, const LogFacts& facts) {
   if (!config.empty()) return "no iteration";
   if (facts.bytes == 0) return "empty file";
-  if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
-  if (facts.utf16) return "UTF-16; give iconv -f UTF-16 -t UTF-8 FILE | cairn report -";
-  if (facts.zeros > 0) return "binary data, no log";
+  if (facts.compressed) return "compressed file; use zcat FILE | cairn report -";
+  if (facts.utf16) return "UTF-16; use iconv -f UTF-16 -t UTF-8 FILE | cairn report -";
+  if (facts.zeros > 0) return "binary data, not a log";
   if (facts.longest_line >= (1 << 20))
-    return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
+    return fmt::format("unknown format; it has a line of {} MB or more", facts.longest_line / 1000000);
   return "unknown format";
 }
 

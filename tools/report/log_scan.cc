@@ -125,8 +125,8 @@ Status CannotRead(const std::string& path) {
   const int error = errno;
   if (error == ENOENT) return NotFound("{}: no such file; give the path of a log", path);
   if (error == EISDIR)
-    return InvalidArgument("{}: a directory; give the logs in it, like {}/*.out", path, path);
-  return IoError("{}: cannot be read: {}", path, std::strerror(error));
+    return InvalidArgument("{}: this is a directory; name the logs in it, like {}/*.out", path, path);
+  return IoError("{}: the file cannot be read: {}", path, std::strerror(error));
 }
 
 // Fills `buffer` from `filled` on. 0 bytes: the end.

@@ -1,7 +1,7 @@
 // A table of all pairs of characters gives the words that begin with a pair. Words are compared only at the
 // few places of a log with such a pair. A word may be coarse: it only selects a line, which the reader of its
-// kind then parses. But a line of trouble is a failure by its words alone; some of these words therefore
-// check the characters around them.
+// kind then parses. But a line of trouble is a failure only by its words, so some of these words check the
+// characters around them.
 #include "tools/report/log_words.h"
 
 #include <algorithm>

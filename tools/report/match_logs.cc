@@ -1,5 +1,5 @@
 // By evidence, the strongest first: the script's --output pattern, names with the same beginning, equal
-// flags. A script whose flags differ from the log's is excluded, whatever its name.
+// flags. A script whose flags differ from the log's is excluded, under any name.
 #include "tools/report/match_logs.h"
 
 #include <fmt/format.h>
@@ -96,7 +96,7 @@ std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std:
       for (int k = 2; !match.rename.empty() && !names.insert(match.rename).second; ++k)
         match.rename = NewName(log.file, *of) + fmt::format(".{}", k);
     } else if (best.strength > 0) {
-      match.evidence = "several scripts fit equally well";
+      match.evidence = "several scripts match equally well";
     }
     matches.push_back(std::move(match));
   }

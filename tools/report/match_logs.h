@@ -11,7 +11,7 @@ namespace cairn {
 
 struct LogMatch {
   std::string log;
-  std::string script;    // empty if no script fits best
+  std::string script;    // empty if no script matches best
   std::string evidence;  // "its --output", "its name", "5 flags"
   std::string rename;    // the path that the log should have; empty if it already has it
 };

@@ -9,7 +9,7 @@ std::optional<ReadNumber> NumberAt(std::string_view text) {
   const bool negative = text.starts_with('-');
   const char* const first = text.data() + (negative || text.starts_with('+'));
   const char* const last = text.data() + text.size();
-  if (first == last || *first == '-') return std::nullopt;  // from_chars takes a sign of its own
+  if (first == last || *first == '-') return std::nullopt;  // from_chars accepts a sign itself
   double value = 0;
   const auto [end, error] = std::from_chars(first, last, value);
   if (error == std::errc::invalid_argument) return std::nullopt;

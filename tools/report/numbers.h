@@ -27,7 +27,7 @@ std::optional<int64_t> CountAt(std::string_view text);
 double NumberOf(std::string_view text);  // kNoNumber
 int64_t CountOf(std::string_view text);  // -1
 
-// The text behind the first `word`, trimmed; empty if the word is not there.
+// The text after the first `word`, trimmed; empty if the word is missing.
 std::string_view After(std::string_view text, std::string_view word);
 
 // `text` without blanks (space, tab) at its ends.
@@ -36,7 +36,7 @@ std::string_view Trim(std::string_view text);
 // True if two texts differ only in the case of ASCII letters.
 bool SameWord(std::string_view a, std::string_view b);
 
-// The place of `word` (lower case) in `text`, in any case; npos if it is not there.
+// The place of `word` (lower case) in `text`, in any case; npos if it is missing.
 size_t FindWord(std::string_view text, std::string_view word, size_t from = 0);
 
 inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }

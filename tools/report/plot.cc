@@ -86,7 +86,7 @@ Result<std::vector<Panel>> IterationPanels(const std::vector<RunSummary>& runs,
     const auto quantity =
         std::ranges::find_if(kQuantities, [&](const Quantity& q) { return SameWord(q.key, name); });
     if (quantity == std::end(kQuantities))
-      return InvalidArgument("--y {}: against iterations there are loss, sec_per_it, tflops and grad_norm",
+      return InvalidArgument("--y {}: against iterations it must be loss, sec_per_it, tflops or grad_norm",
                              name);
     Panel panel{.label = std::string(quantity->label), .curves = {}};
     for (size_t i = 0; i < runs.size(); ++i)
@@ -203,7 +203,7 @@ std::string XLabel(const std::string& x) {
   return column.ok() ? std::string((*column)[0]->heading) : x;
 }
 
-// gnuplot echoes the command before its complaint.
+// gnuplot echoes the command before its error.
 std::string Complaint(const std::string& text) {
   size_t at = text.find("line ");
   if (at == text.npos) at = 0;
@@ -215,7 +215,7 @@ std::string Complaint(const std::string& text) {
 Result<PlotType> PlotTypeOf(const std::string& path) {
   if (path.ends_with(".png")) return PlotType::kPng;
   if (path.ends_with(".svg")) return PlotType::kSvg;
-  return InvalidArgument("{}: a plot's name ends in .png or .svg", path);
+  return InvalidArgument("{}: the name of a plot must end in .png or .svg", path);
 }
 
 Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const PlotOptions& options,

@@ -180,7 +180,7 @@ Result<ColumnList> FindColumns(const std::vector<std::string>& names) {
     if (found == std::end(kColumns)) {
       std::vector<std::string_view> keys;
       for (const ReportColumn& column : kColumns) keys.push_back(column.key);
-      return InvalidArgument("there is no column '{}'; there are {}", name, fmt::join(keys, ", "));
+      return InvalidArgument("there is no column '{}'; the columns are {}", name, fmt::join(keys, ", "));
     }
     columns.push_back(found);
   }

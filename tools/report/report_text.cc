@@ -1,5 +1,5 @@
 // Markdown and terminal are TextTables of readable cells; CSV and JSON have numbers with all their digits.
-// JSON has every column, whichever were chosen.
+// JSON always has every column.
 
 #include "tools/report/report_text.h"
 
@@ -12,7 +12,7 @@ namespace cairn {
 namespace {
 
 using nlohmann::ordered_json;
-// The heading, then a row a run; numbers to the right.
+// The heading, then one row per run; numbers to the right.
 TextTable TableOf(const ColumnList& columns, const std::vector<RunSummary>& runs) {
   std::vector<std::string> heading;
   for (const ReportColumn* column : columns) heading.emplace_back(column->heading);

@@ -1,8 +1,8 @@
 // One pass over the lines: a row is kept as a possible heading until a rule below it confirms it; in CSV the
-// first line is the heading. The heading gives each column its role. From then on the cells of a row fill a
+// first line is the heading. The heading gives each column its role. Then the cells of each row fill a
 // RunConfig, a formula computes the TFLOPs from it, and the new number replaces the old digits, padded to the
-// width of the cell. A line is split by offsets and joined from pieces of the input: all the rest stays byte
-// for byte.
+// width of the cell. A line is split by offsets and joined from pieces of the input: everything else is
+// unchanged, byte for byte.
 
 #include "tools/report/rewrite_table.h"
 
@@ -26,7 +26,7 @@ struct Column {
 
 struct Heading {
   Role role;
-  std::vector<std::string_view> words;  // of the heading, letters alone
+  std::vector<std::string_view> words;  // of the heading, only letters
 };
 const Heading kHeadings[] = {
     {Role::kSize, {"size", "sizeb", "params"}},
@@ -272,7 +272,7 @@ class Rewriter {
   const RewriteOptions& options_;
   RewrittenText out_;
   std::string heading_;          // the row that may be one
-  std::vector<Column> columns_;  // of the table at hand; empty: none
+  std::vector<Column> columns_;  // of the current table; empty: none
 };
 
 }  // namespace
@@ -289,7 +289,7 @@ Result<RewrittenText> RewriteTflops(std::string_view markdown, const RewriteOpti
     markdown.remove_prefix(next);
   }
   if (rewriter.out().tables == 0)
-    return InvalidArgument("no table with a column TFLOPs; the heading names the columns");
+    return InvalidArgument("no table has a column TFLOPs; the heading must name the columns");
   return std::move(rewriter.out());
 }
 

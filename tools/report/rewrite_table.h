@@ -21,7 +21,7 @@ struct RewriteOptions {
 struct RewrittenText {
   std::string text;
   int tables = 0;           // with a column of TFLOPs
-  int without_seconds = 0;  // those of them without a column of seconds: all their rows are left
+  int without_seconds = 0;  // those of them without a column of seconds: their rows are not changed
   int computed = 0;         // rows with all inputs of the formula
   int changed = 0;          // cells
   int left = 0;             // rows that lack an input, or failed; unchanged
@@ -30,11 +30,10 @@ struct RewrittenText {
   std::map<std::string, int> lacking;
 };
 
-// Everything except the digits of TFLOPs stays byte for byte; a cell keeps its number of decimals (2 if it
-// was empty or
-// "-"). Columns are known by usual headings: GPUs or Nodes, Size, DP, TP, PP, MBS,
-// GAS, GBS, Sec/it or Speed (seconds), TFLOPs, Layers, Hidden, Seq, Vocab, Recompute (full, selective or
-// none). Errors: InvalidArgument (no table with TFLOPs).
+// Everything except the digits of TFLOPs is unchanged, byte for byte; a cell keeps its number of decimals (2
+// if it was empty or "-"). Columns are known by usual headings: GPUs or Nodes, Size, DP, TP, PP, MBS, GAS,
+// GBS, Sec/it or Speed (seconds), TFLOPs, Layers, Hidden, Seq, Vocab, Recompute (full, selective or none).
+// Errors: InvalidArgument (no table with TFLOPs).
 Result<RewrittenText> RewriteTflops(std::string_view markdown, const RewriteOptions& options);
 
 }  // namespace cairn

@@ -39,12 +39,12 @@ struct ConfigCount {
   std::string_view name;
   std::string_view long_name;  // Megatron's, in dumps and flags
   std::string_view what;
-  std::string_view words = {};        // in names of files and headings of tables, like `name`; letters alone
+  std::string_view words = {};        // in names of files and headings of tables, like `name`; only letters
   std::string_view other_names = {};  // in dumps and flags of other programs and versions
 };
 std::span<const ConfigCount> ConfigCounts();
-// The count that a word in the name of a file or the heading of a table means, or a name in a dump or flag
-// (with _). Null if none.
+// The count for a word in the name of a file or the heading of a table, or for a name in a dump or flag (with
+// _). Null if none.
 const ConfigCount* CountOfWord(std::string_view word);
 const ConfigCount* CountOfName(std::string_view name);
 

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// kMegatron: hardware FLOPs as in published tables. kModel: those of the model alone, as in logs
+// kMegatron: hardware FLOPs as in published tables. kModel: only the model's, as in logs
 // (tools/plan/formulas.h). kAuto: Megatron's if the model's shape is known, else the simple one.
 enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 

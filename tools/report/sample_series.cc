@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// The mean if both have a value; otherwise the one that has.
+// The mean if both have a value; otherwise the existing one.
 template <typename T>
 T Mean(T a, uint32_t a_lines, T b, uint32_t b_lines) {
   if (std::isnan(a)) return b;

@@ -1,7 +1,7 @@
 // A start continues a run if their configurations agree, and it begins after the run's first iteration and at
-// most one after its last; it then counts from there, and the run's later iterations are redone. In one file
-// also: a start from the beginning after a failure (the job was requeued before its first checkpoint), and
-// starts that failed before their first iteration.
+// most one after its last; the run's later iterations are then replaced. In one file also: a start from the
+// beginning after a failure (the job was requeued before its first checkpoint), and starts that failed before
+// their first iteration.
 #include "tools/report/training_run.h"
 
 #include <algorithm>

@@ -17,7 +17,7 @@ enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
 struct TrainingStart {
   std::string file;
-  RunConfig config;  // from the log alone
+  RunConfig config;  // only from the log
 
   SampleSource source =
       SampleSource::kNone;  // with kThroughput a sample's seconds are those of one training sample

@@ -45,18 +45,18 @@ int64_t NewestTime(const std::vector<StepFile>& files) {
 // The contents of a system's tracker file.
 struct Tracker {
   std::string path;
-  std::optional<std::string> text;  // its first word; nullopt: the file is not there
+  std::optional<std::string> text;  // its first word; nullopt: the file does not exist
   std::optional<int64_t> step;      // that it names
   int64_t written_unix_seconds = 0;
 };
 
 // nullopt if the step's system has no tracker. Inside transformers' checkpoint-40 the Trainer's own file
-// counts. Lightning's steps have a tracker each, which speaks of that step alone.
+// counts. Lightning's steps have a tracker each, which is only about that step.
 std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
   const auto found = named ? named : StepAt(fs, step.path);
   if (!found || found->system->steps.tracker.empty()) return std::nullopt;
-  if (!named && !found->system->steps.number) return std::nullopt;  // NeMo writes none beside its steps
+  if (!named && !found->system->steps.number) return std::nullopt;  // NeMo writes none next to its steps
   const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
   const std::string inside = JoinPath(step.path, found->system->steps.tracker);
   const bool alone = !named && fs.Stat(inside).ok();
@@ -71,7 +71,7 @@ std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
     return tracker;
   }
   tracker.step = ForeignStepOf(fs, JoinPath(run, *tracker.text));
-  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has the number alone
+  if (!tracker.step) tracker.step = ParseStepNumber(*tracker.text);  // Megatron's has only the number
   return tracker;
 }
 
@@ -80,14 +80,14 @@ bool LeftBehind(const Tracker& tracker, const ForeignStep& step, const std::vect
   return tracker.step && *tracker.step < *step.step && tracker.written_unix_seconds > NewestTime(files);
 }
 
-// Empty if the tracker names the step or a later one, or says nothing about it.
+// Empty if the tracker names the step or a later one, or does not concern it.
 std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                              bool strict) {
   const std::optional<Tracker> tracker = TrackerOf(fs, step);
   if (!tracker) return {};
   if (!tracker->text)
     return strict
-               ? fmt::format("{} is not there yet; if it was lost: cairn seal {}", tracker->path, step.path)
+               ? fmt::format("{} does not exist yet; if it was lost: cairn seal {}", tracker->path, step.path)
                : "";
   if (*tracker->text == LastNameOf(step.path) || *tracker->text == "release" ||
       (tracker->step && *tracker->step >= *step.step) || tracker->written_unix_seconds > NewestTime(files))
@@ -110,14 +110,14 @@ std::set<std::string> WaitingFolders(const StepNames& names, bool named, const s
   return waiting;
 }
 
-// Empty if the files that each system writes last are there.
+// Empty if the files that each system writes last exist.
 std::string WhyFilesSayNo(const ForeignStep& step, const std::vector<StepFile>& files) {
   const auto named = ParseForeignStep(LastNameOf(step.path));
   for (const System& system : Systems()) {
     if (system.steps.last_file.empty()) continue;
     const auto waiting = WaitingFolders(system.steps, named && named->system == &system, files);
     if (!waiting.empty())
-      return fmt::format("{} is not there yet",
+      return fmt::format("{} does not exist yet",
                          JoinPath(step.path, *waiting.begin() + std::string(system.steps.last_file)));
   }
   return files.empty() ? fmt::format("{} has no files yet", step.path) : "";
@@ -137,7 +137,7 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
   for (const std::string& name : *names) {
     if (IsNativeName(name)) continue;
     const std::string path = JoinPath(directory, name);
-    // Where names say nothing, a link is another name of a step: "last.ckpt".
+    // If names do not tell, a link is another name of a step: "last.ckpt".
     if (!ParseForeignStep(name) && (names->size() > kMostUnnamed || IsLink(fs, path))) continue;
     const auto info = fs.Stat(path);
     if (!info.ok() || !info->is_directory() || fs.Stat(JoinPath(path, kManifestName)).ok()) continue;
@@ -160,14 +160,13 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory) {
 
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(directory));
-  if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", directory);
+  if (!info.is_directory()) return NotSupported("{} is a file; name the directory that it is in", directory);
   if (fs.Stat(JoinPath(directory, kManifestName)).ok() || IsNativeName(LastNameOf(directory)))
-    return NotSupported("{}: a step of Cairn is committed without a seal; cairn verify checks it", directory);
+    return NotSupported("{}: a step of Cairn needs no seal; cairn verify checks it", directory);
   if (IsForeignStep(fs, directory)) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
     if (IsOfCairn(names))
-      return NotSupported("{}: the steps of a run of Cairn are committed without seals; cairn ls lists them",
-                          directory);
+      return NotSupported("{}: the steps of a run of Cairn need no seals; cairn ls lists them", directory);
     return std::vector{ForeignStep{directory, ForeignStepOf(fs, directory)}};
   }
   return ListRunSteps(fs, directory);

@@ -1,11 +1,11 @@
 // The steps of a run that another system's trainer writes, and whether their writer is done.
 //
-// Every verb asks here which steps a directory means. StepAt() says which directories are steps: by their
-// names (global_step40, iter_0000040, checkpoint-40, step-40), or by their files. Its writer says that a step
-// is done in a file that it writes last: `latest` and latest_checkpointed_iteration.txt beside the steps,
-// .metadata of torch.distributed.checkpoint and trainer_state.json in them. DeepSpeed's `latest` comes before
-// the other ranks have ended (engine.py, save_checkpoint: rank 0 writes it, then all meet), so that files
-// must also have been quiet for a while.
+// Determines for every verb which steps a directory contains. StepAt() recognises directories that are steps:
+// by their names (global_step40, iter_0000040, checkpoint-40, step-40), or by their files. Its writer says
+// that a step is done in a file that it writes last: `latest` and latest_checkpointed_iteration.txt beside
+// the steps, .metadata of torch.distributed.checkpoint and trainer_state.json in them. DeepSpeed's `latest`
+// comes before the other ranks have ended (engine.py, save_checkpoint: rank 0 writes it, then all meet), so
+// that files must also have been quiet for a while.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace cairn {
 
 struct ForeignStep {
   std::string path;
-  std::optional<int64_t> step;  // nullopt: the directory was given by itself, and nothing says its number
+  std::optional<int64_t> step;  // nullopt: the directory was given by itself, and its number is not known
 };
 
 // The number of the step that `directory` is (StepAt); nullopt for other directories.
@@ -34,18 +34,18 @@ bool IsForeignStep(FileSystem& fs, const std::string& directory);
 // listed.
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
-// The steps that `directory` means: itself, or those in it by number. Errors: NotSupported for a step or a
+// The steps at `directory`: itself, or those in it by number. Errors: NotSupported for a step or a
 // run of Cairn; NotFound.
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
 // A file that is younger than `quiet_seconds` at `now`; null if there is none. A file further in the future
-// does not count: its clock is wrong, so its time does not say when it was written.
+// does not count: its clock is wrong, so its time does not show when it was written.
 const StepFile* YoungFile(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
 
-// Why the writer of a step has not finished; empty if nothing says so. `strict`: a run's tracker must name
-// the step or a later one (a step that was copied alone has no tracker). Files that are younger than
-// `quiet_seconds` at `now` count as being written; 0 turns this off.
+// Why the writer of a step has not finished; empty if it has, as far as is known. `strict`: a run's tracker
+// must name the step or a later one (a step that was copied without its run has no tracker). Files that are
+// younger than `quiet_seconds` at `now` count as being written; 0 turns this off.
 std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                           bool strict, int64_t now, int64_t quiet_seconds);
 

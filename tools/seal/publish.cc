@@ -1,5 +1,5 @@
 // With an exchange there are two states, before and after it. Without one, the old directory is moved aside
-// for the time of one rename. Whoever removes `from` afterwards syncs first (SyncAbove does): else a power
+// during one rename. A caller that removes `from` afterwards syncs first (SyncAbove does): otherwise a power
 // loss could undo the exchange after the old files are gone.
 
 #include "tools/seal/publish.h"
@@ -32,7 +32,7 @@ Status CheckPublish(FileSystem& fs, const std::string& from, const std::string& 
   CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, to));
   if (!fs.LinkStat(to).ok()) return OkStatus();
   if (fs.LinkStat(AsidePath(from)).ok())
-    return AlreadyExists("{} was left by a publication that was cut short, and {} is there; move one away",
+    return AlreadyExists("{} was left by an interrupted publication, and {} exists; move one of them away",
                          AsidePath(from), to);
   return ListForeignSteps(fs, to).status();
 }

@@ -1,4 +1,4 @@
-// The largest files begin first, so that the last thread does not end alone with one of them.
+// The largest files begin first, so that no single thread is left with one of them at the end.
 
 #include "tools/seal/read_files.h"
 
@@ -48,7 +48,7 @@ class FilesReader {
     return sums.Check(std::vector{path});
   }
 
-  // Files that nobody synced are lost with the power, seal or not.
+  // Files that were not synced are lost in a power loss, with or without a seal.
   Status Sync(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
     CAIRN_RETURN_IF_ERROR(file->Sync());

@@ -1,5 +1,5 @@
-// Reads files once, several at the same time, for their digests; what lies in them with a CRC-32 of its own
-// is compared with that on the way.
+// Reads files once, several at the same time, for their digests; parts of them with a CRC-32 are compared
+// with it on the way.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct FileRead {
 
 struct ReadFilesOptions {
   int jobs = 2;
-  bool sync = false;                            // gives each file to the disk first
+  bool sync = false;                            // syncs each file first
   std::function<void(uint64_t)> progress = {};  // of the bytes done; from one thread at a time
   const std::atomic<bool>* stop = nullptr;      // once true, the remaining files are Aborted
 };

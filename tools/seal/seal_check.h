@@ -18,7 +18,7 @@ enum class SealDepth {
 
 struct SealReport : VerifyReport {
   std::vector<std::string> added;    // paths that are not in the seal
-  std::vector<std::string> touched;  // paths with another time than the seal's
+  std::vector<std::string> touched;  // paths whose time differs from the seal's
 };
 
 // A file that is missing, that differs in size or bytes, or that was added is a problem; added files are in

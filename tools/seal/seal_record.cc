@@ -45,7 +45,7 @@ Result<std::vector<std::string>> UnescapedList(const json& list) {
 Result<SealedFile> DecodeSealedFile(const json& in) {
   SealedFile file;
   CAIRN_ASSIGN_OR_RETURN(file.name, UnescapeName(in.at("name").get<std::string>()));
-  if (!IsNameBelow(file.name)) return Corrupt("it names a file elsewhere: {:.100}", file.name);
+  if (!IsNameBelow(file.name)) return Corrupt("it names a file outside of its directory: {:.100}", file.name);
   file.bytes = in.at("bytes").get<uint64_t>();
   file.modified_unix_seconds = in.at("modified").get<int64_t>();
   const auto digest = ParseHex(in.at("xxh3").get<std::string>());
@@ -101,7 +101,7 @@ Result<Seal> DecodeSeal(std::string_view text) {
   if (!root.is_object() || root.value("format", json()) != kSealFormat)
     return Corrupt("this is not the seal of a directory");
   if (root.value("version", json()) != kSealVersion)
-    return NotSupported("it is a seal of version {}; this program knows version {}",
+    return NotSupported("it is a seal of version {}, but this program knows version {}; use a newer cairn",
                         root.value("version", json()).dump(), kSealVersion);
   root.erase("digest");
   if (SignedSidecarText(root) != text)
@@ -110,7 +110,7 @@ Result<Seal> DecodeSeal(std::string_view text) {
   try {
     return DecodeFields(root);
   } catch (const json::exception&) {
-    return Corrupt("the seal lacks a field, or one has another type");
+    return Corrupt("the seal lacks a field, or a field has the wrong type");
   }
 }
 

@@ -2,8 +2,8 @@
 //
 // It says which files the directory has, how large they are, when they were written, and the digest of the
 // bytes of each; which parts were found whole, and which could not be checked. So a directory with a seal is
-// committed as a step of Cairn is: its files can be checked later. The name begins with a dot, and no loader
-// of another system looks at it (docs/seal-format.md).
+// committed like a step of Cairn: its files can be checked later. The name begins with a dot, and loaders of
+// other systems ignore it (docs/seal-format.md).
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ struct Seal {
   std::vector<SealedFile> files;      // by name
   std::vector<std::string> whole;     // parts that are complete; one line each
   std::vector<std::string> untold;    // checks that were not possible, and why
-  std::vector<std::string> problems;  // that it was sealed in spite of
+  std::vector<std::string> problems;  // despite which it was sealed
   bool operator==(const Seal&) const = default;
 
   uint64_t bytes() const;  // of all files
 };
 
 std::string EncodeSeal(const Seal& seal);
-// Errors: Corrupt (a byte was changed, a name leads elsewhere), NotSupported (version). The caller adds the
-// path.
+// Errors: Corrupt (a byte was changed, a name leads out of the directory), NotSupported (version). The caller
+// adds the path.
 Result<Seal> DecodeSeal(std::string_view text);
 
 // The seal of `directory`. Errors: NotFound if it has none; those of DecodeSeal, naming the file.

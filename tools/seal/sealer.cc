@@ -1,6 +1,6 @@
-// Two lists of the files, one before and one after they were read, must be equal to the nanosecond: else
-// somebody still writes. The files are given to the disk before they are read, and the seal after that, so
-// that a seal that is there after a power loss has its files.
+// Two lists of the files, one before and one after they were read, must be equal to the nanosecond: otherwise
+// a writer is still active. The files are synced before they are read, and the seal after that, so that a
+// seal that exists after a power loss has its files.
 
 #include "tools/seal/sealer.h"
 
@@ -30,7 +30,7 @@ std::string FirstDifference(const std::string& directory, const std::vector<Step
 // Before hours of reading, what would stop the seal in the end.
 Status CheckMayWrite(FileSystem& fs, const std::string& directory, size_t files) {
   if (&fs == &FileSystem::Posix() && ::access(directory.c_str(), W_OK | X_OK) != 0)
-    return IoError("{}: no permission to write; the seal would lie in it", directory);
+    return IoError("{}: no permission to write the seal into it", directory);
   constexpr uint64_t kSealBytesPerFile = 512;
   const auto free = fs.FreeBytes(directory);
   if (free.ok() && *free < (files + 16) * kSealBytesPerFile)

@@ -1,5 +1,5 @@
-// Seals one step of another system: looks, checks what must be there, reads every file once, looks again, and
-// writes the seal last.
+// Seals one step of another system: lists the files, checks that none is missing, reads every file once,
+// lists them again, and writes the seal last.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct SealOptions {
   int jobs = 2;
   int64_t quiet_seconds = 5;  // that no file may be younger than
   bool strict = false;        // a run's tracker must name the step (foreign_run.h)
-  bool anyway = false;        // problems are sealed with it
+  bool anyway = false;        // seals in spite of problems
   bool dry_run = false;       // reads no tensor and writes nothing
   // Bytes done so far, and bytes in all.
   std::function<void(uint64_t done, uint64_t bytes)> progress = {};
@@ -39,7 +39,7 @@ struct SealResult {
   Seal seal;                      // of a dry run without digests
 };
 
-// Replaces an existing seal. Errors: those of the disk; Aborted if it was stopped. Nothing is written then.
+// Replaces an existing seal. Errors: those of the disk; Aborted if it was stopped; nothing is written then.
 Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options);
 
 }  // namespace cairn

@@ -10,13 +10,13 @@
 namespace cairn {
 namespace {
 
-constexpr int kMaxStepDepth = 40;  // no checkpoint is nested so deeply; links that form a circle are
+constexpr int kMaxStepDepth = 40;  // no checkpoint is nested this deeply; only cycles of links are
 constexpr size_t kMaxStepFiles = 1 << 22;
 
 Status AddBelow(FileSystem& fs, const std::string& root, const std::string& folder, int depth,
                 std::vector<StepFile>& files) {
   if (depth > kMaxStepDepth)
-    return NotSupported("{}: lies within itself, by way of a link", JoinPath(root, folder));
+    return NotSupported("{}: it contains itself, through a link", JoinPath(root, folder));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          fs.List(folder.empty() ? root : JoinPath(root, folder)));
   for (const std::string& name : names) {
@@ -29,7 +29,7 @@ Status AddBelow(FileSystem& fs, const std::string& root, const std::string& fold
       continue;
     }
     if (info.kind != FileKind::kFile || files.size() == kMaxStepFiles)
-      return NotSupported("{}: neither a file nor a directory; move it away first", path);
+      return NotSupported("{}: it is not a file or directory; move it away first", path);
     files.push_back({below, info.bytes, info.modified_unix_seconds, info.modified_unix_nanoseconds,
                      info.changed_unix_nanoseconds, info.inode});
   }

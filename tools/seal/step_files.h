@@ -28,8 +28,8 @@ struct StepFile {
 bool IsContent(std::string_view name);
 
 // The content below `directory`, sorted by name. Errors: NotFound if the directory is missing, for a broken
-// link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (a
-// socket, say), and for directories that contain themselves through links.
+// link, and for a file that vanishes meanwhile; NotSupported for anything that is not a file (for example a
+// socket), and for directories that contain themselves through links.
 Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory);
 
 // "DIR/" of a path below a tree; empty at its top.

@@ -1,5 +1,5 @@
 // Files come first, since the checks of folders rely on them. A check that does not know what it sees (a
-// compressed zip, a model of an unknown family) reports no problem: the seal records that it could not tell.
+// compressed zip, a model of an unknown family) reports no problem: the seal records that it could not check.
 
 #include "tools/seal/step_parts.h"
 
@@ -84,7 +84,7 @@ class PartsChecker {
       ++safetensors_;
   }
 
-  // Checks only that the end is there: writers take liberties, such as NaN.
+  // Checks only that the end exists: writers deviate from JSON, for example by NaN.
   void CheckJson(const std::string& path, uint64_t bytes) {
     const auto file = fs_.OpenForRead(path);
     std::array<char, 1> first{};
@@ -97,7 +97,7 @@ class PartsChecker {
     const size_t at = text.find_last_not_of(" \r\n\t");
     const char closing = first[0] == '{' ? '}' : ']';
     if ((first[0] == '{' || first[0] == '[') && (at == text.npos || text[at] != closing))
-      Add(path, fmt::format("is cut short: it does not end with {}", closing));
+      Add(path, fmt::format("is truncated: it does not end with {}", closing));
   }
 
   // The records of torch.save's zips. A file that is not a zip is not reported.

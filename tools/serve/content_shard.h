@@ -1,7 +1,7 @@
 // A shard of values that come as bytes, not in shared memory: small tensors, JSON, pickles.
 //
-// HDF5 takes 0.1 ms to lay out each of them, so a shard is laid out once as long as names and sizes stay the
-// same. It is written from memory in one write.
+// HDF5 takes 0.1 ms to lay out each of them, so a shard is laid out again only if names or sizes change. It
+// is written from memory in one write.
 #pragma once
 
 #include <optional>

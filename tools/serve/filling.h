@@ -12,13 +12,13 @@ namespace cairn {
 // Safe from several threads.
 class Filling {
  public:
-  // The first `bytes` bytes are there.
+  // The first `bytes` bytes are filled.
   void Reach(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     if (bytes > reached_) reached_ = bytes;
     changed_.notify_all();
   }
-  // No more will come; what was reached stays.
+  // No more bytes will come.
   void End(Status why) {
     const std::lock_guard lock(mutex_);
     if (ended_.ok()) ended_ = std::move(why);

@@ -18,10 +18,10 @@ class MessageSocket {
  public:
   explicit MessageSocket(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  // The next message; nullopt once the other side is gone. Call from one thread. Errors: Corrupt, IoError.
+  // The next message; nullopt once the other side has closed. Call from one thread. Errors: Corrupt, IoError.
   Result<std::optional<Message>> Receive();
-  // The receiver sees the whole packet or nothing. Safe from several threads. A peer that is gone is not an
-  // error here: Receive() reports it. `descriptor`: negative for none.
+  // The receiver sees the whole packet or nothing. Safe from several threads. A closed peer is not an error
+  // of Send(): Receive() reports it. `descriptor`: negative for none.
   void Send(const Packet& packet, int descriptor = -1);
 
  private:

@@ -12,7 +12,7 @@ using Names = std::unordered_set<std::string>;
 
 enum class Share { kNone, kSome, kAll };
 
-// How much the training has of those of `names` that the step has.
+// How many of the step's `names` the training has.
 Share ShareOf(const Origins::Known& step, const Names& names) {
   bool some = false, all = true;
   for (size_t i = 0; i < step.names.size(); ++i) {
@@ -25,7 +25,7 @@ Share ShareOf(const Origins::Known& step, const Names& names) {
 
 // 0: it is not the origin.
 int Likelihood(const Origins::Known& step, bool in_line, int64_t saved_as, const Names& names) {
-  // Numbers ascend: who loads a higher one looks at it.
+  // Numbers ascend: a step with a higher number was only read, for example to evaluate it.
   if (in_line && step.commit.step >= saved_as) return 0;
   const Share share = ShareOf(step, names);
   if (in_line && share == Share::kAll) return 4;

@@ -1,5 +1,5 @@
-// Which commit the training came from that saves now. It does not say so: it is the last of the steps that
-// it read or saved with the same tensors.
+// The commit that a saving training came from. The training does not state it: it is the last step with the
+// same tensors that it read or saved.
 //
 // A step of which only some of these tensors were read does not count if there is another one, and one with
 // a higher number than the save never does: a training also reads steps to evaluate them, or to take a
@@ -29,7 +29,7 @@ class Origins {
     uint64_t when = 0;  // the last of them
   };
 
-  // A moment after all that were reported before.
+  // A moment after all earlier reports.
   uint64_t Now();
   // The tensor `names`[index] of a step was read.
   void Read(const std::shared_ptr<Known>& step, size_t index);
@@ -37,8 +37,8 @@ class Origins {
   void Saved(BranchedStep commit, std::vector<std::string> names, uint64_t when);
 
   // The origin of a save of `names` as `step` of `run`, handed over at `when`. `newest`: of its directory. A
-  // step of the same line comes before one of another run, which counts only before the first save there.
-  // nullopt: not known.
+  // step of the same line comes before one of another run, which counts only before the first save in that
+  // directory. nullopt: not known.
   std::optional<BranchedStep> Of(const std::string& run, int64_t step, const std::vector<std::string>& names,
                                  uint64_t when, const std::optional<BranchedStep>& newest) const;
 

@@ -103,7 +103,7 @@ Result<std::shared_ptr<Reads::Opened>> Reads::At(const nlohmann::json& request) 
   CAIRN_ASSIGN_OR_RETURN(const auto handle, IntegerAt<int64_t>(request, "handle"));
   const std::lock_guard lock(mutex_);
   const auto opened = opened_.find(handle);
-  if (opened == opened_.end()) return Corrupt("a handle that is not there");
+  if (opened == opened_.end()) return Corrupt("the handle does not exist");
   return opened->second;
 }
 
@@ -111,7 +111,7 @@ Result<std::shared_ptr<SharedMemory>> Reads::WindowAt(const nlohmann::json& requ
   CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request, "window"));
   const std::lock_guard lock(mutex_);
   const auto window = windows_.find(number);
-  if (window == windows_.end()) return Corrupt("a window that is not there");
+  if (window == windows_.end()) return Corrupt("the window does not exist");
   return window->second;
 }
 
@@ -124,7 +124,7 @@ Status Reads::Read(const nlohmann::json& request) {
   for (const nlohmann::json& said : request.at("boxes")) {
     CAIRN_ASSIGN_OR_RETURN(const auto tensor, IntegerAt<uint64_t>(said, "tensor"));
     CAIRN_ASSIGN_OR_RETURN(const auto at, IntegerAt<uint64_t>(said, "at"));
-    if (tensor >= source.catalog().tensors.size()) return Corrupt("a tensor that is not there");
+    if (tensor >= source.catalog().tensors.size()) return Corrupt("the tensor does not exist");
     const TensorEntry& entry = source.catalog().tensors[tensor];
     CAIRN_ASSIGN_OR_RETURN(const Box box, BoxIn(entry.spec.shape, said));
     const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);

@@ -19,7 +19,7 @@ namespace cairn {
 // Safe from several threads.
 class Reads {
  public:
-  // Tells `origins` which tensors of which steps were read.
+  // Reports to `origins` which tensors of which steps were read.
   explicit Reads(Origins& origins) : origins_(origins) {}
 
   // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;

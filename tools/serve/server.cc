@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kReads = 3;  // at once: as many as the trainer has windows
 
-// The Python side has an exception for each kind but the first.
+// The Python side has an exception for each kind except the first.
 std::string_view KindName(StatusKind kind) {
   constexpr std::string_view kNames[] = {
       "ok",       "not_found", "corrupt", "invalid_argument", "not_supported", "already_exists",
@@ -132,7 +132,7 @@ class Server {
   }
   void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
 
-  // Errors: the request cannot be started. Otherwise it is answered, now or later.
+  // Errors: the request cannot be started. Otherwise it gets a reply, now or later.
   Status Take(int64_t id, Message& message) {
     const nlohmann::json& head = message.packet.head;
     const std::string what = head.value("do", "");
@@ -180,12 +180,12 @@ class Server {
 
   Status Write(int64_t id, const Packet& request) {
     const auto begun = begun_.find(request.head.at("nonce").get<std::string>());
-    if (begun == begun_.end()) return Corrupt("a save that was not begun");
+    if (begun == begun_.end()) return Corrupt("the save was not started");
     const std::shared_ptr<RunningSave> save = begun->second;
     const auto input = std::make_shared<SaveInput>();
     CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request.head, "plan"));
     const auto plan = plans_.find(number);
-    if (plan == plans_.end()) return Corrupt("a save of a plan that is not there");
+    if (plan == plans_.end()) return Corrupt("the plan of the save does not exist");
     input->plan = plan->second;
     input->options = OptionsOf(request.head);
     input->options.when = origins_.Now();
@@ -208,7 +208,7 @@ class Server {
 
   Status Abort(int64_t id, const nlohmann::json& head) {
     const auto nonce = head.at("nonce").get<std::string>();
-    const std::string why = head.value("error", "its training gave the save up");
+    const std::string why = head.value("error", "its training abandoned the save");
     if (const auto begun = begun_.find(nonce); begun != begun_.end()) {
       Abandon(begun->second, why);
       begun_.erase(begun);
@@ -217,7 +217,7 @@ class Server {
     Reply(id);
     return OkStatus();
   }
-  // A save that has ended meanwhile, for example with an error, is no longer there.
+  // A save that has ended meanwhile, for example with an error, is no longer in the list.
   Status Copied(int64_t id, const nlohmann::json& head) {
     const auto save = filling_.find(head.at("nonce").get<std::string>());
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(head, "bytes"));

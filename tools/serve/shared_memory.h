@@ -13,8 +13,8 @@ namespace cairn {
 
 class SharedMemory {
  public:
-  // New memory of zeros. It has no pages yet: the trainer makes them, with several threads and while it
-  // copies, and learns that memory is short. Errors: NoSpace.
+  // New memory of zeros. It has no pages yet: the trainer touches them, with several threads and while it
+  // copies, and gets the error if memory is short. Errors: NoSpace.
   static Result<SharedMemory> Make(uint64_t bytes);
   // Maps memory that another process made, for writing. Errors: InvalidArgument if it is not such memory.
   static Result<SharedMemory> Map(UniqueFd descriptor);

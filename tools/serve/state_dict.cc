@@ -35,7 +35,7 @@ Result<StateValue> ValueOf(const std::string& fqn, const nlohmann::json& value, 
   const int kinds = (value.contains("json") ? 1 : 0) + (value.contains("pickle") ? 1 : 0) +
                     (value.contains("tensor") ? 1 : 0);
   const bool is_text = !value.contains("json") || value["json"].is_string();
-  if (kinds != 1 || !is_text) return Corrupt("{}: neither JSON nor bytes nor a tensor", fqn);
+  if (kinds != 1 || !is_text) return Corrupt("{}: it is not JSON, bytes or a tensor", fqn);
   StateValue read{value, {}};
   const nlohmann::json place = PlaceOf(value);
   if (place.is_null()) return read;
@@ -62,21 +62,21 @@ Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other)
   const TensorEntry& own = tensor.entry;
   if (own == other) return OkStatus();
   if (own.dtype != other.dtype || own.spec.shape != other.spec.shape)
-    return InvalidArgument("rank {} holds {} as {} {}, another rank as {} {}", rank, tensor.fqn,
+    return InvalidArgument("rank {} holds {} as {} {}, but another rank as {} {}", rank, tensor.fqn,
                            Name(own.dtype), ToString(own.spec.shape), Name(other.dtype),
                            ToString(other.spec.shape));
   return InvalidArgument(
       "by the tensors of rank {}, {} would be {} of the step; by those of another rank, {}: two parts of the "
-      "state dict share names of tensors, and some ranks hold one part alone; save the two in runs of their "
-      "own, or under names that they do not share",
+      "state dict share names of tensors, and some ranks hold only one part; save the two in separate runs, "
+      "or under different names",
       rank, tensor.fqn, DisplayName(own), DisplayName(other));
 }
 
 // A load holds it in memory, so a larger one could never be read.
 Status CheckSize(std::string_view what, uint64_t bytes) {
   if (bytes <= kMaxValueBytes) return OkStatus();
-  return InvalidArgument("{}: {} bytes, and a step holds {} in no tensor; save large arrays as tensors", what,
-                         bytes, kMaxValueBytes);
+  return InvalidArgument("{}: {} bytes, but a step holds {} outside of tensors; save large arrays as tensors",
+                         what, bytes, kMaxValueBytes);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ Status StateDict::Add(int rank, const Packet& group) {
     const auto [at, added] = values_.try_emplace(fqn, rank, std::move(read));
     if (added || at->second.second == read || !differ_.insert(fqn).second) continue;
     differences_.push_back(
-        fmt::format("rank {} had another {}; rank {}'s was kept", rank, fqn, at->second.first));
+        fmt::format("rank {} had a different {}; rank {}'s was kept", rank, fqn, at->second.first));
   }
   return OkStatus();
 }

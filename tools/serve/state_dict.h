@@ -1,10 +1,10 @@
 // The values of a state dict other than large tensors: numbers, texts, lists, small tensors, Python objects.
-// Every rank leaves all its values; the rank that commits merges them.
+// Every rank writes all its values; the rank that commits merges them.
 //
 // A group is everything below one top-level key, as a packet: {"values": {FQN: {"json": text} |
 // {"pickle": [at, n]} | {"tensor": {"dtype", "shape", "data": [at, n]}}, each with an optional "path"}}, and
-// the bytes that it points into. Ranks with the same group leave one file. JSON stays text, so values come
-// back exactly as Python wrote them. In the step: FORMAT.md, "State dicts".
+// the bytes that it points into. Ranks with the same group leave one file. JSON stays text, so values are
+// restored exactly as Python wrote them. In the step: FORMAT.md, "State dicts".
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ struct StateValue {
 
 class StateDict {
  public:
-  // Adds a group of rank `rank`; call in order of ranks. If values differ, the first one stays. Errors:
+  // Adds a group of rank `rank`; call in order of ranks. If values differ, the first one is kept. Errors:
   // Corrupt if it is not a group.
   Status Add(int rank, const Packet& group);
   // Adds the tensors that the rank holds in shards. Errors: InvalidArgument naming one that ranks disagree
@@ -57,7 +57,7 @@ class StateDict {
   // State for the manifest, if the values have it: `param_groups`, `optimizer_step` if all parameters agree,
   // and plain numbers (`other`).
   nlohmann::json ManifestState() const;
-  // "rank 3 had another rng_state; rank 0's was kept", at most one line for each value.
+  // "rank 3 had a different rng_state; rank 0's was kept", at most one line for each value.
   const std::vector<std::string>& differences() const { return differences_; }
 
  private:
@@ -70,7 +70,7 @@ class StateDict {
 
   std::map<std::string, StateTensor> tensors_;  // by FQN, in shards
   std::map<std::string, StateTensor> small_;
-  std::map<std::string, std::pair<int, StateValue>> values_;  // and the rank that it came from
+  std::map<std::string, std::pair<int, StateValue>> values_;  // and its rank
   std::set<std::string> differ_;
   std::vector<std::string> differences_;
   std::vector<Content> contents_;  // the small tensors first

@@ -8,7 +8,7 @@ namespace cairn {
 Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor) {
   const TensorEntry& entry = source.catalog().tensors[tensor];
   if (entry.bytes() > kMaxValueBytes)
-    return NotSupported("{}: {} holds {} bytes of no tensor", source.name(), DisplayName(entry),
+    return NotSupported("{}: {} holds {} bytes outside of tensors", source.name(), DisplayName(entry),
                         entry.bytes());
   std::string bytes(entry.bytes(), '\0');
   if (bytes.empty()) return bytes;

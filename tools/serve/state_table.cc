@@ -39,15 +39,15 @@ Result<StateTensor> DescribedTensor(const nlohmann::json& described) {
   tensor.path = described.value("path", nlohmann::json());
   const std::string type = described.value("dtype", "");
   const auto dtype = ParseDtype(type);
-  if (!dtype) return Corrupt("tensor {}: its type {} is not one of the format's", tensor.fqn, type);
+  if (!dtype) return Corrupt("tensor {}: the format does not have its type {}", tensor.fqn, type);
   tensor.entry.dtype = *dtype;
   const auto shape = described.value("shape", std::vector<uint64_t>());
   const bool named = !tensor.fqn.empty() && tensor.fqn.find('\0') == std::string::npos;
   if (!named || tensor.fqn.size() > UINT16_MAX || shape.size() > kMaxRank)
-    return Corrupt("tensor {}: a name or a shape that no step can hold", tensor.fqn);
+    return Corrupt("tensor {}: a step cannot hold its name or its shape", tensor.fqn);
   for (const uint64_t extent : shape) tensor.entry.spec.shape.push_back(extent);
   if (!CheckedBytes(tensor.entry.spec.shape, SizeOf(*dtype)))
-    return Corrupt("tensor {}: larger than 2^63 bytes", tensor.fqn);
+    return Corrupt("tensor {}: it is larger than 2^63 bytes", tensor.fqn);
   return tensor;
 }
 
@@ -89,7 +89,7 @@ Result<std::vector<StateTensor>> DecodeTable(std::string_view bytes) {
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json rows, ParseStrictJson(bytes));
   std::vector<StateTensor> tensors;
   for (const nlohmann::json& row : rows) {
-    if (!row.is_object()) return Corrupt("a tensor that is not an object");
+    if (!row.is_object()) return Corrupt("a tensor is not an object");
     CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(row));
     tensor.entry.spec.name = row.value("name", "");
     CAIRN_ASSIGN_OR_RETURN(tensor.entry.role, RoleNamed(row.value("role", "")));

@@ -27,7 +27,7 @@ namespace {
 
 constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
-constexpr int kShortPatience = 10;  // the part of it that is left once the trainer has ended
+constexpr int kShortPatience = 10;  // the part of it that remains once the trainer has ended
 
 void Tell(const std::string& line) { std::fputs(fmt::format("cairn: {}\n", line).c_str(), stderr); }
 
@@ -86,7 +86,7 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, const Patience
 
 Result<HeldRuns::Run*> HeldRuns::At(const std::string& run_dir) {
   const auto held = runs_.find(CanonicalPath(run_dir));
-  if (held == runs_.end()) return Aborted("{} leads elsewhere since the save began", run_dir);
+  if (held == runs_.end()) return Aborted("{} leads to a different directory since the save began", run_dir);
   return &held->second;
 }
 
@@ -126,7 +126,7 @@ Status StepSave::WriteShard(SavePlan& plan, const std::vector<Packet>& groups, c
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, committer_.partial(), team_));
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, committer_.partial(), team_));
-  (void)fs_.List(request_.run_dir);  // the run's owner may not have been there when this host last looked
+  (void)fs_.List(request_.run_dir);  // the run's owner may not have existed when this host last looked
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   std::future<Status> values = std::async([&] {
@@ -259,7 +259,7 @@ Status StepSave::WriteContents(SavePlan& plan, const SaveOptions& options) {
 
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, committer_.partial(), team_).status());
-  runs_.RemoveFailed();  // every rank is here: none reads there any more
+  runs_.RemoveFailed();  // every rank has arrived: none reads from it any more
   if (team_.alone()) {
     if (receipt_) shard_receipts_.push_back(*receipt_);
   } else {
@@ -329,7 +329,7 @@ void StepSave::Abandon(const Status& why) {
   if (!team_.leads() || !fs_.Stat(committer_.partial()).ok()) return;
   DismissTeam(fs_, committer_.partial(), team_);
   if (team_.alone()) return committer_.Abandon();
-  // A rank that waits for the commit, or comes only now, must find the room and the reason in it.
+  // A rank that waits for the commit, or arrives only now, must find the room and the reason in it.
   (void)committer_.RemoveFiles(
       [](std::string_view name) { return IsStepFileName(name) && !IsTeamFileName(name); });
   runs_.KeepFailed({fs_, request_.run_dir, request_.step, request_.nonce});

@@ -1,11 +1,11 @@
-// One save of one rank: its shard, what it leaves for the rank that commits, and the commit.
+// One save of one rank: its shard, its files for the rank that commits, and the commit.
 //
 // Ranks meet in the partial directory (ckpt/run/rank_team.h), which all of them can see; their trainers may
-// also pass on news by the job's own store. Rank 0 opens the room once it holds the run. Each rank then
+// also exchange news by the job's own store. Rank 0 opens the room once it holds the run. Each rank then
 // writes its shard and meanwhile leaves its values as files of the team. Rank 0 merges them, writes the
-// values that are in no shard into two shards of its own, and publishes. A rank that is alone has nothing to
-// leave: it writes those two shards beside the first one. If a rank fails, or its trainer ends before its
-// state was copied, the save ends for all, naming that rank; a silent rank ends it at the deadline.
+// values that are in no shard into two further shards, and publishes. A single rank exchanges no files: it
+// writes those two shards in addition to the first one. If a rank fails, or its trainer ends before its state
+// was copied, the save ends for all, naming that rank; a silent rank ends it at the deadline.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ class HeldRuns {
   struct Run {
     RunLock lock;
     std::optional<BranchedStep> newest;  // the step that was committed last; nullopt before the first
-    std::set<std::string> left;          // sentences about steps that stay, each told once
+    std::set<std::string> left;          // sentences about steps that were not deleted, each reported once
   };
   // Makes the directory, waits for the lock (a helper of the training before may still finish its save) and
   // says so on stderr, removes leftovers of killed saves, and owns the run. Errors: AlreadyExists if another
@@ -75,7 +75,7 @@ struct SaveOptions {
 
 class StepSave {
  public:
-  // After `trainer_ended` the save goes on, but its patience with silent ranks is short: the restarted
+  // After `trainer_ended` the save continues, but its patience with silent ranks is short: the restarted
   // training waits for the run.
   StepSave(FileSystem& fs, HeldRuns& runs, Origins& origins, SaveRequest request,
            const std::atomic<bool>& trainer_ended);
@@ -91,10 +91,10 @@ class StepSave {
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
   // could not be removed, if it is the first save that leaves it; the save is still good.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
-  // Gives the save up, and tells all ranks why. Waits for the room if this rank has not entered it.
+  // Abandons the save, and tells all ranks why. Waits for the room if this rank has not entered it.
   void Abandon(const Status& why);
   bool alone() const { return team_.alone(); }
-  // What the trainer has heard by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
+  // What the trainer received by the job's store: {"opened": true}, {"saved": true} or {"failed": why}. Any
   // thread may call it.
   void Hear(const nlohmann::json& news);
 
@@ -125,10 +125,10 @@ class StepSave {
   TeamNews news_;
   const RankTeam team_;
   Committer committer_;   // of all ranks; only rank 0 commits
-  bool entered_ = false;  // the room; it may be gone since
+  bool entered_ = false;  // the room; it may no longer exist
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
-  Packet left_;  // names the contents that this rank left
+  Packet left_;  // names the contents that this rank wrote
   // Rank 0:
   StateDict state_dict_;                      // of all ranks
   std::vector<ShardReceipt> shard_receipts_;  // of the ranks

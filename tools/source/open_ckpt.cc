@@ -49,7 +49,7 @@ Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
   return opened;
 }
 
-// Says how tensors under their own names become those of a model whose config.json lies beside their file.
+// Notes how tensors under their own names become those of a model whose config.json is next to their file.
 void NoteConfig(const OpenedSource& opened) {
   const std::string& directory = opened.foreign->directory();
   if (opened.foreign->manifest().model.contains("architecture")) return;
@@ -77,8 +77,8 @@ Status OpenFiles(const std::string& path, OpenOptions options, OpenedSource& ope
   return OkStatus();
 }
 
-// The step that is read of another system's run whose tracker does not say it: the only one, or the newest
-// that its writer has finished. Anything else is `path` itself. Errors: NotFound if no step is known to be
+// The step to read from another system's run whose tracker does not name it: the only one, or the newest that
+// its writer has finished. Anything else is `path` itself. Errors: NotFound if no step is known to be
 // finished.
 Result<std::string> StepToRead(FileSystem& fs, const std::string& path) {
   if (IsCheckpoint(fs, path) || HoldsSteps(fs, path) || IterationSavedByCairn(fs, path) != path ||
@@ -100,11 +100,11 @@ Result<std::string> StepToRead(FileSystem& fs, const std::string& path) {
                              why));
     return step.path;
   }
-  return NotFound("{}: nothing says which of its {} steps is finished: {}; name one: cairn inspect {}@{}",
+  return NotFound("{}: it is not known which of its {} steps is finished: {}; name one: cairn inspect {}@{}",
                   path, steps.size(), unfinished.front(), path, *steps.back().step);
 }
 
-// The error of a path that is neither Cairn's nor any other system's says what was looked for.
+// The error for a path that is neither Cairn's nor any other system's names what was looked for.
 Result<OpenedStep> OpenNative(const std::string& path) {
   Result<OpenedStep> opened = OpenCkpt(path);
   const auto names = FileSystem::Posix().List(path);
@@ -143,7 +143,7 @@ Result<OpenedSource> OpenBySelector(const std::string& given, const OpenOptions&
   return opened;
 }
 
-// As the readers of other systems do it when they make a step.
+// As the readers of other systems do when they make a step.
 void LeaveOutFieldsOf(StepReader& step, const std::vector<std::string>& allow) {
   nlohmann::json model = step.manifest().model;
   const std::vector<std::string> history = LeaveOutFields(allow, model);
@@ -182,7 +182,7 @@ bool IsForeign(const std::string& argument) {
   if (IterationSavedByCairn(fs, argument) != argument) return false;
   const Result<Recognised> found = Recognise(fs, argument);
   if (found.ok() || found.status().kind() == StatusKind::kInvalidArgument) return true;
-  // A format that is not read. A run of Cairn is native whatever else lies in it.
+  // A format that is not read. A run of Cairn is always native.
   return found.status().kind() == StatusKind::kNotSupported && !HoldsSteps(fs, argument);
 }
 
@@ -197,8 +197,8 @@ Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions&
   if (opened.step.reader) LeaveOutFieldsOf(*opened.step.reader, options.allow);
   if (options.config.empty()) return opened;
   if (opened.source().manifest().model.contains("architecture")) {
-    PrintProblem(fmt::format("note: {} says itself which model it is; --config is not used for it",
-                             opened.source().name()));
+    PrintProblem(
+        fmt::format("note: {} describes its own model; --config is not used for it", opened.source().name()));
     return opened;
   }
   std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);

@@ -39,15 +39,15 @@ struct OpenedSource {
   CheckpointSource& source() const {
     return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
   }
-  // The files beside another system's checkpoint that were neither read nor copied (ReadLog::Unread).
+  // The files next to another system's checkpoint that were neither read nor copied (ReadLog::Unread).
   std::vector<std::string> LeftBehind() const;
 };
-// `options.config` is for a source that does not say its model itself; for another a note says so.
+// `options.config` is used only if the source does not describe its model; else a note says it was ignored.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
-// The same for a result without an optimizer: a source that can be read only without its optimizer's state
-// is read so, and a note says why. If `cast` is another type than that of 16-bit weights, their masters are
-// what is published: then the optimizer's state is left behind only if `options` allow it.
+// The same for a result without an optimizer: a source that can be read only without its optimizer's state is
+// read without it, and a note says why. If `cast` is another type than that of 16-bit weights, their masters
+// are what is published: then the optimizer's state is left behind only if `options` allow it.
 Result<OpenedSource> OpenWeights(const std::string& argument, const OpenOptions& options,
                                  std::optional<Dtype> cast = {});
 

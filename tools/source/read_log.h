@@ -22,10 +22,10 @@ class ReadLog final : public ReadOnlyFileSystem {
     return base_.NewQueue(options);
   }
 
-  // Counts as read from now on.
+  // Counts as read.
   void Add(const std::string& path);
   // The entries of `directory` that were not read, relative to it: files, and directories ("original/") of
-  // which no file was read. Other steps of the same run, whose names differ in digits alone, are left out.
+  // which no file was read. Other steps of the same run, whose names differ only in digits, are left out.
   std::vector<std::string> Unread(const std::string& directory) const;
 
  private:

@@ -23,19 +23,19 @@ std::vector<std::pair<std::string, Replicas>> ReplicasByName() {
 }  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
-  verb.add_option("--from", options.format, "format of SRC, if its files do not say it")
+  verb.add_option("--from", options.format, "format of SRC, if its files do not show it")
       ->option_text(FormatNames());
   verb.add_option("--config", options.config,
-                  "config.json of the model, or its directory, where SRC has Hugging Face's names and does "
-                  "not say which model it is: a step of cairn.torch, DCP, DeepSpeed")
+                  "config.json of the model, or its directory, if SRC has Hugging Face's names but does not "
+                  "say which model it is: a step of cairn.torch, DCP, DeepSpeed")
       ->option_text("FILE");
   verb.add_option("--allow", options.allow,
-                  "leave out stored tensors that have no place here, or 'optimizer' if its state cannot be "
-                  "read; repeatable")
+                  "leave out stored tensors that Cairn has no place for, or 'optimizer' if its state cannot "
+                  "be read; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_option("--true-vocab-size", options.vocab_size,
-                  "rows of a padded vocabulary that are tokens, if no file of SRC says it")
+                  "rows of a padded vocabulary that are tokens, if no file of SRC has this number")
       ->option_text("N");
   AddChoice<Replicas>(
       verb, "--replicas", options.replicas,

@@ -116,7 +116,7 @@ class DcpReader {
     if (fits && form != DcpForm()) manifest_.state[kDcpForm] = ToJson(form);
   }
 
-  // One number if all parameters agree, else a tensor for each of them.
+  // One number if all parameters agree, else a tensor for each.
   Status ReadSteps(const std::vector<DcpPlace>& places) {
     std::set<double> steps;
     for (size_t i = 0; i < places.size(); ++i) {
@@ -244,8 +244,8 @@ class DcpReader {
     return OkStatus();
   }
 
-  // Values that are not tensors: progress of the training, hyper-parameters, and others, which are carried as
-  // they are.
+  // Values that are not tensors: progress of the training, hyper-parameters, and others, which are carried
+  // unchanged.
   Status ReadState() {
     for (const DcpBytes& bytes : index_.bytes) {
       const Result<TorchFile> file = items_.Peek(bytes.name, bytes.item);
@@ -350,7 +350,7 @@ class DcpReader {
   std::optional<double> plain_step_;
   DcpParamGroups groups_;
   bool is_own_ = false;                                      // our own writer wrote it
-  nlohmann::json own_others_;                                // kDcpOthers, as that says them
+  nlohmann::json own_others_;                                // kDcpOthers, as our writer lists them
   std::set<std::string, std::less<>> others_;                // of neither model nor optimizer
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // if our own writer wrote them
 };
@@ -378,8 +378,8 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
   }
   if (!HasMetadata(fs, path))
     return NotFound(
-        "{}: there are .distcp files but no .metadata: the save was interrupted, and only .metadata says "
-        "where each tensor is; take an older checkpoint",
+        "{}: it has .distcp files but no .metadata, which says where each tensor is: the save was "
+        "interrupted; take an older checkpoint",
         path);
   CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, path));
   return DcpReader(fs, path, options, index).Open();

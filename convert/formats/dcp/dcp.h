@@ -1,8 +1,8 @@
 // A directory of torch.distributed.checkpoint: FSDP2, DTensor, or anything else that was saved with
 // dcp.save().
 //
-// Parameters have the names of the model's own state dict; Adam's moments are found by them. How a model is
-// cut across its ranks is in the boxes, and nowhere else.
+// Parameters have the names of the model's own state dict; Adam's moments are found by them. Only the boxes
+// show how a model is cut across its ranks.
 #pragma once
 
 #include "convert/foreign/open_options.h"

@@ -77,7 +77,7 @@ Result<std::map<ChunkKey, DcpItem>> ParseStorage(const PyValue& root) {
     CAIRN_ASSIGN_OR_RETURN(DcpItem item, ParseItem(*storage->items[i + 1], *name));
     const auto offset = AsDims(Attribute(index, "offset"));
     if (!items.emplace(KeyOf(*name, offset ? &*offset : nullptr), std::move(item)).second)
-      return Corrupt(".metadata: a chunk of {} is there twice", *name);
+      return Corrupt(".metadata: a chunk of {} occurs twice", *name);
   }
   CAIRN_RETURN_IF_ERROR(CheckApart(items));
   return items;
@@ -127,8 +127,7 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
     if (item == items.end())
       return Corrupt(".metadata: the chunk of {} at {} is in no file; a rank's part of the save is missing",
                      tensor.name, ToString(*offsets));
-    if (chunks_left-- == 0)
-      return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
+    if (chunks_left-- == 0) return Corrupt(".metadata: {} has more chunks than places", tensor.name);
     tensor.chunks.push_back({{*offsets, *sizes}, item->second});
   }
   if (tensor.chunks.empty() && tensor.shape.Volume() > 0)
@@ -146,7 +145,7 @@ Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector
     for (const DcpChunk& chunk : tensor.chunks) named.insert(KeyOf(tensor.name, &chunk.box.offset));
   for (const auto& [key, item] : items)
     if (!named.contains(key))
-      return Corrupt("{}{} has a place in {} and is not in state_dict_metadata", key.first,
+      return Corrupt("{}{} has a place in {} but is not in state_dict_metadata", key.first,
                      key.second.empty() ? "" : " at " + key.second, item.file);
   return OkStatus();
 }
@@ -155,7 +154,7 @@ Status CheckInFile(FileSystem& fs, const std::string& directory, std::string_vie
   const std::string path = JoinPath(directory, item.file);
   const auto info = fs.Stat(path);
   if (info.status().kind() == StatusKind::kNotFound)
-    return NotFound("{}: is missing; .metadata says that {} lies in it", path, name);
+    return NotFound("{}: the file is missing; .metadata says that {} is in it", path, name);
   if (!info.ok()) return info.status();
   if (item.where.end > info->bytes)
     return Corrupt("{}: {} at byte {} reaches beyond the end of the file ({} bytes); it was truncated", path,
@@ -202,7 +201,7 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kDcpMetadata);
   CAIRN_ASSIGN_OR_RETURN(TorchFile metadata, TorchFile::Open(fs, directory, std::string(kDcpMetadata)));
   const PyValue* tensors = FindKind(metadata.root(), "state_dict_metadata", PyKind::kDict);
-  if (!tensors) return NotSupported("{}: not of torch.distributed.checkpoint", path);
+  if (!tensors) return NotSupported("{}: it was not written by torch.distributed.checkpoint", path);
   auto items = ParseStorage(metadata.root());
   if (!items.ok()) return items.status().WithContext(directory);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
@@ -216,7 +215,7 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
     const PyValue& meta = *tensors->items[i + 1];
     const std::string name = KeyText(*tensors->items[i]);
     if (tensors->items[i]->is(PyKind::kStr) && !names.insert(tensors->items[i]->text).second)
-      return Corrupt("{}: {} is there twice", path, name);
+      return Corrupt("{}: {} occurs twice", path, name);
     const auto at = paths->find(name);
     const std::vector<std::string> parts = at == paths->end() ? std::vector<std::string>() : at->second;
     if (!meta.IsNamed("TensorStorageMetadata")) {
@@ -235,7 +234,7 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
 
 Result<DcpIndex> ReadAccelerateIndex(FileSystem& fs, const std::string& path) {
   if (fs.Stat(JoinPath(path, "pytorch_model_fsdp_1/.metadata")).ok())
-    return NotSupported("{}: accelerate saved several models there; give one of its directories", path);
+    return NotSupported("{}: accelerate saved several models in it; give one of its directories", path);
   CAIRN_ASSIGN_OR_RETURN(DcpIndex all, ReadIndexBelow(fs, path, kAccelerateModel));
   if (!fs.Stat(JoinPath(JoinPath(path, kAccelerateOptimizer), kDcpMetadata)).ok()) return all;
   CAIRN_ASSIGN_OR_RETURN(DcpIndex optimizer, ReadIndexBelow(fs, path, kAccelerateOptimizer));
@@ -342,7 +341,7 @@ Result<StoredArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chu
     return NotSupported("{}: {} at byte {} is a {}, not a plain tensor", path, tensor.name,
                         chunk.item.where.begin, root.ClassName());
   if (!(root.tensor->shape == chunk.box.extent))
-    return Corrupt("{}: {} at byte {} has shape {}, .metadata says {}", path, tensor.name,
+    return Corrupt("{}: {} at byte {} has shape {}, but .metadata says {}", path, tensor.name,
                    chunk.item.where.begin, ToString(root.tensor->shape), ToString(chunk.box.extent));
   auto array = ArrayOf(torch, *root.tensor, file_index, tensor.name);
   if (!array.ok()) return array.status().WithContext(path);

@@ -29,7 +29,7 @@ struct DcpTensor {
   std::string name;               // fully qualified: the path's parts joined by dots
   std::vector<std::string> path;  // as the planner unflattens it; empty if it did not flatten
   Dims shape;
-  std::optional<Dtype> dtype;    // as .metadata has it; nothing if Cairn does not hold it
+  std::optional<Dtype> dtype;    // as .metadata has it; nothing if Cairn does not support it
   std::vector<DcpChunk> chunks;  // none of an empty tensor
 };
 
@@ -76,7 +76,7 @@ class DcpItems {
   void List(const TorchFile& file, const DcpItem& item);
   // An item that was not listed as an array of its bytes; lists it as one storage.
   StoredArray Whole(const std::string& name, const DcpItem& item, uint32_t file_index);
-  // Lets the kernel fetch the bytes that Open() needs, before they are needed one by one.
+  // Asks the kernel to fetch the bytes that Open() will need one by one.
   void ReadAhead(const DcpIndex& index);
   // Lists all items of an index that were not opened yet.
   Status ListAll(const DcpIndex& index);

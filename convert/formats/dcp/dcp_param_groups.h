@@ -27,8 +27,8 @@ class DcpParamGroups {
 
   // As `param_groups` of a manifest's state: those of one optimizer after the other; flattened, parameters of
   // equal hyper-parameters are a group. Nothing if none was added. `apart`: members have their optimizer's
-  // name before theirs, as the states have (dcp_places.h). Else members that are in two groups make the
-  // members of all unknown (null).
+  // name before theirs, as the states have (dcp_places.h). Otherwise, if a member is in two groups, the
+  // members of all groups are unknown (null).
   void PutInto(nlohmann::json& state, bool apart) const;
 
  private:
@@ -40,7 +40,7 @@ class DcpParamGroups {
 
   static void AddOfGroup(Groups& groups, size_t group, const std::string& key, const nlohmann::json& value);
 
-  std::map<std::string, Groups> groups_;                         // by what stands before "param_groups."
+  std::map<std::string, Groups> groups_;                         // by the text before "param_groups."
   std::vector<Flat> flat_;                                       // each parameter's hyper-parameters
   std::map<std::pair<std::string, std::string>, size_t> place_;  // of optimizer and parameter, in flat_
 };

@@ -22,8 +22,8 @@ std::optional<Role> StateRole(std::string_view kind) {
   return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
 }
 
-// Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
-// trainers call so.
+// Parts of a checkpoint other than model and optimizer: groups that contain only scalars, and groups with a
+// well-known name.
 std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tensors) {
   std::map<std::string_view, int> ranks;  // the largest of each group
   for (const DcpName& tensor : tensors) {
@@ -55,7 +55,7 @@ void TellWeightsApart(std::span<const DcpName> tensors, std::vector<DcpPlace>& p
   rename([](const std::string& name) { return name; });
 }
 
-// Two optimizers that keep the same state of parameters of one name are of two models.
+// Two optimizers with the same state of a parameter of the same name belong to two models.
 void TellOptimizersApart(std::vector<DcpPlace>& places) {
   std::map<std::pair<std::string_view, std::optional<Role>>, std::string_view> optimizer_of;
   const auto is_state = [](const DcpPlace& place) { return place.optimizer.has_value(); };

@@ -1,4 +1,4 @@
-// Tells by its name what each tensor of a state dict is: a parameter, an optimizer's state of one, or a
+// Tells from its name what each tensor of a state dict is: a parameter, an optimizer's state of one, or a
 // number that says how far a training was.
 //
 // Names are torch.distributed.checkpoint's: the parts of the path in the state dict, joined by dots.
@@ -27,7 +27,7 @@ struct DcpPlace {
   std::string parameter;
   std::optional<Role> role = Role::kWeight;  // nothing: a state of no known optimizer, or of the training
   bool training = false;                     // how far a training was: belongs to neither model nor optimizer
-  std::optional<std::string> optimizer = {};  // of a state: what stands before "state." in its name
+  std::optional<std::string> optimizer = {};  // of a state: the text before "state." in its name
 };
 
 // The form that a program gave its state dict, so that it gets the same one back: the keys above the names of
@@ -50,15 +50,15 @@ inline constexpr const char* kDcpOthers = "dcp_others";
 nlohmann::json ToJson(const DcpForm& form);
 DcpForm DcpFormOf(const nlohmann::json& state);
 
-// Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in the names of
+// Where the optimizers of a checkpoint are: the text before "state." and "param_groups." in the names of
 // its tensors and items.
 std::set<std::string> DcpOptimizers(std::span<const std::string_view> names);
 
 // The place of a name below "state." of an optimizer; nothing for any other name.
 std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers);
 
-// The place of each tensor. Weights go by the last part of their path, which is the key of the model's state
-// dict, unless two models are in the checkpoint that share names. States go by their parameter, unless two
+// The place of each tensor. Weights are named by the last part of their path, the key of the model's state
+// dict, unless two models in the checkpoint share names. States are named by their parameter, unless two
 // optimizers share names: then "critic_optim.layers.0.weight".
 std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
                                       const std::set<std::string>& optimizers);

@@ -206,7 +206,7 @@ class DcpPlanner {
   }
 
   // The training's own tensors and objects, under the names and paths that they had. One whose name is taken
-  // stays behind.
+  // is left behind.
   Status AddOthers() {
     const nlohmann::json paths = source_.manifest().state.value(kDcpOthers, nlohmann::json());
     std::set<std::string> taken = {"cairn"};

@@ -75,8 +75,8 @@ class DeepSpeedOpener : RankSlices {
     if (!said) return OkStatus();
     const auto count = static_cast<size_t>(std::max<int64_t>(*said, 1));
     if (count > models.size())
-      return NotFound("{}: {} says there are {} model parallel ranks, {} are here", directory(),
-                      models[0].name(), count, models.size());
+      return NotFound("{}: {} says that there are {} model parallel ranks, but the directory has files of {}",
+                      directory(), models[0].name(), count, models.size());
     for (size_t i = count; i < models.size(); ++i)
       manifest.history.push_back("left over from a larger world, not read: " + models[i].name());
     models.resize(count);
@@ -154,8 +154,8 @@ class DeepSpeedOpener : RankSlices {
     return OkStatus();
   }
 
-  // A frozen parameter is in no optimizer: the whole of it lies beside the module (ZeRO-1 and 2), or each
-  // data parallel rank has a piece (ZeRO-3). Elements behind the parameter in the last piece are alignment.
+  // A frozen parameter is in no optimizer: all of it is stored next to the module (ZeRO-1 and 2), or each
+  // data parallel rank has a piece (ZeRO-3). Elements after the parameter in the last piece are alignment.
   Result<StoredArray> JoinFrozen(const std::string& name, const std::optional<Dims>& shape,
                                  const std::vector<const TorchFile*>& pieces) {
     if (!shape || !CheckedBytes(*shape, 8)) return Corrupt("{} is frozen and has an impossible size", name);
@@ -168,7 +168,7 @@ class DeepSpeedOpener : RankSlices {
       if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file->name());
       CAIRN_ASSIGN_OR_RETURN(const StoredArray part, builder.ArrayIn(*file, *value->tensor, name));
       if (part.transposed || (file != pieces[0] && part.dtype != joined.dtype))
-        return NotSupported("a fragment of {} is stored transposed or in a type of its own", name);
+        return NotSupported("a fragment of {} is transposed or has a different type", name);
       joined.dtype = part.dtype;
       const uint64_t all = part.shape.Volume(), count = std::min(all, volume - end);
       Append(joined, SliceOf(part, 0, {count}), end);
@@ -176,7 +176,8 @@ class DeepSpeedOpener : RankSlices {
         builder.account.Leave(Fate::kAlignment, builder.catalog, SliceOf(part, count, {all - count}));
       end += count;
     }
-    if (end != volume) return Corrupt("{} has {} elements in its fragments, its shape {}", name, end, volume);
+    if (end != volume)
+      return Corrupt("{} has {} elements in fragments, but {} in its shape", name, end, volume);
     return joined;
   }
 
@@ -250,7 +251,7 @@ class DeepSpeedOpener : RankSlices {
   }
 
   // Every parameter that the model states name must be in some file. The weights of ZeRO-3 are their masters;
-  // elsewhere a master whose weight is missing is not a weight.
+  // in other stages a master without its weight is not a weight.
   Status CheckNames() const {
     if (!files.layers.empty() && layers.megatron) return OkStatus();  // names of its own
     std::set<std::string> there;
@@ -260,7 +261,7 @@ class DeepSpeedOpener : RankSlices {
       for (const auto& group : ParamShapesOf(model.root()))
         for (const auto& [name, shape] : group)
           if (!there.contains(name))
-            return Fail(model.name(), NotFound("{} is in param_shapes and in no file", name));
+            return Fail(model.name(), NotFound("{} is in param_shapes but in no file", name));
     return OkStatus();
   }
 

@@ -21,9 +21,9 @@ Result<std::unique_ptr<ForeignSource>> OpenDeepSpeed(FileSystem& fs, const std::
 // itself stores a bf16 pipeline so. Source: deepspeed 0.19.8, runtime/engine.py, runtime/pipe/module.py.
 Result<TargetFiles> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options);
 
-// DeepSpeed's universal checkpoints: a directory a parameter with its fp32 value and moments, whole over all
-// ranks. The masters are the weights; no others are stored. `path` is such a directory. Open also takes one
-// with a `latest_universal` file, if --from names the format. Source: deepspeed 0.16 to 0.19,
+// DeepSpeed's universal checkpoints: one directory per parameter with its fp32 value and moments, whole over
+// all ranks. The masters are the weights; no others are stored. `path` is such a directory. Open also takes
+// one with a `latest_universal` file, if --from names the format. Source: deepspeed 0.16 to 0.19,
 // checkpoint/ds_to_universal.py.
 bool MatchesUniversal(FileSystem& fs, const std::string& path);
 Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,

@@ -94,7 +94,7 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
   if (!IsTagDirectory(fs, path)) {
     CAIRN_ASSIGN_OR_RETURN(files.directory, NamedDirectory(fs, path, kDeepSpeedTracker));
     if (!IsTagDirectory(fs, files.directory))
-      return NotFound("{} names {}, which is not there or empty; name another directory",
+      return NotFound("{} names {}, which does not exist or is empty; name another directory",
                       JoinPath(path, kDeepSpeedTracker),
                       files.directory.substr(files.directory.rfind('/') + 1));
   }
@@ -113,7 +113,7 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   const bool sharded =
       std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("_optim_states.pt"); });
   if (!HasModelStates(names))
-    return sharded ? NotFound("{}: is missing; the optimizer's states are there",
+    return sharded ? NotFound("{}: is missing, but the optimizer's states exist",
                               JoinPath(directory, "mp_rank_00_model_states.pt"))
                    : OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs, directory));
@@ -126,7 +126,7 @@ Status CheckDeepSpeedFiles(FileSystem& fs, const std::string& directory,
   const PyValue* zero = config ? Find(*config, "zero_optimization") : nullptr;
   const int64_t stage = zero ? AsInt(Find(*zero, "stage")).value_or(0) : 0;
   if (stage > 0 && !sharded)
-    return NotFound("{}: are missing; the training has ZeRO stage {}",
+    return NotFound("{}: these files are missing; the training has ZeRO stage {}",
                     JoinPath(directory, "zero_pp_rank_*_optim_states.pt"), stage);
   const auto last = [&](const char* key) {
     const int64_t count = AsInt(Find(file.root(), key)).value_or(1);

@@ -1,4 +1,4 @@
-// The files of a DeepSpeed checkpoint by what their names say.
+// The files of a DeepSpeed checkpoint, sorted by their names.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace cairn {
 inline constexpr std::string_view kDeepSpeedStep = "global_step";  // before a step's number
 inline constexpr std::string_view kDeepSpeedTracker = "latest";    // beside the steps: names the newest
 inline constexpr const char* kUniversalTracker = "latest_universal";
-inline constexpr const char* kUniversalFolder = "zero";  // in a universal checkpoint: a folder a parameter
+inline constexpr const char* kUniversalFolder = "zero";  // of a universal checkpoint: a folder per parameter
 
 struct DeepSpeedFiles {
   std::string directory;                                    // of the tag: "global_step1000"
@@ -24,8 +24,7 @@ struct DeepSpeedFiles {
   std::map<std::pair<int, int>, std::string> zero3_models;  // the same
 };
 
-// True if `path` is such a directory, or a run: `latest` names one, or is there beside a global_step
-// directory.
+// True if `path` is such a directory, or a run: `latest` names one, or is next to a global_step directory.
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
 
 // The number of steps in the model states of `directory`, if it is a tag, or a step of Lightning's, which has
@@ -35,7 +34,7 @@ std::optional<int64_t> DeepSpeedStepOf(FileSystem& fs, const std::string& direct
 // The directory beside the file `pointer` that its text names. Errors: Corrupt if that is not a plain name.
 Result<std::string> NamedDirectory(FileSystem& fs, const std::string& path, std::string_view pointer);
 
-// Errors: NotFound if `latest` names a directory that is not there; NotSupported for mixtures of experts.
+// Errors: NotFound if `latest` names a directory that does not exist; NotSupported for mixtures of experts.
 Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
 
 // Checks that every rank in the model states has its files. `names`: the files of `directory`.

@@ -24,7 +24,7 @@ class DeepSpeedPlanner {
   Status Choose(std::optional<Dtype> dtype) {
     topology_ = options_.topology;
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, dtype));
-    // Masters alone, as ZeRO-3 leaves them: the training looks for files of the type that it computes in.
+    // Only masters, as ZeRO-3 leaves them: the training looks for files of the type that it computes in.
     if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
       CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, state_.params_dtype));
     }
@@ -59,7 +59,7 @@ class DeepSpeedPlanner {
                          : known == 0               ? (plain ? 1 : 2)
                                                     : 0;
     auto groups = GroupsOfSource(state_.param_groups, tensors_);
-    if (!groups.ok() && count != 0)  // the user says it
+    if (!groups.ok() && count != 0)  // the user asks for it
       groups = GroupsOfSource(nlohmann::json::array({state_.param_groups[0]}), tensors_);
     if (!groups.ok()) return groups.status();
     state_.groups = *std::move(groups);
@@ -127,8 +127,8 @@ class ShardedPlanner : public DeepSpeedPlanner {
     const ZeroJob job = Job(directory);
     if (job.round_robin && tensors_.optimizer)
       state_.notes.push_back(
-          "the optimizer's order is that of round_robin_gradients, as its ds_config has it: load it with "
-          "that on");
+          "the optimizer's order is that of round_robin_gradients, which its ds_config enables: enable it to "
+          "load this");
     for (size_t rank = 0; rank < model_.ranks.size(); ++rank) {
       AddModelStates(job, static_cast<int>(rank));
       if (tensors_.optimizer) AddZeroShards(job, model_.ranks[rank], static_cast<int>(rank), builder_);
@@ -201,7 +201,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
     }
     for (const auto& [second, first] : state_.shared_params.items()) {
       const auto local = std::ranges::find(held, first.get<std::string>(), &LocalTensor::name);
-      if (local == held.end()) continue;  // Megatron has names of its own
+      if (local == held.end()) continue;  // Megatron has its own names
       p.Text(second);
       EmitWeight(zip, *local, topology_.zero == 3);
     }
@@ -248,7 +248,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     const std::string directory = StepName() + "_universal";
     const ZeroJob job = Job(directory);
     for (size_t rank = 0; rank < model_.ranks.size(); ++rank)
-      for (const char* prefix : {"", "zero_pp_rank_0_"})  // ZeRO 1 and 2 look for the one, 3 for the other
+      for (const char* prefix : {"", "zero_pp_rank_0_"})  // of ZeRO 1 and 2; of ZeRO 3
         AddModelStates(job, prefix, static_cast<int>(rank));
     const Topology topology = topology_;
     topology_.tp = topology_.pp = 1;
@@ -298,7 +298,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     builder_.target.parts.push_back({{}, *parameter.step, array});
   }
 
-  // ZeRO 1 and 2 look for entries at the top, ZeRO 3 for entries in a dict of its own.
+  // ZeRO 1 and 2 look for entries at the top, ZeRO 3 for entries in a nested dict.
   void AddOptimizerState(const ZeroJob& job, const std::string& directory) {
     const uint32_t zip = builder_.BeginTorchFile(directory + "/zero/optimizer_state.pt");
     PickleEmitter& p = builder_.pickle(zip);

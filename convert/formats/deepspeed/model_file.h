@@ -1,4 +1,4 @@
-// A file of model states: what each model parallel rank says of the training and of its parameters.
+// A file of model states: what each model parallel rank records about the training and its parameters.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace cairn {
 
 struct NamedShape {
   std::string name;
-  std::optional<Dims> shape;  // nothing: the file has no shape there
+  std::optional<Dims> shape;  // nothing: the file has no shape for it
 };
 // The entries of a dict {name: shape}; none if `shapes` is null.
 std::vector<NamedShape> ShapesIn(const PyValue* shapes);
@@ -24,7 +24,7 @@ std::vector<std::vector<NamedShape>> ParamShapesOf(const PyValue& root);
 // Names of parameters whose elements are elsewhere, so that the module may have empty tensors in their place.
 std::set<std::string> PlaceholdersOf(const PyValue& root);
 std::set<std::string> BufferNamesOf(const PyValue& root);
-// The size of the vocabulary without padding; 0: the file does not say it.
+// The size of the vocabulary without padding; 0 if the file does not have it.
 uint64_t OriginalVocabulary(const PyValue& root);
 
 // Puts the loss scale of an optimizer's state into a manifest's; `scaler`, which may be null, has cur_scale.

@@ -11,7 +11,7 @@ std::string Escaped(const std::string& name) {
   return "^" + pattern + "$";
 }
 
-// Patterns that DeepSpeed's own conversion merges tensor parallel ranks by: one a name here.
+// Patterns by which DeepSpeed's own conversion merges tensor parallel ranks: here one per name.
 // DeepSpeed merges the parameters of all stages by the patterns in the first stage's files.
 nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) {
   std::set<std::string> vocabulary, replicated, rows, halves;
@@ -49,8 +49,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                      const std::function<void(std::string_view key)>& emit_frozen) {
   const TrainingState& state = job.state;
   const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
-  // Below ZeRO 3 they are in the module with all others, and nothing says so; empty ones would be taken for
-  // all.
+  // Below ZeRO 3 they are in the module with all others, unmarked; empty ones would be taken for all.
   const nlohmann::json entries = {{"buffer_names", nlohmann::json::array()},
                                   {"optimizer", nullptr},
                                   {"frozen_param_shapes", nullptr},

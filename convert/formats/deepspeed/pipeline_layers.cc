@@ -81,7 +81,7 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
         }))
       fits.push_back(prefix);
   if (fits.size() > 1)
-    return NotSupported("layer {} may be {} or {}, and no file says which", index, fits[0], fits[1]);
+    return NotSupported("layer {} may be {} or {}; no file says which", index, fits[0], fits[1]);
   return fits.empty() ? own : fits[0];
 }
 
@@ -90,7 +90,7 @@ Result<std::string> PrefixOf(int index, const Shapes& layer, const Shapes& param
 bool MatchesGptNeox(FileSystem& fs, const std::string& path) {
   if (!MatchesDeepSpeed(fs, path)) return false;
   const auto files = FindDeepSpeedFiles(fs, path);
-  constexpr int kFirstTransformer = 2;  // behind the embedding, and a layer without parameters
+  constexpr int kFirstTransformer = 2;  // after the embedding, and a layer without parameters
   if (!files.ok() || !files->layers.contains({kFirstTransformer, 0})) return false;
   std::map<int, Shapes> layers;
   const int last = files->layers.rbegin()->first.first;
@@ -133,16 +133,16 @@ Result<PipelineLayers> NameLayers(FileSystem& fs, const DeepSpeedFiles& files,
   std::map<int, Shapes> layers;
   for (const auto& [key, name] : files.layers) {
     if (!files.layers.contains({key.first, found.tp - 1}) || !files.layers.contains({key.first, 0}))
-      return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files.directory,
-                      key.first, found.tp);
+      return NotFound("{}: layer {} does not have a file of each of the {} tensor parallel ranks",
+                      files.directory, key.first, found.tp);
     if (key.second != 0) continue;
     CAIRN_ASSIGN_OR_RETURN(layers[key.first], ShapesInLayer(fs, files.directory, name));
   }
   const bool neox = IsGptNeox(layers);
   if (neox && found.tp > 1)
     return NotSupported(
-        "{}: GPT-NeoX's layers of {} tensor parallel ranks are not put together: of attention.dense and "
-        "mlp.dense_4h_to_h each rank has a part of the bias, and the parts are a sum; its own "
+        "{}: GPT-NeoX's layers of {} tensor parallel ranks cannot be joined: each rank has a summand of the "
+        "biases of attention.dense and mlp.dense_4h_to_h; its own "
         "tools/ckpts/convert_neox_to_hf.py makes a Hugging Face model",
         files.directory, found.tp);
   found.prefixes = MegatronPrefixes(layers);

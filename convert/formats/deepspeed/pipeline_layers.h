@@ -21,10 +21,10 @@ std::optional<PipelineName> ParsePipelineName(const std::string& name);
 using Shapes = std::map<std::string, Dims>;
 
 // True if `path` is a step, or a run whose newest step is one, that GPT-NeoX wrote: the first transformer
-// layer is the third, and the last norm has a layer of its own.
+// layer is the third, and the last norm is a separate layer.
 bool MatchesGptNeox(FileSystem& fs, const std::string& path);
 
-// The prefixes that make Megatron's names of those in each layer: transformer layers have a query_key_value,
+// The prefixes that turn the names in each layer into Megatron's: transformer layers have a query_key_value,
 // and a final norm has no prefix at all.
 std::map<int, std::string> MegatronPrefixes(const std::map<int, Shapes>& layers);
 

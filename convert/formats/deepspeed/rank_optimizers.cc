@@ -1,6 +1,6 @@
 // The states of each rank become slices of the tensors whose names they have. Half an optimizer is useless,
-// so an error of one rank takes back what the others gave, and the user may allow to go without. Then ZeRO's
-// masters are tried alone: they are the weights of ZeRO-3.
+// so an error of one rank discards the states of all, and the user may allow the optimizer to be left out.
+// Then only ZeRO's masters are read: they are the weights of ZeRO-3.
 
 #include "convert/formats/deepspeed/rank_optimizers.h"
 
@@ -49,13 +49,13 @@ class OptimizerReader {
   }
 
  private:
-  // If they cannot be read and the user allows it: masters alone, else none.
+  // If they cannot be read and the user allows it: only masters, else none.
   Status ReadStates() {
     const bool sharded = !ranks_.files.optimizers.empty();
     const Manifest before = manifest_;
     const Status status = sharded ? ReadZeroOptimizers(/*masters_alone=*/false) : ReadUnshardedOptimizers();
     if (status.ok()) return status;
-    // The masters of ZeRO-3 are the weights, so damage to them is not the optimizer's alone.
+    // The masters of ZeRO-3 are the weights, so damage to them affects more than the optimizer.
     if (sharded && ranks_.IsZero3() && status.kind() != StatusKind::kNotSupported) return status;
     ForgetOptimizers(before);
     CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(ranks_.options, manifest_, status));
@@ -185,7 +185,7 @@ class OptimizerReader {
         builder_.account.Leave(Fate::kTrainingState, shard, *tensor, key);
   }
 
-  // States of one number for a whole parameter have no place among Megatron's; masters stay.
+  // Megatron's states cannot hold one number for a whole parameter; masters are kept.
   Status LeaveNumbers() {
     const auto number = std::ranges::find_if(ranks_.slices, [](const RankSlice& slice) {
       return IsOptimizerState(slice.role) && slice.tensor.shape.rank() == 0;

@@ -15,7 +15,7 @@ struct OptimizerFacts {
 };
 
 // Adds the states to `ranks`, whose weights have been read. If they cannot be read and the user allows it:
-// masters alone, else none. With doubts, or masters that were matched by value, the caller must prove them.
+// only masters, else none. With doubts, or masters that were matched by value, the caller must prove them.
 // Errors: those of the files; NotSupported.
 Result<OptimizerFacts> ReadOptimizers(RankSlices& ranks);
 

@@ -34,7 +34,7 @@ void TrimVocabulary(RankSlices& ranks, MegatronShape& shape) {
     shape.vocab = static_cast<int64_t>(vocab);
   else if (std::cmp_equal(shape.vocab, padded))
     ranks.manifest.history.push_back(
-        fmt::format("the vocabulary of {} rows may have padding; no file says so", padded));
+        fmt::format("the vocabulary of {} rows may have padding; no file has its true size", padded));
   ranks.manifest.model["vocab_size"] = shape.vocab;
 }
 
@@ -75,9 +75,8 @@ Status AddByPattern(RankSlices& ranks, const SlicePatterns& patterns, const Rank
   SliceRule rule = SliceRule::kReplicated;
   if (topology.tp > 1 && !patterns.any())
     return NotSupported(
-        "nothing says how {} is cut over {} tensor parallel ranks: its names are not Megatron's, and its "
-        "model "
-        "states have no universal_checkpoint_info",
+        "the checkpoint does not record how {} is cut over {} tensor parallel ranks: its names are not "
+        "Megatron's, and its model states have no universal_checkpoint_info",
         name, topology.tp);
   if (topology.tp > 1 && shape.rank() > 0) {
     CAIRN_ASSIGN_OR_RETURN(rule, patterns.RuleOf(name, buffer));
@@ -134,7 +133,7 @@ Status AddAgain(RankSlices& ranks, const std::string& first, const StoredArray& 
   return OkStatus();
 }
 
-// Under their own names: of one rank as they are, else stages of a pipeline and tensor parallel slices.
+// Under their own names: those of a single rank unchanged, else pipeline stages and tensor parallel slices.
 Status JoinByName(RankSlices& ranks, const Places& weights) {
   const bool alone = ranks.models.size() == 1;
   auto patterns = SlicePatterns::Read(alone ? nullptr : Find(ranks.root(), "universal_checkpoint_info"));

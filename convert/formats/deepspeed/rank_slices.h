@@ -9,7 +9,7 @@ namespace cairn {
 
 // A tensor of one model parallel rank.
 struct RankSlice {
-  MegatronName place;  // if the model is not Megatron's, the name alone
+  MegatronName place;  // if the model is not Megatron's, only the name
   int tp = 0;
   Role role = Role::kWeight;
   StoredArray tensor;
@@ -17,7 +17,7 @@ struct RankSlice {
   bool is_weight() const { return role == Role::kWeight; }
 };
 
-// A training while it is being read: what its readers have gathered.
+// A training while it is being read: what its readers have collected.
 struct RankSlices {
   RankSlices(FileSystem& file_system, DeepSpeedFiles found, ReaderOptions& reader_options)
       : fs(file_system), files(std::move(found)), options(reader_options) {}
@@ -43,7 +43,7 @@ struct RankSlices {
   Status Take(const std::string& name, int tp, Role role, StoredArray array, const std::string& file);
 };
 
-// Adds the tensors to the builder, and what the arguments say of a model of Megatron's to the manifest.
+// Adds the tensors to the builder, and what the arguments of a Megatron model say to the manifest.
 // Errors: NotFound, Corrupt, NotSupported naming file or tensor.
 Status JoinSlices(RankSlices& ranks);
 

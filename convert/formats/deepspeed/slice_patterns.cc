@@ -17,7 +17,7 @@ constexpr size_t kMaxPatternBytes = 512;
 bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool IsRepetition(char c) { return c == '*' || c == '+' || c == '?'; }
 
-// Behind a backslash: a class of characters, or a sign that stands for itself.
+// After a backslash: a class of characters, or a literal character.
 bool IsKnownEscape(char c, bool in_brackets) {
   if (c == '\0' || !IsAscii(c) || (in_brackets && std::string_view("[]^-").find(c) != std::string_view::npos))
     return false;
@@ -83,7 +83,7 @@ Status SlicePatterns::Add(const Kind& kind, const PyValue& pattern) {
   const auto text = AsText(&pattern);
   auto regex = text ? Compile(*text) : std::nullopt;
   if (!regex || patterns_.size() >= kMaxPatterns)
-    return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", kind.key,
+    return NotSupported("universal_checkpoint_info: a pattern of {} is not supported: {:.200}", kind.key,
                         text.value_or("it is not a string"));
   patterns_.push_back({kind, *std::move(regex)});
   return OkStatus();
@@ -114,7 +114,7 @@ Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) co
   for (const Pattern& pattern : patterns_) {
     if (!std::regex_search(name, pattern.regex, std::regex_constants::match_continuous)) continue;
     if (pattern.kind.rule) return *pattern.kind.rule;
-    return NotSupported("{} is one of universal_checkpoint_info's {}, which are not read", name,
+    return NotSupported("{} is one of universal_checkpoint_info's {}, which Cairn does not read", name,
                         pattern.kind.key);
   }
   return buffer ? SliceRule::kReplicated : SliceRule::kRows;

@@ -1,5 +1,5 @@
-// Tensor parallel slices of a model of unknown family: put together under the names that its files
-// have, as `universal_checkpoint_info` of its model states says by patterns of those names.
+// Tensor parallel slices of a model of unknown family: joined under the names in its files, by the patterns
+// of names in the `universal_checkpoint_info` of its model states.
 //
 // Source: deepspeed 0.19 checkpoint/ds_to_universal.py (merge_tp_slices) and checkpoint/constants.py.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// How the slices of a parameter lie in the whole of it.
+// How the slices of a parameter make up the whole.
 enum class SliceRule : uint8_t {
   kReplicated,  // all of it on each rank
   kRows,        // cut along dimension 0; also a parameter that no pattern fits

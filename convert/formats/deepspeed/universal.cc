@@ -1,8 +1,8 @@
 // Model states come first: they hold the arguments, and the shapes that ZeRO-3 flattened. Then the
-// directories are listed by name. The model is Megatron's only if each of the names has a place there and
-// there are args; otherwise all names stay. Then each file of a parameter's directory becomes the tensor of
-// one role. Last come the modules beside them: buffers of an unknown model are stored only there and are
-// read; everything else is a replica in the account.
+// directories are listed by name. The model is Megatron's only if Megatron has each of the names and there
+// are args; otherwise all names are kept. Then each file of a parameter's directory becomes the tensor of one
+// role. Last come the modules beside them: buffers of an unknown model are stored only there and are read;
+// everything else is a replica in the account.
 
 #include <algorithm>
 #include <map>
@@ -60,7 +60,7 @@ class UniversalOpener {
     if (steps_differ_ && megatron) {
       CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
           options_, manifest_,
-          NotSupported("{}: its parameters are fused and have had different numbers of updates",
+          NotSupported("{}: its parameters are fused but have had different numbers of updates",
                        directory_)));
       steps_differ_ = false;
       left_out_ = true;
@@ -102,7 +102,7 @@ class UniversalOpener {
     return OkStatus();
   }
 
-  // Hyper-parameters, the number of updates and the loss scale; ZeRO-3 has them in a dict of its own.
+  // Hyper-parameters, the number of updates and the loss scale; ZeRO-3 has them in a nested dict.
   Status ReadOptimizerState() {
     const std::string name = "zero/optimizer_state.pt";
     if (!fs_.Stat(JoinPath(directory_, name)).ok()) return OkStatus();
@@ -152,7 +152,7 @@ class UniversalOpener {
     return OkStatus();
   }
 
-  // Every file of a parameter's directory is one of its states; a frozen one has its fp32.pt alone.
+  // Every file of a parameter's directory is one of its states; a frozen one has only its fp32.pt.
   Status AddParameter(const std::string& name, const MegatronName* place, MegatronAssembler& assembler) {
     CAIRN_RETURN_IF_ERROR(Add(name, Role::kWeight, "fp32.pt", place, assembler));
     const std::string directory = fmt::format("zero/{}", name);
@@ -196,7 +196,7 @@ class UniversalOpener {
     return OkStatus();
   }
 
-  // The module beside the parameters has their 16-bit weights again, and buffers, which are nowhere else.
+  // The module next to the parameters has their 16-bit weights again, and buffers, which no other file has.
   Status ReadModule(size_t state, bool megatron) {
     const TorchFile& file = states_[state];
     builder_.account.AddFile(file);

@@ -1,8 +1,7 @@
 // Three forms: one flat vector of masters for each group, a list of masters, or none. With masters, each
 // takes the first free weight that it rounds to, and the states of its number go with it. Only both ends of
-// a tensor are compared; the caller proves all masters in full. Without masters the shapes alone decide, so
-// that each shape must be of one group and have as many states as weights. Anything else is refused, not
-// guessed.
+// a tensor are compared; the caller proves all masters in full. Without masters only the shapes decide, so
+// each shape must be in one group and have as many states as weights. Anything else is refused, not guessed.
 
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 
@@ -45,7 +44,7 @@ class UnshardedReader {
     if (!inner) inner = &optimizer;
     states_ = FindKind(*inner, "state", PyKind::kDict);
     const PyValue* groups = FindKind(*inner, "param_groups", PyKind::kList);
-    if (!states_ || !groups) return NotSupported("its optimizer has no state and param_groups of torch's");
+    if (!states_ || !groups) return NotSupported("its optimizer has no state or no param_groups");
     state_["param_groups"] = ParamGroupsOf(groups);
     groups_.resize(groups->items.size());
     PutLossScale(optimizer, &optimizer, state_);
@@ -110,7 +109,7 @@ class UnshardedReader {
     found_.push_back({weight.place, tp_, role, std::move(array)});
   }
 
-  // `state`: what the optimizer keeps; none for a parameter that never had a gradient.
+  // `state`: what the optimizer keeps; empty for a parameter that never had a gradient.
   Status TakeStates(const PyValue* state, const Match& match) {
     if (!state) return OkStatus();
     const std::string& name = weights_[match.weight]->tensor.name;
@@ -143,7 +142,7 @@ class UnshardedReader {
     return OkStatus();
   }
 
-  // Each shape is in one group alone, and has as many states as weights; then they are in the same order.
+  // Each shape is in only one group, and has as many states as weights; then they are in the same order.
   Status ReadByShape(const PyValue& groups) {
     std::map<std::string, std::vector<size_t>> weights;  // of a shape
     for (size_t w = 0; w < weights_.size(); ++w)
@@ -168,8 +167,8 @@ class UnshardedReader {
       const auto mine = weights.find(shape);
       if (mine == weights.end() || mine->second.size() != of_shape.size() || groups_of[shape].size() != 1)
         return NotSupported(
-            "its optimizer numbers its parameters, and {} of them have shape {} in {} groups: "
-            "which is which is not known",
+            "its optimizer numbers its parameters, and {} of them have shape {} in {} groups: they cannot be "
+            "told apart",
             of_shape.size(), shape, groups_of[shape].size());
       group_ = *groups_of[shape].begin();
       for (size_t i = 0; i < of_shape.size(); ++i)

@@ -1,5 +1,5 @@
 // The optimizer of a DeepSpeed training without ZeRO: a state dict of torch's own in the model states, with
-// fp32 masters beside it if the weights have 16 bits.
+// fp32 masters with it if the weights have 16 bits.
 //
 // Source: deepspeed 0.19 runtime/fp16/unfused_optimizer.py, fused_optimizer.py, runtime/engine.py. It numbers
 // parameters and does not name them. With masters they are identified by value: each master rounds to its

@@ -21,14 +21,14 @@ namespace {
 
 constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of this times its ranks
 
-// Puts a shard's vector behind those that `flat` has. Elements between extents are in no file.
+// Appends a shard's vector to `flat`. Elements between extents are in no file.
 Status AppendVector(const TorchFile& shard, const TensorRef* tensor, const std::string& name,
                     StoredBuilder& builder, StoredArray& flat) {
   if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: vector {} is missing", shard.path(), name);
   auto array = builder.ArrayIn(shard, *tensor, name);
   if (!array.ok()) return array.status().WithContext(shard.path());
   if (!flat.name.empty() && flat.dtype != array->dtype)
-    return Corrupt("{}: {} is {}, in other shards it is {}", shard.path(), name, Name(array->dtype),
+    return Corrupt("{}: {} is {}, but {} in other shards", shard.path(), name, Name(array->dtype),
                    Name(flat.dtype));
   const uint64_t begin = flat.name.empty() ? 0 : flat.shape[0];
   Append(flat, *array, begin);
@@ -104,7 +104,7 @@ class ZeroReader {
     return states;
   }
 
-  // Puts a rank's vector of a group (ZeRO-3: sub-group) behind `flat`.
+  // Appends a rank's vector of a group (ZeRO-3: sub-group) to `flat`.
   Status AppendRole(size_t rank, size_t group, Role role, std::string_view key, StoredArray& flat) const {
     const TorchFile& shard = shards_[rank];
     const char* masters = stage_ == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
@@ -122,7 +122,7 @@ class ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, parameter.group));
       const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
       if (!number || (role != Role::kStep && !IsNumber(*number)))
-        return NotSupported("{}: {} has no {} that is one number", shards_[0].path(),
+        return NotSupported("{}: {} has no {}, or more than one number in it", shards_[0].path(),
                             GroupName(parameter.group), Name(role));
       auto array = builder_.ArrayIn(shards_[0], *number, parameter.name);
       if (!array.ok()) return array.status().WithContext(shards_[0].path());
@@ -153,7 +153,7 @@ class ZeroReader {
           const PyValue* shapes = ItemOf(&param_shapes_, g);
           const std::string name = KeyText(*mapping->items[i]);
           if (!shapes || !Find(*shapes, name))
-            return Corrupt("{}: {} is in group {} and not in param_shapes", shard.path(), name, g);
+            return Corrupt("{}: {} is in group {} but not in param_shapes", shard.path(), name, g);
         }
     }
     return OkStatus();
@@ -182,8 +182,8 @@ class ZeroReader {
     for (const auto& [role, tensor] : states.tensors)
       if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
     if (share * shards_.size() < total)
-      return Corrupt("{}: group {} has {} elements on {} ranks, its parameters have {}", shards_[0].path(), g,
-                     share * shards_.size(), shards_.size(), total);
+      return Corrupt("{}: group {} has {} elements on {} ranks, but its parameters have {}",
+                     shards_[0].path(), g, share * shards_.size(), shards_.size(), total);
     aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
     CAIRN_RETURN_IF_ERROR(ReadRoleOfGroup(g, Role::kMaster, "fp32", parameters, share, aligned));
@@ -290,7 +290,7 @@ class ZeroReader {
         CAIRN_RETURN_IF_ERROR(AppendRole(r, g, role, key, flats[r]));
       const uint64_t elements = flats[r].name.empty() ? 0 : flats[r].shape[0];
       if (elements != total)
-        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path(), key, elements,
+        return Corrupt("{}: {} has {} elements, but its parameters have {}", shards_[r].path(), key, elements,
                        total);
     }
     return JoinPieces(parameters, role, key, flats);
@@ -338,7 +338,7 @@ void ReadState(const TorchFile& shard, int stage, nlohmann::json& state) {
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
     state["param_groups"] = std::move(groups);
-  // DeepSpeed takes it for its own again, whatever its configuration says.
+  // DeepSpeed accepts it as its own again, regardless of its configuration.
   if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
   PutLossScale(optimizer, Find(optimizer, "loss_scaler"), state);
 }

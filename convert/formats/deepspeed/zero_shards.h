@@ -1,4 +1,4 @@
-// DeepSpeed's ZeRO shards: flattened buffers that its data parallel ranks hold a stretch each of, as arrays
+// DeepSpeed's ZeRO shards: flattened buffers, of which each data parallel rank holds a stretch, as arrays
 // of the parameters in them.
 //
 // Source: deepspeed 0.19 runtime/zero/stage_1_and_2.py, stage3.py, bf16_optimizer.py and
@@ -16,16 +16,16 @@ struct ZeroContents {
   std::vector<std::pair<Role, StoredArray>> tensors;  // under the names of `param_shapes`
   std::vector<StoredArray> alignment;  // elements of the flat buffers that belong to no parameter
   int stage = 1;
-  bool steps_differ = false;  // between groups; then each parameter has a tensor of its own
+  bool steps_differ = false;                        // between groups; then each parameter has its own tensor
   nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
-  std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
+  std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: not known
   std::vector<std::string> doubts;  // contradictions in the files: masters must be compared with weights
 };
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
-// `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: of the optimizer's state read
-// nothing else. Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step;
-// NotSupported naming an optimizer's state that has no place here.
+// `round_robin`: its ds_config has round_robin_gradients; `masters_alone`: reads nothing else of the
+// optimizer's state. Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another
+// step; NotSupported naming an optimizer's state that Cairn has no place for.
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<TorchFile>& shards,
                               const PyValue& param_shapes, bool round_robin, bool masters_alone,
                               StoredBuilder& builder);

@@ -1,8 +1,8 @@
 // The cut comes first: with ZeRO 1 and 2 a group's parameters are one vector, of which each rank has an
 // equal share; with ZeRO 3 each parameter is cut over the ranks, and pieces fill sub-groups. Then the pickle
-// of each rank is emitted, which gives every vector a storage for each role. Last, each parameter becomes
-// one array a role, whose extents lie in those storages. So blocks of a parameter go straight to their
-// shards, and no flat vector is in memory.
+// of each rank is emitted, which gives every vector a storage for each role. Last, each parameter becomes one
+// array per role, whose extents are in those storages. So blocks of a parameter go straight to their shards,
+// and no flat vector is in memory.
 
 #include "convert/formats/deepspeed/zero_writer.h"
 
@@ -21,7 +21,7 @@ constexpr std::array<std::pair<Role, const char*>, 3> kZeroStates = {
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// A flat vector over all ranks: one array a parameter, whose extents are in the ranks' storages.
+// A flat vector over all ranks: one array per parameter, whose extents are in the ranks' storages.
 class ShardPlanner {
  public:
   ShardPlanner(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank, TargetBuilder& builder)
@@ -246,7 +246,7 @@ std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<
   return groups;
 }
 
-// stage_1_and_2.py, _round_robin_reorder: every rank's in turn, those of the first rank first.
+// stage_1_and_2.py, _round_robin_reorder: the parameters of each rank in turn, the first rank's first.
 std::vector<size_t> RoundRobin(const std::vector<size_t>& order, size_t ranks) {
   std::vector<size_t> reordered;
   for (size_t rank = 0; rank < ranks; ++rank)

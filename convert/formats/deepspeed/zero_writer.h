@@ -13,7 +13,7 @@ struct ZeroJob {
   const TrainingState& state;
   Topology topology;          // zero: 1, 2 or 3
   std::string directory;      // of the step, relative
-  bool source_order = false;  // of a group's parameters; else that in which the program registers them
+  bool source_order = false;  // of a group's parameters; else the order in which the program registers them
   bool round_robin =
       false;  // DeepSpeed's round_robin_gradients, which puts them in another order (ZeRO 1, 2)
 };
@@ -22,10 +22,10 @@ struct ZeroJob {
 // one group.
 std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<LocalTensor>& held);
 
-// The order that DeepSpeed's round_robin_gradients makes of one.
+// The order into which DeepSpeed's round_robin_gradients puts a given one.
 std::vector<size_t> RoundRobin(const std::vector<size_t>& order, size_t ranks);
 
-// Emits the value of param_shapes: a list of a dict {name: shape} a group.
+// Emits the value of param_shapes: a list with a dict {name: shape} per group.
 void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
                      const std::vector<LocalTensor>& held);
 // Emits loss_scaler, dynamic_loss_scale and overflow: entries of a dict that is open.

@@ -4,7 +4,7 @@
 // A checkpoint that FSDP, DeepSpeed or cairn.torch saved of a transformers model uses the names of its
 // modules and does not state which model it is. With its config.json it can be resharded and converted to
 // every format: weights, masters and the optimizer's states. Other values that the training kept under its
-// own names (of a state dict, random states) are dropped then; the account lists them.
+// own names (of a state dict, random states) are then dropped; the account lists them.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // Plans a directory of safetensors files under the names of an architecture table.
 //
 // One file, or several with their index if they exceed the shard size, named as the transformers package
-// names them; configuration and copies beside them.
+// names them; configuration and copies in the same directory.
 #pragma once
 
 #include "convert/families/foreign_model.h"
@@ -10,13 +10,12 @@
 
 namespace cairn {
 
-// Tensors of the given sizes into files of at most `max_bytes`, in order; one that is larger has a file of
-// its own.
+// Tensors of the given sizes into files of at most `max_bytes`, in order; a larger one has its own file.
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
 
-// `model` has passed CheckAgainst(); every part of a foreign tensor has the same dtype. `copies` are files
-// that go beside the weights, by name, and win over those of the model. Errors: InvalidArgument (more tensors
-// than a header holds); IoError (a copy that cannot be looked at).
+// `model` has passed CheckAgainst(); every part of a foreign tensor has the same dtype. `copies` are files to
+// write along with the weights, by name; they win over those of the model. Errors: InvalidArgument (more
+// tensors than a header holds); IoError (a copy that cannot be read).
 Result<StoredTarget> PlanRelease(const ForeignModel& model, std::vector<WrittenTensor> weights,
                                  uint64_t max_file_bytes, const FileCopies& copies);
 

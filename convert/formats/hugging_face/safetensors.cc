@@ -61,7 +61,7 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
     const int64_t dim = row[1];
     if (dim >= 0) spec.cuts = {{Axis::kTp, static_cast<int8_t>(dim), row[2], row[3]}};
     if (dim < -1 || dim >= shape.rank() || row[2] == 0)
-      return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
+      return Corrupt("{} has the row {}, but the tensor has shape {}", kParametersKey, row.dump(),
                      ToString(shape));
     parameters.push_back(std::move(spec));
   }

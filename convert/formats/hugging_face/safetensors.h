@@ -3,7 +3,7 @@
 //
 // Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
 // (`cairn.parameters`: [[name, dimension that TP cuts or -1, unit, padding, layer, tied]]), so that it reads
-// back as a checkpoint whatever the architecture.
+// back as a checkpoint of any architecture.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace cairn {
 // Safetensors without config.json.
 bool IsSafetensors(FileSystem& fs, const std::string& path);
 
-// Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
+// Errors: NotSupported naming a tensor of an unsupported type; those of the headers.
 Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                        ReaderOptions& options);
 

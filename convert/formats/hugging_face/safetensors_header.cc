@@ -48,7 +48,7 @@ constexpr Type kTypes[] = {{"BOOL", 8, Dtype::kBool},
                            {"F6_E3M2", 6, {}},
                            {"F4", 4, Dtype::kF4x2}};
 
-// The file counts elements of four bits; Cairn, as torch, pairs of them. False if a row has an odd number.
+// The file counts elements of four bits; Cairn and torch count pairs. False if a row has an odd number.
 bool HalveLast(Dims& shape) {
   if (shape.rank() == 0 || shape[shape.rank() - 1] % 2 != 0) return false;
   shape[shape.rank() - 1] /= 2;
@@ -119,14 +119,14 @@ class HeaderParser final : public nlohmann::json_sax<json> {
 
   bool key(string_t& key) override {
     if (depth_ == 1) {
-      if (!names_.insert(key).second) return Fail(fmt::format("tensor {} is there twice", key));
+      if (!names_.insert(key).second) return Fail(fmt::format("tensor {} occurs twice", key));
       tensor_ = {};
       tensor_.name = key;
       offsets_.clear();
       return true;
     }
     key_ = key;
-    if (!fields_.insert(key).second) return Fail(fmt::format("{} of {} is there twice", key, tensor_.name));
+    if (!fields_.insert(key).second) return Fail(fmt::format("{} of {} occurs twice", key, tensor_.name));
     if (in_metadata_ || key == "dtype" || key == "shape" || key == "data_offsets") return true;
     return Fail(fmt::format("tensor {} has an unknown field {}", tensor_.name, key));
   }
@@ -142,8 +142,9 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   }
 
   bool Unexpected(std::string_view what) {
-    return Fail(depth_ == 0 ? fmt::format("the header is {}, no object", what)
-                            : fmt::format("{} where the header of {} may not have it", what, tensor_.name));
+    return Fail(depth_ == 0
+                    ? fmt::format("the header is {}, not an object", what)
+                    : fmt::format("the header has {} in {}, which must not have it", what, tensor_.name));
   }
 
   bool FinishTensor() {
@@ -194,13 +195,13 @@ Status PlaceInFile(uint64_t data_offset, uint64_t file_bytes, SafetensorsHeader&
       return Corrupt("{} before tensor {}, at byte {} of the data", offset > at ? "a hole" : "an overlap",
                      tensor.name, at);
     if (bytes > file_bytes - data_offset - at)
-      return Corrupt("tensor {} ends {} bytes behind the end of the file; it was truncated", tensor.name,
+      return Corrupt("tensor {} ends {} bytes beyond the end of the file; it was truncated", tensor.name,
                      bytes - (file_bytes - data_offset - at));
     at += bytes;
     offset += data_offset;
   }
   if (at == file_bytes - data_offset) return OkStatus();
-  return Corrupt("{} bytes behind its last tensor belong to nothing", file_bytes - data_offset - at);
+  return Corrupt("{} bytes after its last tensor belong to no tensor", file_bytes - data_offset - at);
 }
 
 }  // namespace
@@ -233,8 +234,8 @@ Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::strin
   if (length == kGitLfs)
     return InvalidArgument("{}: it is a pointer of Git LFS, not the file itself; run `git lfs pull`", path);
   if (length > kMaxSafetensorsHeaderBytes || length > info.bytes - sizeof(length))
-    return Corrupt("{}: a header of {} bytes in a file of {}; it is truncated, or no safetensors file", path,
-                   length, info.bytes);
+    return Corrupt("{}: a header of {} bytes in a file of {}; it is truncated, or not a safetensors file",
+                   path, length, info.bytes);
   std::string text(length, '\0');
   CAIRN_RETURN_IF_ERROR(file->ReadAt(sizeof(length), std::as_writable_bytes(std::span(text))));
   Result<SafetensorsHeader> header = ParseSafetensorsHeader(text, sizeof(length) + length, info.bytes);

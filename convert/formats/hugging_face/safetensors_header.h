@@ -19,7 +19,7 @@ namespace cairn {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own limit
 inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 
-// The place of a dtype in the format's enumeration, by which the reference writer sorts, and its name there.
+// A dtype's place in the format's enumeration, by which the reference writer sorts, and its name in it.
 size_t SafetensorsTypeOrder(Dtype dtype);
 std::string_view SafetensorsTypeName(Dtype dtype);
 

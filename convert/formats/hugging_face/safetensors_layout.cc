@@ -1,6 +1,5 @@
-// The layout is a function of entries and metadata alone, and a digest has one length. So the file can be
-// laid out with a placeholder, before its tensors are read, and the header made again once the digest is
-// known.
+// The layout depends only on entries and metadata, and a digest has a fixed length. So the file can be laid
+// out with a placeholder, before its tensors are read, and the header made again once the digest is known.
 
 #include "convert/formats/hugging_face/safetensors_layout.h"
 

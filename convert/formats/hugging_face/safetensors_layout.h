@@ -17,7 +17,7 @@ namespace cairn {
 // Text only; "format": "pt" is added, since some loaders refuse a file without it.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// The metadata's key for the fingerprint of the tensors that were read, which is known last.
+// The metadata's key for the fingerprint of the tensors that were read, which is only known at the end.
 inline constexpr const char* kSourceFingerprintKey = "cairn.source_fingerprint";
 
 // A file as a container: storage number i holds entry number i, and the header is around them. Of `entries`

@@ -87,7 +87,7 @@ Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const cha
   return files;
 }
 
-// "model-00002-of-00005.safetensors": if one is there, all must be.
+// "model-00002-of-00005.safetensors": if one exists, all must.
 Status CheckShards(const std::string& directory, const std::vector<std::string>& names) {
   std::map<std::vector<std::string>, std::set<std::string>> shards;  // by the rest of the name
   for (const std::string& name : names)
@@ -95,8 +95,8 @@ Status CheckShards(const std::string& directory, const std::vector<std::string>&
       shards[{v[0], v[2], v[3]}].insert(v[1]);
   for (const auto& [rest, found] : shards)
     if (const size_t count = std::stoul(rest[1]); found.size() < count)
-      return NotFound("{}/{}-N-of-{}{}: only {} of {} such files are there", directory, rest[0], rest[1],
-                      rest[2], found.size(), count);
+      return NotFound("{}/{}-N-of-{}{}: only {} of {} such files exist", directory, rest[0], rest[1], rest[2],
+                      found.size(), count);
   return OkStatus();
 }
 
@@ -125,7 +125,7 @@ Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
   for (const auto& [tensor, file] : found) {
     const auto named = index.file_of.find(tensor);
     if (named == index.file_of.end())
-      return Corrupt("{}: tensor {} is in {}, and the index does not list it", path, tensor, file);
+      return Corrupt("{}: tensor {} is in {}, but the index does not list it", path, tensor, file);
     if (named->second != file)
       elsewhere[tensor] = file;
     else if (missing.erase(tensor) == 0)
@@ -134,7 +134,7 @@ Status CheckAgainstIndex(const std::string& path, const WeightIndex& index,
   if (missing.empty()) return OkStatus();
   const auto& [tensor, file] = *missing.begin();
   const auto other = elsewhere.find(tensor);
-  return Corrupt("{}: tensor {} should be in {} and is not{}", path, tensor, file,
+  return Corrupt("{}: tensor {} should be in {}, but is not{}", path, tensor, file,
                  other == elsewhere.end()
                      ? ""
                      : fmt::format("; {} has it: correct the weight_map of the index", other->second));
@@ -170,7 +170,7 @@ Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std
   auto source = OpenStoredModel(fs, std::move(files), options);
   if (source.ok() || !FitsGlob(path, "*-[0-9]*-of-[0-9]*.*")) return source;
   return Status(source.status().kind(),
-                fmt::format("{}; {} is one of several files: give their directory, or --from {} for it alone",
+                fmt::format("{}; {} is one of several files: give their directory, or --from {} for this one",
                             source.status().message(), path, pickled ? "torch" : "safetensors"));
 }
 

@@ -1,8 +1,8 @@
 // Make() finds out which layers each pipeline chunk has, and checks that there are as many buffers.
-// AddWeight() collects, per TP rank, the pieces of each weight, sorted as the program registers them
-// (OrdinalOf). Read() joins the pieces, and has the optimizer match them by value with the masters in each
-// bucket. Assemble() hands over the states cut as the weights were; what a later TP rank has whole, and the
-// last stage's tied embedding, are replicas.
+// AddWeight() collects, per TP rank, the pieces of each weight, in the order in which the program registers
+// them (OrdinalOf). Read() joins the pieces, and has the optimizer match them by value with the masters in
+// each bucket. Assemble() hands over the states cut as the weights were; what a later TP rank has whole, and
+// the last stage's tied embedding, are replicas.
 
 #include "convert/formats/megatron/megatron_buckets.h"
 
@@ -17,7 +17,7 @@
 namespace cairn {
 namespace {
 
-// Takes `text` off the front of `name`.
+// Removes the prefix `text` of `name`.
 bool Take(std::string_view& name, std::string_view text) {
   if (!name.starts_with(text)) return false;
   name.remove_prefix(text.size());
@@ -73,7 +73,7 @@ Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronShape& shap
   if (chunks <= 1 && in_chunk > 0) chunks = layers / pp / in_chunk;
   topology.virtual_stages = static_cast<int>(std::clamp<int64_t>(chunks, 1, std::max(1, layers / pp)));
   const PyValue* layout = Find(args, "pipeline_model_parallel_layout");
-  if (layout && !layout->is(PyKind::kNone)) return NotSupported("its pipeline is cut by a layout of its own");
+  if (layout && !layout->is(PyKind::kNone)) return NotSupported("its pipeline has a custom layout");
   const int64_t first = number("decoder_first_pipeline_num_layers");
   const int64_t last = number("decoder_last_pipeline_num_layers");
   if (first <= 0 && last <= 0)
@@ -103,7 +103,7 @@ Result<MegatronBuckets> MegatronBuckets::Make(const PyValue& args, const Megatro
   buckets.layer_count_ = static_cast<uint64_t>(shape.layers);
   CAIRN_ASSIGN_OR_RETURN(buckets.layers_, LayersOf(args, shape, buckets.pp_));
   CAIRN_ASSIGN_OR_RETURN(buckets.buffers_, BuffersOf(index));
-  // What follows is as large as the file, whatever its arguments say.
+  // The sizes below are bounded by the file, not by its arguments.
   if (buckets.buffers_.size() != static_cast<size_t>(buckets.tp_) * buckets.layers_.size())
     return NotSupported("it has {} buffers for TP={} and {} chunks of the pipeline", buckets.buffers_.size(),
                         buckets.tp_, buckets.layers_.size());
@@ -151,14 +151,14 @@ Result<MegatronBuckets::Buffers> MegatronBuckets::BuffersOf(const DcpIndex& inde
   for (const DcpTensor& tensor : index.tensors) {
     if (!IsOne(tensor.name)) continue;
     const auto name = ParseBucketName(tensor.name);
-    if (!name) return NotSupported("{} is in no known form", tensor.name);
+    if (!name) return NotSupported("{} has an unknown form", tensor.name);
     buffers[{name->rank, name->chunk}][name->bucket].emplace_back(name->role, &tensor);
   }
   for (auto& [place, buckets] : buffers)
     for (auto& [number, bucket] : buckets) {
       std::ranges::sort(bucket, {}, [](const auto& state) { return state.first; });
       if (bucket.size() != std::size(kBufferStates) || bucket[0].first != Role::kMaster)
-        return NotSupported("bucket {} of rank {} has not one master and two moments", number, place.first);
+        return NotSupported("bucket {} of rank {} must hold one master and two moments", number, place.first);
     }
   return buffers;
 }

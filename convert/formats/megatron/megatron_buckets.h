@@ -2,7 +2,7 @@
 // since 0.15): flat tensors of each model parallel rank and bucket, cut over data parallel ranks.
 //
 // The owner of each part of a bucket is found as in distrib_optim.pt (megatron_optimizer.h): the weights of
-// the rank, cut out of the model's tensors, are matched by value with the masters that lie there. Source:
+// the rank, cut out of the model's tensors, are matched by value with the masters in it. Source:
 // megatron-core 0.16.1, optimizer/distrib_optimizer.py.
 #pragma once
 

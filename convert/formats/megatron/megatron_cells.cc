@@ -45,7 +45,7 @@ Result<StoredArray> JoinChunks(const DcpTensor& tensor, std::vector<const DcpChu
     CAIRN_ASSIGN_OR_RETURN(const StoredArray part,
                            items.Array(tensor, *chunk, builder.AddFile(chunk->item.file)));
     if (part.transposed || (end > 0 && part.dtype != joined.dtype))
-      return NotSupported("a chunk of {} is stored transposed or in a type of its own", tensor.name);
+      return NotSupported("a chunk of {} is transposed or has a different type", tensor.name);
     joined.dtype = part.dtype;
     AppendExtents(part, end, joined);
     end += chunk->box.extent[last];
@@ -74,7 +74,7 @@ Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& we
     CAIRN_ASSIGN_OR_RETURN(cell.array, JoinChunks(state, std::move(of_cell), shape, items, builder));
     cells.push_back(std::move(cell));
   }
-  return cells;  // StoredSource checks that the whole weight is there
+  return cells;  // StoredSource checks that the whole weight is covered
 }
 
 }  // namespace cairn

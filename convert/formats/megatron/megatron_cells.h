@@ -18,7 +18,7 @@ struct MegatronCell {
 };
 
 // The cells of a weight of shape `weight` in `state`. Adds files to `builder`.
-// Errors: NotSupported if it is not this grid; Corrupt naming a cell and element that is missing or there
+// Errors: NotSupported if it is not this grid; Corrupt naming a cell and an element that is missing or occurs
 // twice; those of DcpItems::Array.
 Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& weight, DcpItems& items,
                                           StoredBuilder& builder);

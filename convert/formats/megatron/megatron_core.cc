@@ -25,10 +25,10 @@ Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {
   if (AllEqual(layers) || (virtual_stages == 1 && AllEqual(std::span(layers).subspan(1, layers.size() - 2))))
     return OkStatus();
   return NotSupported(
-      "Megatron cannot be told of stages with {} layers: {}; choose another --pp or --layers-per-stage",
+      "Megatron cannot have stages of {} layers: {}; choose another --pp or --layers-per-stage",
       fmt::join(layers, ", "),
-      virtual_stages == 1 ? "those between the first and the last hold the same number"
-                          : "interleaved chunks hold the same number");
+      virtual_stages == 1 ? "all but the first and the last must have the same number"
+                          : "interleaved chunks must have the same number");
 }
 
 // Sets the groups of `state`. Groups of Megatron's own stay unchanged; those of another program become
@@ -85,8 +85,8 @@ Status CorePlan::ChooseOptimizer(bool may_be_fp32) {
   for (const TrainingParameter& parameter : tensors.parameters) {
     if (!parameter.exp_avg)
       return NotSupported(
-          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and dcp, "
-          "universal and native do not",
+          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter; the "
+          "formats dcp, universal and native do not",
           parameter.spec.name);
     if (!parameter.master && optimizer != CoreOptimizer::kFp32)
       return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
@@ -142,7 +142,7 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
                                    {"lr_mult", 1.0},
                                    {"is_expert_parallel", false},
                                    {"is_decoupled_lr", false},
-                                   // By these, too, 0.19 finds its group.
+                                   // 0.19 finds its group by these, too.
                                    {"max_lr", schedule.value("max_lr", nlohmann::json())},
                                    {"min_lr", schedule.value("min_lr", nlohmann::json())}};
   for (const auto& [key, value] : megatron.items()) own[key] = state.groups.hyper[group].value(key, value);
@@ -162,7 +162,7 @@ void CorePlan::EmitProgress(PickleEmitter& pickle, const nlohmann::json& argumen
   pickle.Entry("iteration", state.iteration);
 }
 
-// Megatron's loader needs a scale. If no file states one, it is the scale that Megatron begins with.
+// Megatron's loader needs a scale. If no file states one, the scale is Megatron's initial one.
 void CorePlan::EmitGradScaler(uint32_t zip) {
   if (tensors.weight_type() != Dtype::kF16) return;
   const bool known = state.dynamic_loss_scale && state.loss_scale > 0;
@@ -188,7 +188,7 @@ void CorePlan::AddNotes() {
   }
   if (distributed())
     state.notes.push_back(
-        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
+        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes it for the other");
   else
     state.notes.push_back(fmt::format(
         "the optimizer's state is not for --use-distributed-optimizer, which takes that of "
@@ -200,7 +200,7 @@ void CorePlan::AddNotes() {
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         fmt::format("no schedule of the learning rate is known; start with --override-opt-param-scheduler; "
-                    "Megatron-Core from 0.19 on takes the state at --lr {} --min-lr {} alone",
+                    "Megatron-Core from 0.19 on takes the state only at --lr {} --min-lr {}",
                     group["max_lr"].dump(), group["min_lr"].dump()));
   if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
   if (tensors.weight_type() == Dtype::kF16 && !(state.dynamic_loss_scale && state.loss_scale > 0))

@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// The optimizer of Megatron that the state is for.
+// The Megatron optimizer that the state is for.
 enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };
 
 // A source as Megatron-Core's GPT in one of the two forms of its checkpoints, and the files as they are

@@ -2,7 +2,7 @@
 // layers. The optimizer's tensors come in three forms: laid out like their weight, cut into cells
 // (megatron_cells.h), or flat in the buckets of the distributed optimizer. Buckets are read last, since
 // their content is found by value with the help of all weights. Items without a place must be states or
-// buffers of a known name; whatever else has bytes makes the account fail.
+// buffers of a known name; anything else that has bytes makes the account fail.
 
 #include "convert/formats/megatron/megatron_dist.h"
 
@@ -26,8 +26,7 @@ namespace {
 constexpr const char* kDistMetadata = "metadata.json";
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
-// A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step lies beside
-// metadata.json.
+// A save of cairn.megatron (python/cairn/megatron.py): a run of Cairn with one step is next to metadata.json.
 constexpr const char* kCairnBackend = "cairn";
 
 constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
@@ -142,7 +141,7 @@ class MegatronDistOpener {
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
-  // What is not a tensor of it: of the first model parallel rank, as all have it.
+  // Its values that are not tensors: those of the first model parallel rank, as all ranks have the same.
   Status ReadGroups(const DcpIndex& index) {
     const auto item = std::ranges::find(
         index.bytes, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", &DcpBytes::name);
@@ -188,7 +187,7 @@ class MegatronDistOpener {
     if (!common_) return NotFound("{} is missing; it describes the model", path);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(common_->name, common_->item));
     if (!file.root().is(PyKind::kList) || file.root().items.empty())
-      return Corrupt("{}: common_state is not what Megatron writes", directory_);
+      return Corrupt("{}: common_state does not have the form that Megatron writes", directory_);
     return ReadCommon(file, *file.root().items[0], index).WithContext(directory_);
   }
 
@@ -297,7 +296,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const st
   const auto backend = json.value("sharded_backend", nlohmann::json());
   if (backend != "torch_dist")
     return NotSupported(
-        "{}: its backend is {}, only torch_dist is read; load and save it with Megatron-Core before 0.16",
+        "{}: its backend is {}, not torch_dist; load and save it again with Megatron-Core before 0.16",
         directory, backend.dump());
   return MegatronDistOpener(fs, directory, options).Open();
 }
@@ -307,10 +306,10 @@ Status CheckMegatronFiles(FileSystem& fs, const std::string& directory,
   const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
   if (!has(kDcpMetadata) || has(kDistMetadata)) return OkStatus();
   const std::string lost = JoinPath(directory, kDistMetadata);
-  if (has(kCommon)) return NotFound("{}: is missing; {} is there", lost, kCommon);
+  if (has(kCommon)) return NotFound("{}: is missing, although {} exists", lost, kCommon);
   const Result<DcpIndex> index = ReadDcpIndex(fs, directory);
   if (!index.ok() || !CommonItemOf(*index)) return OkStatus();
-  return NotFound("{}: is missing; {} lists {}", lost, kDcpMetadata, kCommonItem);
+  return NotFound("{}: is missing, although {} lists {}", lost, kDcpMetadata, kCommonItem);
 }
 
 }  // namespace cairn

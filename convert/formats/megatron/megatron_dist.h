@@ -18,7 +18,7 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const st
                                                         ReaderOptions& options);
 
 // Checks that Megatron-Core's top level, if common.pt is among `names` of files in `directory` or .metadata
-// lists it, has the metadata.json without which Megatron does not look at it.
+// lists it, has the metadata.json, without which Megatron ignores it.
 Status CheckMegatronFiles(FileSystem& fs, const std::string& directory,
                           const std::vector<std::string>& names);
 

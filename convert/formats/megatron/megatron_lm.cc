@@ -75,7 +75,7 @@ class MegatronOpener {
   }
 
  private:
-  // The sizes are those in the first rank's args; directories beyond them are of a larger world before.
+  // The sizes are those in the first rank's args; directories beyond them are left over from a larger world.
   Status FindRanks() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
     std::vector<Rank> found;
@@ -96,7 +96,7 @@ class MegatronOpener {
             std::ranges::find_if(found, [&](const Rank& r) { return r.tp == tp && r.pp == pp; });
         if (rank == found.end())
           return NotFound(
-              "{}: tensor parallel rank {} of pipeline stage {} is missing; its args say TP={} PP={}",
+              "{}: the directory of TP rank {} of pipeline stage {} is missing; its args say TP={} PP={}",
               directory_, tp, pp, tp_, pp_);
         ranks_.push_back(*rank);
       }
@@ -151,7 +151,7 @@ class MegatronOpener {
   // The number of updates must be the same on all ranks.
   Status TakeStep(double step) {
     if (step_ && *step_ != step)
-      return NotSupported("its parameters have had {} updates and those of another rank {}", step, *step_);
+      return NotSupported("its parameters have had {} updates, but those of another rank {}", step, *step_);
     step_ = step;
     manifest_.state["optimizer_step"] = static_cast<int64_t>(step);
     return OkStatus();
@@ -200,8 +200,8 @@ class MegatronOpener {
     return OkStatus();
   }
 
-  // The model goes through the first chunk of all stages, then through the second, and so on; what a chunk
-  // holds says how many layers it has, so that uneven stages need no rule.
+  // The model goes through the first chunk of all stages, then through the second, and so on; the content of
+  // a chunk shows how many layers it has, so uneven stages need no rule.
   Status Assemble() {
     std::ranges::stable_sort(chunks_, {},
                              [](const ModelChunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
@@ -230,7 +230,7 @@ class MegatronOpener {
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
     if (const int layers = shape_.LayerOf(first_layer); layers != shape_.layers)
-      return Corrupt("{}: there are {} layers, its args say {}", directory_, layers, shape_.layers);
+      return Corrupt("{}: it has {} layers, but its args say {}", directory_, layers, shape_.layers);
     PutMembers();
     return OkStatus();
   }
@@ -272,7 +272,7 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
     return Corrupt("{}: {:.100} is not an iteration", tracker, text);
   const std::string directory = JoinPath(path, text == kMegatronRelease ? text : IterationName(iteration));
   if (!fs.Stat(directory).ok())
-    return NotFound("{} names iteration {}, which is not there; name another iter_* directory", tracker,
+    return NotFound("{} names iteration {}, which does not exist; name another iter_* directory", tracker,
                     text);
   return directory;
 }
@@ -281,8 +281,8 @@ bool IsIteration(FileSystem& fs, const std::string& path) {
   return HoldsRanks(fs, path) || IsMegatronDist(fs, path) || IsSavedByCairnMegatron(fs, path);
 }
 
-// Others write a tracker of the same name: Megatron-DeepSpeed and verl beside directories of their own.
-// `any`: whatever is in them.
+// Other programs write a tracker of the same name: Megatron-DeepSpeed and verl, next to their own
+// directories. `any`: with any content.
 bool HoldsIterations(FileSystem& fs, const std::string& path, bool any) {
   const auto names = fs.List(path);
   return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
@@ -300,7 +300,7 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   if (!info.ok() || !info->is_directory()) return false;
   if (HoldsRanks(fs, path) || IsMegatronDist(fs, path)) return true;
   const auto tracked = IterationOf(fs, path);
-  // A tracker that names an iteration that is not there is an error, which the reader reports.
+  // If a tracker names an iteration that does not exist, the reader reports the error.
   return (!tracked.ok() || *tracked != path) && HoldsIterations(fs, path, /*any=*/!tracked.ok());
 }
 
@@ -314,11 +314,10 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
   if (IsSavedByCairnMegatron(fs, directory))
-    return NotSupported("{}: cairn.megatron saved its newest iteration as a step of Cairn; leave out --from",
+    return NotSupported("{}: cairn.megatron saved its newest iteration as a step of Cairn; leave --from out",
                         path);
   if (!HoldsRanks(fs, directory))
-    return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
-                    directory);
+    return NotFound("{}: it has neither mp_rank_* directories nor Megatron's metadata.json", directory);
   // Files of DeepSpeed's in an iteration's directory were recognised by their names before.
   return MegatronOpener(fs, directory, options).Open();
 }

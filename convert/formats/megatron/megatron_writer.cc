@@ -20,7 +20,7 @@ constexpr const char* kHead = "output_layer.weight";
 // One tensor of a chunk of a stage.
 struct Held {
   LocalTensor tensor;
-  std::string extra_state;  // of its module, behind its last tensor; empty: none
+  std::string extra_state;  // of its module, after its last tensor; empty: none
 };
 using Chunk = std::vector<Held>;
 
@@ -148,7 +148,7 @@ class MegatronPlanner {
     p.EndDict();
   }
 
-  // torch's AdamW looks for its step in each state; Transformer Engine's Adam fails if it is there.
+  // torch's AdamW looks for its step in each state; Transformer Engine's Adam fails if it is present.
   void EmitStates(uint32_t zip, const std::vector<std::vector<const LocalTensor*>>& groups) {
     PickleEmitter& p = plan_.builder.pickle(zip);
     p.Text("state");
@@ -219,7 +219,7 @@ class MegatronPlanner {
   void AddNotes() {
     plan_.state.notes.push_back("random states are not carried; start with --no-load-rng");
     if (!fits_all_buckets_)
-      plan_.state.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
+      plan_.state.notes.push_back("some sizes are not multiples of 64; start without --overlap-grad-reduce");
     if (plan_.distributed() && plan_.tensors.weight_type() == Dtype::kF16)
       plan_.state.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
     plan_.AddNotes();

@@ -16,7 +16,7 @@ nlohmann::json Arguments(const CorePlan& plan) {
   return arguments;
 }
 
-// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails if it is there.
+// torch's AdamW looks for its step in the state; Transformer Engine's Adam fails if it is present.
 void EmitState(CorePlan& plan, uint32_t zip) {
   PickleEmitter& p = plan.builder.pickle(zip);
   p.Text("state");

@@ -1,7 +1,7 @@
 // Each tensor of the model is visited once, with the slices of all TP ranks side by side. Every slice
-// becomes a chunk: one zip, in the file of that data parallel rank which has least so far, and a box of the
-// stacked tensor: tensors of all layers share one entry.
-// Only when all zips have their places can .metadata be made; files that got no zip are dropped before.
+// becomes a chunk: one zip, in the file of the data parallel rank with the fewest bytes so far, and a box of
+// the stacked tensor: tensors of all layers share one entry. Only when all zips have their places can
+// .metadata be made; files that got no zip are dropped before.
 
 #include <algorithm>
 #include <map>
@@ -35,7 +35,7 @@ Dims Prepended(uint64_t first, const Dims& rest) {
   return dims;
 }
 
-// Over all ranks, where a rank has a slice of this shape.
+// The whole tensor, of which a rank has a slice of this shape.
 ParameterSpec WholeOf(const MegatronTensor& tensor, const Dims& slice, const Topology& topology) {
   return WithSlices({.name = {}, .shape = slice, .cuts = tensor.cuts}, slice, topology);
 }
@@ -127,7 +127,7 @@ class TorchDistPlanner {
       for (const MegatronPart& part : of_ranks[tp]->parts)
         if (const auto& written = plan_.tensors.tensors[TensorOf(part, role)].entry;
             written.dtype != *entry.dtype)
-          return NotSupported("{} is {}, others in {} are {}; torch_dist has one type for all of them",
+          return NotSupported("{} is {}, but others in {} are {}; torch_dist has one type for all of them",
                               DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
       CAIRN_ASSIGN_OR_RETURN(const auto held, SlicesOf(*of_ranks[tp], plan_.topology, tp));
       for (const ShardSlice& slice : held) AddChunk(slice, tensor, role, tp, entry);

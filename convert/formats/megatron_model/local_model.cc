@@ -1,7 +1,7 @@
 // Names differ by program, content does not: megatron_layout.h makes the tensors of each TP rank, and this
 // file names them and deals them to pipeline stages. A pipeline numbers its layers with the functions around
 // them, which differ in BigScience's fork. The last stage holds a tied embedding again, as a copy: the
-// optimizer has it, layer files do not. A model of unknown family is one rank under its own names.
+// optimizer has it, layer files do not. A model of unknown family has one rank and keeps its own names.
 
 #include "convert/formats/megatron_model/local_model.h"
 
@@ -11,10 +11,10 @@ namespace cairn {
 namespace {
 
 // Where a pipeline of Megatron-DeepSpeed counts its layers: 0 is a cast without parameters, 1 the embedding.
-// BigScience's fork has a function before the transformer's layers and one behind them.
+// BigScience's fork has a function before the transformer's layers and one after them.
 struct PipelineIndices {
   int first_layer = 2;
-  int final_norm = 2;  // behind the last layer
+  int final_norm = 2;  // after the last layer
 };
 PipelineIndices IndicesOf(bool bigscience, int layers) {
   return bigscience ? PipelineIndices{3, layers + 4} : PipelineIndices{2, layers + 2};
@@ -88,7 +88,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   const nlohmann::json& facts = source.manifest().model;
   if (facts.empty()) {
     if (topology.tp != 1 || topology.pp != 1)
-      return InvalidArgument("nothing says how this model is cut; only --tp 1 --pp 1 can be written");
+      return InvalidArgument("it does not record how the model is cut; choose --tp 1 --pp 1");
     return PlainModel(tensors);
   }
   LocalModel model;

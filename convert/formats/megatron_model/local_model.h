@@ -13,8 +13,8 @@ namespace cairn {
 struct LocalTensor : MegatronTensor {
   std::string name = {};
   int pipeline_layer = -1;     // of a pipeline: the index of its layer file
-  std::string file_name = {};  // its name there
-  bool copy = false;           // a tied one's second occurrence: an optimizer has it, no layer file
+  std::string file_name = {};  // its name in that file
+  bool copy = false;           // the second occurrence of a tied one: in the optimizer, not in a layer file
 };
 
 // How a program names its tensors.

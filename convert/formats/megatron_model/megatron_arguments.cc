@@ -1,6 +1,6 @@
 // Arguments of Megatron's programs. Mapped ones are read in megatron_function.cc, or are sizes, or tensors
 // show them. Harmless ones do not change a model's function: how it is trained, cut, stored, logged and
-// served, its precision, and arguments that act together with an unsupported one alone.
+// served, its precision, and arguments that act only together with an unsupported one.
 //
 // Every argument, dataclass field and attribute of args in Megatron-LM v2.5, v2.6, core 0.8, 0.12, 0.15.3 and
 // of August 2026, and in Megatron-DeepSpeed of July 2025 is mapped, harmless or unsupported;
@@ -15,8 +15,8 @@ namespace cairn {
 // heterogeneous_layers_config_encoded_json, heterogeneous_layers_config_path, hybrid_attention_ratio,
 // hybrid_layer_pattern, hybrid_mlp_ratio, hybrid_override_pattern, is_hybrid_model, linear_attention_freq,
 // mrope_section, mtp_num_layers, multi_latent_attention, qk_l2_norm, quick_geglu, retro_add_retriever, spec,
-// use_mup. They change the function, and only None, False, 0 or empty is supported; a
-// hybrid_layer_pattern that is a GPT's is taken out before.
+// use_mup. They change the function, and only None, False, 0 or empty is supported; a GPT's
+// hybrid_layer_pattern is removed first.
 // clang-format off
 std::string_view MappedMegatronArguments() {
   return

@@ -26,7 +26,7 @@ constexpr size_t kMaxListItems = 1 << 16;  // of one list
 constexpr std::pair<std::string_view, std::string_view> kGlu[] = {
     {"swiglu", "silu"}, {"geglu", "gelu"}, {"reglu", "relu"}, {"liglu", "linear"}};
 
-// Megatron-Core's rotary scaling, which takes the factor alone.
+// Megatron-Core's rotary scaling, which takes only the factor.
 json Llama3Scaling(const json& factor) {
   return {{"rope_type", "llama3"},
           {"factor", factor},
@@ -102,7 +102,7 @@ void ReadPositions(const json& args, json& facts) {
   if (!IsUnset(without) && !all_rotate) facts["layers_without_rope"] = without;
 }
 
-// Layers that see a window: of Megatron's, counted from 1, each but every N-th, or those with a 1 in a list.
+// Layers that see a window: in Megatron, counted from 1, all but every N-th, or those with a 1 in a list.
 json LayerTypes(const json& skip, uint64_t layers) {
   json types = json::array();
   for (uint64_t i = 0; i < layers && i < kMaxListItems; ++i) {
@@ -118,14 +118,14 @@ void ReadAttention(const json& args, json& facts) {
   const bool is_pair = window.is_array() && window.size() == 2 && window[0].is_number_integer() &&
                        window[1].is_number_integer();
   if (is_pair && window[0] >= 0 && (window[1] == 0 || window[1] == -1)) {
-    facts["sliding_window"] = window[0].get<int64_t>() + 1;  // the query's own key is not counted there
+    facts["sliding_window"] = window[0].get<int64_t>() + 1;  // Megatron does not count the query's own key
     if (const json skip = Get(args, "window_attn_skip_freq"); !skip.is_null())
       facts["layer_types"] = LayerTypes(skip, facts.value("num_layers", uint64_t{0}));
   } else if (!IsUnset(window) && !(is_pair && window[0] == -1)) {
     facts["sliding_window"] = window;
   }
   if (const json scale = Get(args, "softmax_scale"); scale == 1)
-    facts["scale_attn_weights"] = false;  // as GPT-2 of transformers says it
+    facts["scale_attn_weights"] = false;  // as transformers' GPT-2 spells it
   else if (!IsUnset(scale))
     facts["attention_scale"] = scale;
   if (const json softmax = Get(args, "softmax_type"); !IsUnset(softmax) && softmax != "vanilla")
@@ -134,7 +134,7 @@ void ReadAttention(const json& args, json& facts) {
 
 // F.gelu is exact; fused with its bias, which is the default, it is the tanh approximation, and needs a bias.
 std::string Gelu(const json& args) {
-  // The newest have no legacy models any more.
+  // The newest versions no longer have legacy models.
   const bool knows_legacy =
       args.contains("use_legacy_models") || args.contains("deprecated_use_mcore_models");
   const bool core = Flag(args, "use_mcore_models") || (knows_legacy && !Flag(args, "use_legacy_models"));

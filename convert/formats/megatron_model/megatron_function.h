@@ -3,9 +3,9 @@
 //
 // The list is closed: an argument is mapped to a field here or is harmless (megatron_arguments.cc). Any
 // other, of a fork or of a later version, counts as changing the function if its value is not None, False, 0
-// or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and
-// `--allow args.NAME` takes out again. So a real checkpoint can always be inspected and kept, and nothing is
-// released as a model that it is not.
+// or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and `--allow
+// args.NAME` removes again. So a real checkpoint can always be inspected and kept, and nothing is released as
+// the wrong model.
 #pragma once
 
 #include <functional>
@@ -20,25 +20,25 @@
 
 namespace cairn {
 
-// The programs differ in what they have an argument for: rotary scaling and windows are Megatron-Core's,
-// ALiBi and the residual behind a norm Megatron-DeepSpeed's.
+// The programs have different arguments: only Megatron-Core has rotary scaling and windows, only
+// Megatron-DeepSpeed ALiBi and the residual after a norm.
 enum class MegatronProgram { kCore, kDeepSpeed };
 std::string_view NameOf(MegatronProgram program);
 
 // An argparse.Namespace (or dict) as JSON; an enum is its value, of other objects the class.
 nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
-// True for None, False, 0 and what is empty: no value is given.
+// True for None, False, 0 and empty values: no value is given.
 bool IsUnset(const nlohmann::json& value);
 
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
 // biases and norms, the written family's name first, and "megatron" if none of Hugging Face's does.
 // `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
-// are among its "other", but where `allowed` says of args.NAME that it means nothing.
+// are in its "other", unless `allowed` accepts args.NAME as harmless.
 void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,
                           nlohmann::json& facts);
 
-// Adds what `program` has of the model's function to `args`, which has the sizes.
+// Adds to `args`, which has the sizes, the arguments of `program` for the model's function.
 void AddFunctionArguments(const nlohmann::json& model, MegatronProgram program, nlohmann::json& args);
 
 // Checks that what AddFunctionArguments wrote is the model's function. Returns the modules that `program`

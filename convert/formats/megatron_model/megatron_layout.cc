@@ -1,5 +1,5 @@
 // The builder goes through the table of modules in the order in which the programs register them: before the
-// layers, in each layer, behind them. It notes for each rank's tensor which box of which parameter fills
+// layers, in each layer, after them. It notes for each rank's tensor which box of which parameter fills
 // which rows. A parameter that no module took is an error at the end, so nothing is lost silently. The rest
 // of the file derives the model's sizes, and the arguments of a training, from the manifest.
 
@@ -70,7 +70,7 @@ class Builder {
     for (const Cut& cut : module.cut_as().cuts)
       if (cut.dim < tensor.shape.rank()) tensor.cuts.push_back(cut);
     if (!SetSlice(found, tensor))
-      return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
+      return Corrupt("tensor {} has shape {}, which does not follow from the model's sizes",
                      tensors_.parameters[first].spec.name, ToString(ShapeOf(first)));
     result_.push_back(std::move(tensor));
     return OkStatus();
@@ -118,14 +118,14 @@ class Builder {
 Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors) {
   if (const std::string family = FamilyWithoutTable(model); !family.empty())
     return NotSupported(
-        "no table knows {}, so Megatron's names for its tensors are unknown; hf, safetensors, dcp "
-        "and native keep its own",
+        "the family {} is unknown, and so are Megatron's names for its tensors; the formats hf, safetensors, "
+        "dcp and native keep its own names",
         family);
   for (const char* size : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
     if (IntField(model, size) <= 0)
       return NotSupported(
-          "it does not say which model it is, which Megatron's formats need; --config FILE names the "
-          "config.json of a transformers model");
+          "it does not say which model it is, but Megatron's formats need to know; name the config.json of a "
+          "transformers model by --config FILE");
   CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ReadShape(model));
   std::set<std::string_view> names;
   for (const TrainingParameter& parameter : tensors.parameters) {
@@ -150,7 +150,7 @@ Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& te
   CAIRN_ASSIGN_OR_RETURN(asked.modules, CheckFunctionArguments(CompleteModel(model), shape.program,
                                                                MegatronArguments(model, shape, {})));
   if (std::cmp_greater(shape.layers, tensors.parameters.size()))
-    return Corrupt("the model says that it has {} layers, and there are {} tensors", shape.layers,
+    return Corrupt("the model says that it has {} layers, but it has {} tensors", shape.layers,
                    tensors.parameters.size());
   std::set<std::string> wanted;
   for (const ParameterSpec& spec : GptSpecs(asked)) wanted.insert(spec.name);

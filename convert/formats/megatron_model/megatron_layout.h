@@ -1,8 +1,8 @@
 // A GPT as Megatron's programs hold it: which tensors a tensor parallel rank has, and which boxes of
 // canonical parameters fill each. The inverse of megatron_model.h; checkpoint version 3.
 //
-// Query, key and value are one matrix, a group of heads after the other; gate and up another, whose halves
-// each rank has of its own; the vocabulary is padded to what TP divides. Source: megatron-core 0.16.1,
+// Query, key and value are one matrix, group of heads by group of heads; gate and up are another, of whose
+// halves each rank has its part; the vocabulary is padded to what TP divides. Source: megatron-core 0.16.1,
 // transformer/attention.py, mlp.py; Megatron-DeepSpeed, megatron/model/gpt_model.py.
 #pragma once
 
@@ -40,13 +40,13 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
 
 // The tensors of one rank, of all layers, embeddings first, in the order in which Megatron-LM and
 // Megatron-DeepSpeed register them. Errors: NotSupported naming a tensor that has no place in Megatron's GPT;
-// InvalidArgument where TP does not divide heads or units.
+// InvalidArgument if TP does not divide heads or units.
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
                                                     const MegatronShape& shape, const Topology& topology,
                                                     int rank);
 
-// Checks that a program with the written arguments computes the model's function and has these tensors and no
-// others. Errors: NotSupported naming the fields or the tensors in which it differs.
+// Checks that a program with the written arguments computes the model's function and has exactly these
+// tensors. Errors: NotSupported naming the fields or the tensors in which it differs.
 Status CheckMegatronModel(const nlohmann::json& model, const TrainingTensors& tensors,
                           const MegatronShape& shape);
 

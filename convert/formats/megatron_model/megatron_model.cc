@@ -1,5 +1,5 @@
-// ReadMegatronArgs() makes sizes and function of the arguments. Add() then finds the module of a name and the
-// boxes of canonical parameters that a rank's slice of it holds (megatron_modules.h). AddBox() is the one
+// ReadMegatronArgs() derives sizes and function from the arguments. Add() then finds the module of a name and
+// the boxes of canonical parameters that a rank's slice of it holds (megatron_modules.h). AddBox() is the one
 // place that makes parts: the first slice that comes with a box is read, and another with the same box is a
 // replica.
 
@@ -42,7 +42,7 @@ class ArgumentReader {
 
 using nlohmann::json;
 
-// True if all layers of a HybridModel are attention ("*") and MLP ("-") by turns; "|" is where a stage of the
+// True if all layers of a HybridModel are attention ("*") and MLP ("-") in turn; "|" is where a stage of the
 // pipeline ends.
 bool IsByTurns(const std::string& pattern, const json& count) {
   uint64_t layers = 0;
@@ -62,8 +62,8 @@ Result<bool> TakeHalfLayers(json& args) {
   const bool all_alike = IsUnset(get("no_rope_freq")) && IsUnset(get("window_attn_skip_freq"));
   if (!pattern.is_string() || !IsByTurns(pattern.get<std::string>(), get("num_layers")) || !all_alike)
     return NotSupported(
-        "its layers are {} (hybrid_layer_pattern); only attention and MLP by turns, \"*-*-\", are a GPT's; "
-        "--from dcp takes the tensors of torch_dist under their own names",
+        "its layers are {} (hybrid_layer_pattern); only alternating attention and MLP, \"*-*-\", is a GPT; "
+        "--from dcp reads the tensors of torch_dist under their own names",
         pattern.dump());
   for (const char* name : {"hybrid_layer_pattern", "hybrid_override_pattern", "is_hybrid_model"})
     args.erase(name);
@@ -97,7 +97,7 @@ Result<MegatronShape> ReadMegatronArgs(const PyValue& args, double checkpoint_ve
   if (shape.heads % shape.kv_heads != 0)
     return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.kv_heads);
   if (from.Flag("apply_layernorm_1p"))
-    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other system does");
+    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other format can express");
   if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
     return NotSupported("multi-latent attention and mixtures of experts of Megatron cannot be read yet");
   shape.vocab = std::min(padded, from.Size("original_vocab_size", from.Size("vocab_size", padded)));
@@ -142,8 +142,8 @@ Result<MegatronShape> ReadMegatronTraining(const PyValue& root, double checkpoin
 
 Status NumberHasNoPlace(const std::string& name, Role role) {
   return NotSupported(
-      "{} has a {} that is one number, which cannot be kept for Megatron's parameters: a fused one is "
-      "several here",
+      "{} has a {} that is one number, which cannot be kept for Megatron's parameters: a fused one becomes "
+      "several",
       name, Name(role));
 }
 
@@ -174,7 +174,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const MegatronParam
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.dtype));
   const auto common = Intersect(part.in_array, slice.box);
   if (!common) {
-    // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
+    // A chunk with only rows of padding; in a gated MLP, what the other half reads.
     if (module.is_vocabulary()) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor);
     return OkStatus();
   }

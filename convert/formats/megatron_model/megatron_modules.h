@@ -2,9 +2,9 @@
 // that they are made of, and which box of which parameter a rank's slice of one holds. Readers and writers of
 // Megatron-LM, torch_dist and DeepSpeed share it.
 //
-// How tensor parallelism cuts a module, and whether its rows are a vocabulary, is what is said of its
-// canonical modules (ckpt/model/canonical_modules.h), and nowhere else.
-// Source: megatron-core 0.16.1, models/gpt; Megatron-DeepSpeed, megatron/model/gpt_model.py.
+// How tensor parallelism cuts a module, and whether its rows are a vocabulary, follows only from its
+// canonical modules (ckpt/model/canonical_modules.h). Source: megatron-core 0.16.1, models/gpt;
+// Megatron-DeepSpeed, megatron/model/gpt_model.py.
 #pragma once
 
 #include <span>
@@ -21,13 +21,12 @@ namespace cairn {
 
 struct MegatronModule {
   std::string_view name;  // of Megatron-LM and Megatron-DeepSpeed
-  std::vector<std::string_view>
-      canonical;  // one; query, key and value; or gate and up, of which up may be alone
+  std::vector<std::string_view> canonical;  // one; query, key and value; or gate and up, or only up
   // The place in which Transformer Engine's layers register it; -1: Megatron-Core does not have it.
   int core_order = -1;
   std::string_view core = {};   // its name with Megatron-Core's own layers
-  std::string_view fused = {};  // of a norm in the linear module behind it: with Transformer Engine's layers
-  bool linear = false;          // has an _extra_state beside its parameters
+  std::string_view fused = {};  // of a norm in the linear module after it: with Transformer Engine's layers
+  bool linear = false;          // has an _extra_state in addition to its parameters
   std::string_view older = {};  // its name in Megatron-LM v1 to v2, or in an embedding's head
 
   // "mlp.linear_fc1.layer_norm_weight"; with `local_spec`, Megatron-Core's own layers,
@@ -73,7 +72,7 @@ struct MegatronShape : ModelShape {
   bool bigscience = false;   // their fork of Megatron-DeepSpeed, which trained BLOOM
   bool gate_last = false;    // its GLU: up * act(gate)
   double qkv_version = 3;    // checkpoint_version
-  bool half_layers = false;  // a HybridModel's: attention and MLP are layers of their own, by turns
+  bool half_layers = false;  // a HybridModel's: attention and MLP are separate layers, in turn
 
   // The layer of the GPT that a stored layer belongs to.
   int LayerOf(int stored) const { return half_layers && IsInLayers(stored) ? stored / 2 : stored; }
@@ -85,9 +84,9 @@ struct SlicePart : BoxMap {
   Dims whole;            // the parameter's shape
 };
 
-// The parts of the slice, of shape `slice`, that rank `rank` has; one is empty if the rank
-// has rows of padding alone. Errors, with `name` of the slice: Corrupt if the shape contradicts the sizes;
-// NotSupported for a cut that cannot be read.
+// The parts of the slice, of shape `slice`, that rank `rank` has; one is empty if the rank has only rows of
+// padding. Errors, with `name` of the slice: Corrupt if the shape contradicts the sizes; NotSupported for a
+// cut that cannot be read.
 Result<std::vector<SlicePart>> PartsOfSlice(std::string_view name, const MegatronParameter& parameter,
                                             const Dims& slice, const MegatronShape& shape,
                                             const Topology& topology, int rank);

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
+constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes do not agree by chance
 
 Result<StoredArray> StateArray(const TorchFile& file, const PyValue* value, const std::string& name,
                                StoredBuilder& builder) {
@@ -32,7 +32,7 @@ Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& f
     const std::string key = KeyText(*state.items[i]);
     if (key == "exp_avg" || key == "exp_avg_sq") continue;
     if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
-      return NotSupported("{} of {} is not a state of Megatron's Adam", key, of);
+      return NotSupported("{} of {} is not a state of Megatron's Adam optimizer", key, of);
     account.LeaveBelow(Fate::kTrainingState, file, *state.items[i + 1], of + "." + key);
   }
   return OkStatus();
@@ -115,8 +115,8 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, const PyValue& optimi
 Status MegatronOptimizer::TakeStep(const TorchFile& file, const PyValue& state, const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(files_.file_system(), file, Find(state, "step")));
   if (step && step_ && *step != *step_)
-    return NotSupported("{} has had {} updates and others {}; one number for all is read", name, *step,
-                        *step_);
+    return NotSupported("{} has had {} updates, but others {}; Cairn reads only one number for all", name,
+                        *step, *step_);
   if (step) step_ = step;
   return OkStatus();
 }
@@ -126,7 +126,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file,
   for (size_t c = 0; c < chunks.size(); ++c) {
     const PyValue* types = EntryOf(&file.root(), static_cast<int64_t>(c));
     if (!types || !types->is(PyKind::kDict) || types->items.size() != 2)
-      return NotSupported("it does not have one buffer of one type for each chunk of the model");
+      return NotSupported("it must have one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];
     MegatronBuffer buffer;
     for (const auto& [role, key] : kBufferStates) {

@@ -1,7 +1,7 @@
 // The optimizer's state in Megatron-LM's own files, which name none of its tensors.
 //
 // The master of a weight is found by value: rounded, it is that weight. If several fit, the order of the
-// model decides; their masters are then equal. Moments lie as their masters do. Source:
+// model decides; their masters are then equal. Moments are laid out like their masters. Source:
 // megatron/core/optimizer/optimizer.py, distrib_optimizer.py, distributed/param_and_grad_buffer.py.
 #pragma once
 
@@ -48,10 +48,10 @@ class MegatronOptimizer {
   Status ReadPlain(const TorchFile& file, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
 
-  // Then: the updates of each parameter, if their states have them.
+  // After ReadList: the updates of each parameter, if their states have them.
   const std::optional<double>& step() const { return step_; }
 
-  // distrib_optim.pt: a flat buffer a chunk, parameters in reverse, from multiples of 64 elements.
+  // distrib_optim.pt: one flat buffer per chunk; parameters in reverse, from multiples of 64 elements.
   Status ReadDistributed(const TorchFile& file, const std::vector<MegatronChunkWeights>& chunks);
 
   // The same if each bucket is known: parameters in reverse go through the buckets of a chunk.

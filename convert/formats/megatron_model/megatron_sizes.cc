@@ -55,13 +55,13 @@ Result<std::map<std::string, uint64_t>> SizesShown(const PyValue& args, const Me
   if (positions) shown["max_position_embeddings"] = (*positions)[0];
   if (!positions && !SaysAny(args, {"position_embedding_type", "use_rotary_position_embeddings", "alibi",
                                     "add_position_embedding"}))
-    return NotFound("the checkpoint's args have no position_embedding_type, and no tensor shows it");
+    return NotFound("the checkpoint's args have no position_embedding_type, and its tensors do not show it");
   const Dims* up = FirstShape(shapes, "mlp.dense_h_to_4h");
   const Dims* down = FirstShape(shapes, "mlp.dense_4h_to_h");
   if (up && down) {
     shown["ffn_hidden_size"] = (*down)[1] * tp;
     if ((*up)[0] == 2 * (*down)[1] && !SaysAny(args, {"swiglu", "glu_activation", "gated_linear_unit"}))
-      return NotFound("its MLP is gated, and the checkpoint's args have no swiglu or glu_activation");
+      return NotFound("its MLP is gated, but the checkpoint's args have neither swiglu nor glu_activation");
   }
   if (const Dims* qkv = FirstShape(shapes, "self_attention.query_key_value"))
     if (const uint64_t groups = GroupsShown(args, (*qkv)[0] * tp, (*qkv)[1]); groups > 0)

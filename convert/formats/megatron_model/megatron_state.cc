@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// The entries of Megatron's top level, and of its optimizer, that are read; beside the model's.
+// The entries of Megatron's top level, and of its optimizer, that are read in addition to the model's.
 constexpr std::string_view kRead[] = {"args",         "checkpoint_version",  "content_metadata", "iteration",
                                       "lr_scheduler", "opt_param_scheduler", "optimizer",        "tokens",
                                       "total_iters"};
@@ -52,7 +52,7 @@ void AddSharedParams(const PyValue& shared, json& state) {
       state["shared_params"][KeyText(*shared.items[i])] = std::string(*first);
 }
 
-// ZeRO-3 and universal checkpoints state it nowhere else: they hold the fp32 masters alone.
+// ZeRO-3 and universal checkpoints state it nowhere else: they hold only the fp32 masters.
 void AddParamsDtype(const PyValue& config, json& state) {
   for (const auto& [key, dtype] :
        {std::pair("bf16", Dtype::kBF16), std::pair("bfloat16", Dtype::kBF16), std::pair("fp16", Dtype::kF16)})

@@ -18,11 +18,11 @@ nlohmann::json MegatronState(const PyValue& root);
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
 
 // Adds the numbers that the optimizer and the grad scaler below `root`, a checkpoint's top level in `file`,
-// keep in tensors: the step, those of param_groups, the loss scale and what its growth counts.
+// keep in tensors: the step, those of param_groups, the loss scale and its growth counter.
 Status AddNumbersInTensors(FileSystem& fs, const TorchFile& file, const PyValue& root, nlohmann::json& state);
 
-// Leaves behind in `account` the entries of a checkpoint's top level and of its optimizer that no reader
-// takes. `models`: the keys of the weights; `prefix` comes before each name.
+// Declares in `account` as left behind the entries of a checkpoint's top level and of its optimizer that no
+// reader takes. `models`: the keys of the weights; `prefix` comes before each name.
 void LeaveWhatIsNotRead(const PyValue& root, const std::set<std::string>& models, const std::string& prefix,
                         Account& account);
 

@@ -1,7 +1,7 @@
 // The file's optimizers are found first, by the keys of torch's state dicts, then what lies beside the
-// weights: entries at the top, or one level below, that have no matrix or vector, or that trainers call so.
-// Tensors of these are the training's; other values of these are left behind by name. All other tensors are
-// weights, or an optimizer's, and what is not understood among them is an error.
+// weights: entries at the top, or one level below, without a matrix or vector, or with a trainer's name for
+// them. Tensors of these are the training's; other values of these are left behind by name. All other tensors
+// are weights, or an optimizer's, and what is not understood among them is an error.
 
 #include "convert/formats/torch/torch.h"
 
@@ -131,13 +131,13 @@ class TorchReader {
     CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                            builder_.Tensor({.name = name, .shape = tensor.shape},
                                            training ? Role::kTraining : Role::kWeight, array->dtype));
-    if (entry != known) return Corrupt("two tensors are called {}", name);
+    if (entry != known) return Corrupt("two tensors have the name {}", name);
     builder_.AddPart(entry, Box::Whole(tensor.shape), *array);
     if (optimizer) account_.CountAsOptimizer(name);
     return OkStatus();
   }
 
-  // A value whose elements no tensor has: beside the weights it is left behind, among them it must be
+  // A value whose elements are in no tensor: beside the weights it is left behind, among them it must be
   // allowed.
   Status PassOver(const std::string& name, const PyValue& value, Status why) {
     const bool optimizer = without_ && IsBelowAny(name, optimizers_);

@@ -1,8 +1,8 @@
 // Sources write the same facts under several names, so each fact has a list of names and a value that
-// follows from others if it is missing. GroupsOfSource() decides who is in which group: by the names that the
-// source states, else all in one, else matrices and vectors if two groups say nothing; anything else is
-// refused. What a target cannot hold goes through FitOptimizer() and PartGroups(): it is an error, or a note
-// that begins with kAllowedNote if the user allowed it, and such notes reach the history.
+// follows from others if it is missing. GroupsOfSource() decides which parameter is in which group: by the
+// names that the source states, else all in one, else matrices and vectors if two groups name no members;
+// anything else is refused. What a target cannot hold goes through FitOptimizer() and PartGroups(): it is an
+// error, or a note that begins with kAllowedNote if the user allowed it, and such notes reach the history.
 
 #include "convert/formats/training/training_state.h"
 
@@ -35,7 +35,7 @@ bool SaysMembers(const nlohmann::json& group) {
   return members != group.end() && members->is_array();
 }
 
-// Nothing said, as opposed to "unknown", which is null.
+// Not stated, as opposed to "unknown", which is null.
 bool IsSilent(const nlohmann::json& group) { return !group.contains(kGroupMembers); }
 
 void AddStated(const nlohmann::json& param_groups, OptimizerGroups& groups) {
@@ -95,13 +95,13 @@ Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const
     AddByRule(tensors, MatricesThenVectors, groups);
   } else {
     return NotSupported(
-        "the optimizer has {} groups of parameters, and nothing says which are where; choose --param-groups "
-        "1 or 2",
+        "the optimizer has {} groups of parameters, but the checkpoint does not record which parameters are "
+        "in which group; choose --param-groups 1 or 2",
         groups.size());
   }
   for (const TrainingParameter& parameter : tensors.parameters)
     if (parameter.has_state() && !groups.place.contains(parameter.spec.name))
-      return NotSupported("{} has an optimizer's state and is in none of its {} groups of parameters",
+      return NotSupported("{} has an optimizer's state but is in none of its {} groups of parameters",
                           parameter.spec.name, groups.size());
   return groups;
 }
@@ -185,7 +185,7 @@ Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, Trainin
   if (state.step_known || std::ranges::none_of(tensors.parameters, counts)) return OkStatus();
   if (!allowed)
     return NotSupported(
-        "no file says how many updates the optimizer's moments have had; --allow optimizer takes {}",
+        "no file has the number of updates of the optimizer's moments; --allow optimizer assumes {}",
         state.optimizer_step);
   state.notes.push_back(
       fmt::format("{}no file says the optimizer's step, {} is written", kAllowedNote, state.optimizer_step));

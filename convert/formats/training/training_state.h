@@ -1,9 +1,9 @@
-// How far a training was, in the words that other systems ask for, and its optimizer's groups of parameters
-// as a target is to write them.
+// The progress of a training, by the names that other systems use, and its optimizer's groups of parameters
+// as a target must write them.
 //
 // A source says its groups in its manifest's state (FORMAT.md, `param_groups`). A target either writes them
-// as they are, or parts the parameters by a rule of its own; then the hyper-parameters go with the
-// parameters, and what would have to be given up is an error.
+// unchanged, or divides the parameters by its own rule; then the hyper-parameters go with the parameters, and
+// anything that would be lost is an error.
 #pragma once
 
 #include <functional>
@@ -40,7 +40,7 @@ struct TrainingState {
   int64_t consumed_tokens = 0;
   int64_t skipped = 0;         // iterations whose update was left out
   int64_t optimizer_step = 0;  // updates of the moments
-  bool step_known = false;     // a file says it, or the iteration it follows from
+  bool step_known = false;     // a file states it, or the iteration that it follows from
   double loss_scale = 0;       // 0: none
   bool dynamic_loss_scale = false;
   int64_t loss_scale_good_steps = 0;                      // since the last overflow or growth
@@ -53,7 +53,7 @@ struct TrainingState {
   OptimizerGroups groups;                                 // as the target writes them
   nlohmann::json shared_params =
       nlohmann::json::object();    // further names of parameters (shared_parameters.h)
-  std::vector<std::string> notes;  // what could not be told or carried
+  std::vector<std::string> notes;  // what is unknown or could not be carried
 };
 
 // Begins the notes about state that --allow optimizer left out.
@@ -64,15 +64,15 @@ nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
 
 TrainingState TrainingStateOf(const CheckpointSource& source);
 
-// What a target must know before it writes moments. For formats that hold Adam's moments alone, with one step
-// or one of each parameter: leaves out the other states if `allowed`, with a note. Errors: NotSupported
-// naming the first such state, and if no file says how many updates the moments have had.
+// What a target must know before it writes moments. For formats that hold only Adam's moments, with one step
+// or one per parameter: leaves out the other states if `allowed`, with a note. Errors: NotSupported naming
+// the first such state, or if no file has the number of updates of the moments.
 enum class Steps { kOne, kOfEach };  // that the format holds
 Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state);
 
-// Those of `param_groups` in a manifest's state; one of all parameters if it is empty. Two groups whose
-// state says no members are matrices, then vectors, as cairn train makes them. Errors: NotSupported if
-// nothing says which parameters are in which of several groups, or a parameter with a state is in none.
+// Those of `param_groups` in a manifest's state; one of all parameters if it is empty. Two groups without
+// members in the state are matrices, then vectors, as cairn train makes them. Errors: NotSupported if it is
+// unknown which parameters are in which of several groups, or a parameter with a state is in none.
 Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const TrainingTensors& tensors);
 
 // The same parameters in `count` groups by `rule`; each takes the hyper-parameters that its parameters had.
@@ -85,16 +85,16 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
 // Megatron's rule, and that of cairn train: matrices, which have weight decay, and the others.
 inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.is_matrix() ? 0 : 1; }
 
-// The hyper-parameters of a group of AdamW if a source says some or none of them: torch's
-// defaults, and in words for a note.
+// The hyper-parameters of a group of AdamW that a source does not state: torch's defaults, and in words for a
+// note.
 nlohmann::json WithAdamWDefaults(const nlohmann::json& hyper);
 std::string AdamWDefaultsInWords();
 
-// Hyper-parameters of a group that the target writes, AdamW's defaults if the source says none.
+// Hyper-parameters of a group that the target writes; AdamW's defaults if the source has none.
 nlohmann::json ParamGroup(const TrainingState& state, size_t group);
 // Emits them as entries of a dict that is open, betas as the tuple that torch wants.
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);
-// Emits a parameter group of torch's optimizers, with `params` in it; what `own` says wins.
+// Emits a parameter group of torch's optimizers, with `params` in it; entries of `own` win.
 void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
                     const std::vector<size_t>& params, const nlohmann::json& own = nlohmann::json::object());
 

@@ -1,8 +1,8 @@
-// AddParameter() decides which tensor is read for the weight and whether a master is written: a lone master
-// is the weight, an fp32 weight that is cast is its own master, and fp32 weights need none. Both moments
-// together are Adam's; one alone is another optimizer's state. The functions that follow take away or refuse
-// what a format cannot hold. A tensor that is left out stays in the list with `read_back` false, so that
-// indices stay valid.
+// AddParameter() decides which tensor is read for the weight and whether a master is written: a master
+// without a weight is the weight, an fp32 weight that is cast is its own master, and fp32 weights need none.
+// Both moments together are Adam's; one alone is another optimizer's state. The functions that follow take
+// away or refuse what a format cannot hold. A tensor that is left out stays in the list with `read_back`
+// false, so that indices stay valid.
 
 #include "convert/formats/training/training_tensors.h"
 
@@ -41,7 +41,7 @@ class Chooser {
   Result<uint32_t> Add(uint32_t source, Role role, Dtype dtype) {
     TensorEntry entry = catalog_.tensors[source];
     if (entry.dtype != dtype && !CanCast(entry.dtype, dtype))
-      return NotSupported("tensor {} is {}; fp32, bf16 and fp16 are cast", DisplayName(entry),
+      return NotSupported("tensor {} is {}; only fp32, bf16 and fp16 can be cast", DisplayName(entry),
                           Name(entry.dtype));
     entry.role = role;
     entry.dtype = dtype;
@@ -54,8 +54,8 @@ class Chooser {
     std::optional<uint32_t> weight = Find(spec, Role::kWeight), master = Find(spec, Role::kMaster);
     if (!weight && !master)
       return NotSupported(
-          "tensor {} has states of the optimizer and no weight of that name, as where weights are fused for "
-          "the optimizer alone; cairn strip takes the weights",
+          "tensor {} has states of the optimizer but no weight of that name, as if weights were fused only "
+          "for the optimizer; cairn strip takes the weights",
           spec.name);
     if (!weight) weight = std::exchange(master, std::nullopt);
     const Dtype stored = catalog_.tensors[*weight].dtype, type = dtype_.value_or(stored);
@@ -125,7 +125,7 @@ Status RequireFp32States(const TrainingTensors& tensors) {
       const TensorEntry& entry = tensors.tensors[*index].entry;
       if (entry.dtype != Dtype::kF32)
         return NotSupported(
-            "{} is {}, and the format holds the optimizer's state in fp32; dcp and native keep its type",
+            "{} is {}, but the format holds the optimizer's state in fp32; dcp and native keep its type",
             DisplayName(entry), Name(entry.dtype));
     }
   return OkStatus();

@@ -33,9 +33,8 @@ struct TrainingTensors {
 };
 
 // Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
-// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. Opaque
-// tensors belong to their own system and stay behind, and so do steps if the state says
-// `one_optimizer_step`.
+// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. Opaque tensors
+// belong to their own system and are left behind, and so are steps if the state says `one_optimizer_step`.
 // Errors: NotSupported if a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
 
@@ -44,7 +43,7 @@ Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, st
 Status RequireFp32States(const TrainingTensors& tensors);
 
 // For formats that have a place for masters in an optimizer's state only: those of parameters without moments
-// stay behind.
+// are left behind.
 void LeaveLoneMasters(TrainingTensors& tensors);
 
 }  // namespace cairn

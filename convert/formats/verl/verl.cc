@@ -32,7 +32,7 @@ std::string WhatToDo(FileSystem& fs, const std::string& path) {
   const bool whole = names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
                        return name.ends_with(".safetensors");
                      });
-  return whole ? fmt::format("its Hugging Face model lies beside it: cairn inspect {}", model)
+  return whole ? fmt::format("its Hugging Face model is next to it: cairn inspect {}", model)
                : "python -m verl.model_merger merge makes a Hugging Face model of it";
 }
 
@@ -49,8 +49,9 @@ Result<std::unique_ptr<ForeignSource>> OpenVerl(FileSystem& fs, const std::strin
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   for (const auto& [set, ranks] : RanksIn(names))
     if (set.first == kModel && set.second != 1)
-      return NotSupported("{}: {} is of a format that is not read: verl's, one file of DTensors per rank; {}",
-                          path, NameOf(kModel, set.second, *ranks.begin()), WhatToDo(fs, path));
+      return NotSupported(
+          "{}: {} has a format that Cairn does not read: verl's, one file of DTensors per rank; {}", path,
+          NameOf(kModel, set.second, *ranks.begin()), WhatToDo(fs, path));
   return OpenTorch(fs, JoinPath(path, NameOf(kModel, 1, 0)), options);
 }
 
@@ -59,7 +60,7 @@ Status CheckVerlFiles(FileSystem& /*fs*/, const std::string& directory,
   for (const auto& [set, ranks] : RanksIn(names))
     for (int rank = 0; rank < set.second; ++rank)
       if (!ranks.contains(rank))
-        return NotFound("{}: is missing; others of its kind are there",
+        return NotFound("{}: is missing, but others of its kind exist",
                         JoinPath(directory, NameOf(set.first, set.second, rank)));
   return OkStatus();
 }

@@ -1,7 +1,7 @@
 // verl's checkpoints: global_step_N/actor with a file of torch.save for each rank of FSDP, config.json and
 // tokenizer in huggingface/; latest_checkpointed_iteration.txt beside the steps, as Megatron has it.
 //
-// The files of several ranks hold DTensors, which verl's own merger puts together. The one file of a world of
+// The files of several ranks hold DTensors, which verl's own merger joins. The one file of a world of
 // one rank has plain tensors, which keep their names. If it is asked to, verl puts a whole Hugging Face model
 // into huggingface/. Source: verl 01ee5e04, utils/checkpoint/fsdp_checkpoint_manager.py.
 #pragma once

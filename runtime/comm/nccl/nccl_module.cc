@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace {
-// ProcessGroupNCCL has a watchdog too. Ours knows steps and tensors, so it speaks first.
+// ProcessGroupNCCL has a watchdog too. Ours knows steps and tensors, so it reports first.
 constexpr double kOwnWatchdogSeconds = 60;
 }  // namespace
 

@@ -16,7 +16,7 @@ namespace cairn {
 
 // Gets the gradient of the output; returns those of the inputs, in their order. Runs once, without recording.
 using BackwardFunction = std::function<std::vector<at::Tensor>(const at::Tensor& output_grad)>;
-// The same of several outputs; undefined: nothing came of that one.
+// The same for several outputs; undefined if an output got no gradient.
 using BackwardOfMany = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& output_grads)>;
 
 // While one lives, autograd records nothing; Finish ties the result to a backward function written by hand.

@@ -7,14 +7,14 @@
 
 namespace cairn {
 
-// Which elements stay, and what they are multiplied by.
+// Which elements are kept, and their factor.
 struct KeepMask {
   at::Tensor keep;   // bool, in the shape of the activations; undefined: all of them
   double scale = 1;  // 1 / (1 - p)
 };
 
-// Draws for `x` where `training`. `own`: the streams of a rank that holds other rows than the rest; null
-// where all hold x alike.
+// Draws for `x` if `training`. `own`: the streams of a rank that holds different rows; null if all hold the
+// same x.
 KeepMask DrawKeepMask(const at::Tensor& x, double p, bool training, RandomStreams* own);
 
 // x where `training` is false or p is 0.

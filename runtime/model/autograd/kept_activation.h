@@ -13,7 +13,7 @@ struct Keeping {
   ProcessGroup cut_across;
   bool in_host_memory = false;
 
-  // Nothing is copied.
+  // Does not copy.
   bool plain() const { return cut_across.size() == 1 && !in_host_memory; }
 };
 

@@ -1,10 +1,10 @@
 // Two streams of random numbers per rank, as Megatron's: one that the tensor parallel ranks share (dropout of
-// replicated activations, which must agree) and one of this rank's own (dropout inside a tensor parallel
+// replicated activations, which must agree) and one private to this rank (dropout inside a tensor parallel
 // region).
 //
 // libtorch's dropout draws from the device's default generator, so the shared stream is that generator's
 // state, and the other one is swapped in for the length of a ParallelRegion. Data parallel replicas and
-// stages have streams of their own.
+// stages have separate streams.
 #pragma once
 
 #include <ATen/Tensor.h>

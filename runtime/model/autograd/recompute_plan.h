@@ -21,9 +21,9 @@ class RecomputePlan {
   // `tp`: the ranks that activations may be cut across.
   RecomputePlan(const TrainConfig& config, const ProcessGroup& tp);
 
-  // The plan of a stage of so many layers, in order. uniform: groups of recompute-num-layers; block: each of
-  // the first recompute-num-layers alone, the others not at all. With split-transformers uniform counts
-  // halves of layers: Megatron-DeepSpeed then has 2 * layers / recompute-num-layers checkpoints.
+  // The plan of a stage with this many layers, in order. uniform: groups of recompute-num-layers; block: each
+  // of the first recompute-num-layers by itself, the others not at all. With split-transformers uniform
+  // counts halves of layers: Megatron-DeepSpeed then has 2 * layers / recompute-num-layers checkpoints.
   std::vector<LayerGroup> Groups(int layers) const;
 
   bool split_layers() const { return split_layers_; }  // attention and MLP, each by itself

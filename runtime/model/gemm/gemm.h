@@ -2,21 +2,21 @@
 //
 // On CPUs fp32 goes to oneDNN: libtorch itself takes MKL, which on AMD cores does not use AVX-512 (measured
 // on a Zen 5: 200 against 440 GFLOP/s on 2 cores). fp16 is computed in fp32, as CPUs rarely multiply it,
-// and so is bf16 if oneDNN does not multiply it there.
+// and so is bf16 if oneDNN does not multiply it on this CPU.
 #pragma once
 
 #include <ATen/Tensor.h>
 
 namespace cairn {
 
-// True if oneDNN multiplies bf16 on this CPU (AVX-512). Otherwise libtorch does it in loops of its own, at a
+// True if oneDNN multiplies bf16 on this CPU (AVX-512). Otherwise libtorch uses its own loops, at a
 // quarter to a hundredth of the speed of fp32.
 bool HasBf16Products();
 
 // True for 16-bit factors that lie on a CPU and are multiplied faster in fp32.
 bool ComputeInFp32(const at::Tensor& x);
 
-// x [n, in] times weight [out, in] transposed, plus bias [out] where defined: [n, out].
+// x [n, in] times weight [out, in] transposed, plus bias [out] if defined: [n, out].
 at::Tensor LinearForward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 // dy [n, out] times weight [out, in]: [n, in].

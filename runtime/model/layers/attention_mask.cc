@@ -13,14 +13,14 @@ std::vector<double> AlibiSlopes(int heads) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(heads)));
   std::vector<double> slopes;
   for (int i = 1; i <= power; ++i) slopes.push_back(std::exp2(-8.0 * i / power));
-  for (int i = 1; static_cast<int>(slopes.size()) < heads; i += 2)  // every other one of twice as many
+  for (int i = 1; static_cast<int>(slopes.size()) < heads; i += 2)  // every second one of twice as many
     slopes.push_back(std::exp2(-4.0 * i / power));
   return slopes;
 }
 
 Tensor AttentionMask::Of(int64_t s, const at::TensorOptions& options, const Tensor& first_keys) const {
   if (slopes_.empty() && (window_ == 0 || window_ >= s) && !first_keys.defined()) return Tensor();
-  // CPU kernels take fp32 masks beside 16-bit scores, those of CUDA the scores' own type.
+  // CPU kernels take fp32 masks with 16-bit scores, CUDA kernels masks of the scores' type.
   const at::TensorOptions wanted = options.device().is_cpu() ? options.dtype(at::kFloat) : options;
   if (made_.defined() && made_.size(-1) == s && made_.device() == wanted.device() &&
       made_for_.is_same(first_keys))

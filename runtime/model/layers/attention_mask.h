@@ -19,7 +19,7 @@ class AttentionMask {
   // own among them; 0: all.
   AttentionMask(std::vector<double> slopes, int64_t window) : slopes_(std::move(slopes)), window_(window) {}
 
-  // [1 or b, 1 or heads, s, s], -inf where a query sees no key; undefined if the causal mask says it all.
+  // [1 or b, 1 or heads, s, s], -inf where a query sees no key; undefined if the causal mask is enough.
   // Kept for the layers that ask for the same. `first_keys`: see Documents.
   at::Tensor Of(int64_t s, const at::TensorOptions& options, const at::Tensor& first_keys) const;
 

@@ -1,6 +1,6 @@
-// The logits are the largest activation of a small model, so memory is passed over as rarely as can be:
+// The logits are the largest activation of a small model, so there are as few passes over memory as possible:
 // blocks of rows that fit the cache are turned into exponentials in place (relative to the local maximum),
-// and backward scales them in place to the gradient. What the other ranks know changes only one factor a row.
+// and backward scales them in place to the gradient. The other ranks' values change only one factor per row.
 // On a GPU, where each operation costs a launch, a block is only small enough for its fp32 copy to fit
 // memory.
 #include "runtime/model/layers/cross_entropy.h"
@@ -12,10 +12,10 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kBlockBytes = 2 << 20;  // of fp32 logits worked on at a time: stays in the cache of a core
+constexpr int64_t kBlockBytes = 2 << 20;       // of fp32 logits processed at a time: fit the cache of a core
 constexpr int64_t kGpuBlockBytes = 256 << 20;  // a pass over it takes 50 times as long as its launch
 constexpr double kMasked =
-    -1e30;  // padding: its exponential is exactly 0, and a row of nothing else stays finite
+    -1e30;  // padding: its exponential is exactly 0, and a row of only padding stays finite
 
 // Calls `visit(begin, rows)` for blocks of the rows of `logits`.
 template <typename Visit>
@@ -30,8 +30,8 @@ void ForEachBlock(const Tensor& logits, Visit&& visit) {
 struct Rows {
   Tensor max;
   Tensor sum;     // of exp(logit - max)
-  Tensor target;  // logit of the target, 0 where another rank holds it
-  Tensor column;  // int64 [n, 1]: the target's column, 0 where another rank holds it
+  Tensor target;  // logit of the target, 0 if another rank holds it
+  Tensor column;  // int64 [n, 1]: the target's column, 0 if another rank holds it
   Tensor here;    // bool [n, 1]: this rank holds the target
 };
 

@@ -12,9 +12,9 @@ namespace cairn {
 // The columns of the vocabulary that this rank's logits hold.
 struct VocabularyShard {
   int64_t first_id = 0;
-  int64_t ids = 0;  // true columns; those behind are padding
-  // false: padding is left out of the softmax, so the loss does not depend on TP. true: it has, with logits
-  // of 0 that learn nothing, about as in Megatron, whose padding rows are weights like any other.
+  int64_t ids = 0;  // true columns; those after them are padding
+  // false: padding is left out of the softmax, so the loss does not depend on TP. true: padding counts, with
+  // logits of 0 that learn nothing, roughly as in Megatron, whose padding rows are weights like any other.
   bool counts_padding = false;
 };
 

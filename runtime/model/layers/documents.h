@@ -1,7 +1,7 @@
-// Documents that lie one after another in a sample, for what does not run through them: Megatron-LM's
+// Adjacent documents in a sample, for positions and attention that stop at their borders: Megatron-LM's
 // --reset-position-ids and --reset-attention-mask.
 //
-// A document ends with the token that is its end; the next one begins behind it.
+// A document ends with the token that is its end; the next one begins after it.
 #pragma once
 
 #include <ATen/Tensor.h>

@@ -1,8 +1,9 @@
 // A linear layer's weight [out, in], and the products with it: whole, or in tiles of neighbouring rows, each
 // of which is present only while it is used (--memory-centric-tiled-linear).
 //
-// After DeepSpeed's TiledLinear, which cuts both sides and has a parameter for each tile. Only rows lie
-// together in the flat buffer. So it stays one parameter, and only the input's gradient needs a sum.
+// After DeepSpeed's TiledLinear, which cuts both sides and has a parameter for each tile. Here only rows are
+// cut, because only they are contiguous. So it stays one parameter, and only the input's gradient needs a
+// sum.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -18,7 +19,7 @@ namespace cairn {
 class LinearWeight {
  public:
   explicit LinearWeight(Parameter whole) : tiles_{{.parameter = std::move(whole)}} {}
-  // `hooks` bring the tiles, if there are several and not all are always there; or null.
+  // `hooks` make the tiles present if there are several and they are not always present; or null.
   LinearWeight(std::vector<ParameterTile> tiles, UnitHooks* hooks)
       : tiles_(std::move(tiles)), hooks_(hooks) {}
 

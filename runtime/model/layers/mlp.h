@@ -8,7 +8,7 @@ namespace cairn {
 
 class Mlp {
  public:
-  // `up`: where gated, the fused matrix of gate and up.
+  // `up`: if gated, the fused matrix of gate and up.
   Mlp(ColumnParallelLinear up, RowParallelLinear down, Activation activation, bool gated)
       : up_(std::move(up)), down_(std::move(down)), activation_(activation), gated_(gated) {}
 

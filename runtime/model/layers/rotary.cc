@@ -14,8 +14,8 @@ namespace {
 using at::Tensor;
 using Kind = RopeScaling::Kind;
 
-// YaRN: pairs that turn often within the original length keep their frequency, slow ones are stretched, those
-// between change over linearly.
+// YaRN: pairs that turn often within the original length keep their frequency, slow ones are stretched, and
+// those between are interpolated linearly.
 void StretchSlowPairs(const RopeScaling& scaling, double base, std::vector<double>& frequencies) {
   const auto pairs = static_cast<double>(frequencies.size());
   const auto pair_that_turns = [&](double times) {

@@ -12,7 +12,7 @@
 namespace cairn {
 
 // Angle of a step of one position, of each pair. `positions`: the model's max_position_embeddings; `length`:
-// tokens of the samples, which dynamic and longrope look at.
+// tokens of the samples, which dynamic and longrope depend on.
 std::vector<double> RotaryFrequencies(const RotarySpec& rotary, int64_t pairs, double positions,
                                       double length);
 

@@ -3,7 +3,7 @@
 // it).
 //
 // Source: Shoeybi et al., "Megatron-LM" (2019), section 3: f is the identity forward and an all-reduce
-// backward, g the other way round. Replicated parameters get bit-identical gradients on all tensor parallel
+// backward, g the reverse. Replicated parameters get bit-identical gradients on all tensor parallel
 // ranks, since they are computed from all-reduced activations and gradients.
 //
 // With sequence parallelism (Korthikanti et al. 2022) a rank holds its part of the rows between the layers:
@@ -20,7 +20,7 @@ namespace cairn {
 // The ranks that layers are cut across, and what each holds of the activations between them.
 struct TensorParallel {
   ProcessGroup group;
-  int64_t sequence = 0;  // tokens of a sample, where ranks hold parts of the rows; 0: they hold all
+  int64_t sequence = 0;  // tokens of a sample if ranks hold parts of the rows; 0 if they hold all
 
   bool cuts_rows() const { return sequence > 0; }
   // The rows of all ranks: [b * s, features].

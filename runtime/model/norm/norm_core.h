@@ -10,7 +10,7 @@
 //   dy = rstd * (g - mean(g) - z * mean(g * z)) + dy of others;  RMSNorm: without mean(g)
 //   dx = keep * dy / (1 - p), and the residual's is dy
 //
-// All of it in fp32, whatever the type of the activations; y counts as it is stored. A row is the work of a
+// All of it in fp32, for activations of any type; y is used as stored. A row is the work of a
 // team: a block of threads on a GPU (cuda/norm_kernels.cu), threads of a CPU in the tests. A team has
 // Visit(n, f), which calls f(i) for i in [0, n), the same thread for the same i each time; Sum and SumTwo,
 // which add up what f(i) gives, for all threads; and leads(), true of one thread.
@@ -28,7 +28,7 @@ struct NormForward {
   int64_t width = 0;
   float epsilon = 0;
   const T* x = nullptr;
-  const T* residual = nullptr;    // or null: x alone
+  const T* residual = nullptr;    // or null: only x
   const uint8_t* keep = nullptr;  // 0 or 1; with a residual only, or null: all
   float keep_scale = 1;           // 1 / (1 - p)
   const T* weight = nullptr;      // [width], or null

@@ -1,5 +1,5 @@
 // A block of the GPU's threads adds up the gradients of weights of a whole group of rows. The groups' sums
-// are added afterwards, in an order that depends on the shape alone.
+// are added afterwards, in an order that depends only on the shape.
 #include "runtime/model/norm/norm_kernels.h"
 
 #include <ATen/record_function.h>
@@ -27,7 +27,7 @@ const NormModule* LoadNormModule() {
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) return nullptr;
   const auto function = reinterpret_cast<NormModuleFunction>(::dlsym(module, kNormModuleFunction));
-  TORCH_CHECK(function, path, " belongs to another build; build again");
+  TORCH_CHECK(function, path, " belongs to another build; rebuild both");
   return function();
 }
 
@@ -56,7 +56,7 @@ T* NormDataOf(const Tensor& t) {
   return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr;
 }
 
-// The kernels read one element behind the other.
+// The kernels read contiguous elements.
 Tensor InNormRows(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
 template <typename T>

@@ -1,6 +1,6 @@
 // Norms of tensors: on a GPU by the kernels of libcairn_norm.so (cuda/norm_kernels.cu), one pass over memory.
 // On a CPU, without that module, and for other types than fp32, bf16 and fp16, by libtorch's operations. On a
-// CPU kernels of our own would save 1 to 2 % of a step (12 layers of width 512).
+// CPU our own kernels would save 1 to 2 % of a step (12 layers of width 512).
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -35,7 +35,7 @@ struct NormGrads {
 };
 
 // `dn`: of the result. `dy`: what y's other uses give, or undefined. The sums over rows are taken in an order
-// that depends on the shape alone.
+// that depends only on the shape.
 NormGrads NormBackwardOf(const at::Tensor& dn, const at::Tensor& dy, const Normed& normed,
                          const KeepMask& mask, const NormSettings& settings);
 

@@ -12,7 +12,7 @@ namespace cairn {
 template <typename T>
 struct NormLaunches {
   const char* (*forward)(const NormForward<T>& norm, int64_t rows, int device, void* stream);
-  // `sums`: those of the first group of rows; the next ones lie one behind the other.
+  // `sums`: those of the first group of rows; the others follow one after another.
   const char* (*backward)(const NormBackward<T>& norm, int64_t rows, int64_t rows_per_group,
                           NormWeightGrads sums, int device, void* stream);
 };

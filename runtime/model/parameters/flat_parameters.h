@@ -2,7 +2,7 @@
 // ckpt/model/placement.h.
 //
 // Layers hold views. The buffers themselves are reduced, gathered, optimized and saved: nothing is packed.
-// Where a rank keeps only a part of a buffer (ZeRO), its views are empty until someone places them
+// If a rank keeps only a part of a buffer (ZeRO), its views are empty until its owner places them
 // (runtime/train/zero.h).
 #pragma once
 
@@ -46,7 +46,7 @@ class FlatParameters {
 
   // Zeros. Both buffers have dp * layout.dense.partition_size elements, and all are kept.
   FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, int dp, Dtype dtype, at::Device device);
-  // Computes on `device`, whatever is kept elsewhere.
+  // Computes on `device`, even if state is kept elsewhere.
   FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype, at::Device device,
                  const Kept& kept);
 

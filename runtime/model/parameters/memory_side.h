@@ -36,7 +36,7 @@ class Touches {
   Touches(bool host, bool device);
 };
 
-// For tests: gives out the memory of both sides, and knows who may touch it.
+// For tests: allocates the memory of both sides, and controls access to it.
 class SideMemory {
  public:
   virtual ~SideMemory() = default;

@@ -1,7 +1,7 @@
 // A parameter as its layer sees it: its value, and the tensor that its gradient is added to.
 //
-// It is a handle: who owns the memory (flat_parameters.h) may bring the tensors in just before the layer runs
-// and take them away afterwards (parameter_unit.h). So a layer asks for them each time that it computes,
+// It is a handle: the owner of the memory (flat_parameters.h) may place the tensors just before the layer
+// runs and remove them afterwards (parameter_unit.h). So a layer asks for them each time that it computes,
 // forward and backward, and keeps neither.
 #pragma once
 

@@ -43,7 +43,7 @@ at::Tensor StateZeros(std::string_view part, Side side, at::Device device, uint6
         OutOfMemoryError,
         fmt::format("out of memory: {} of this rank need {:.2f} GB; cut the model over more ranks "
                     "(--tensor-model-parallel-size, --pipeline-model-parallel-size) or the state over data "
-                    "parallel ranks (--zero-stage); cairn plan says what fits",
+                    "parallel ranks (--zero-stage); cairn plan shows what fits",
                     part, bytes / kGigabyte));
   }
 }
@@ -53,7 +53,7 @@ std::optional<std::string> OutOfMemoryLine(std::string_view message) {
   const std::string asked = AskedFor(message);
   return fmt::format(
       "out of memory: activations and buffers need {}more; give a smaller --micro-batch-size, "
-      "--recompute-granularity full, or more ranks; cairn plan says what fits",
+      "--recompute-granularity full, or more ranks; cairn plan shows what fits",
       asked.empty() ? "" : asked + " ");
 }
 

@@ -29,7 +29,7 @@ inline Status CudaStatus(cudaError_t error, std::string_view call) {
 
 #define CAIRN_RETURN_IF_CUDA_ERROR(call) CAIRN_RETURN_IF_ERROR(::cairn::CudaStatus((call), #call))
 
-// Owns a handle that `free` releases. A failure to release it is not reported to anybody.
+// Owns a handle that `free` releases. A failure to release it is not reported.
 template <auto free>
 struct CudaDeleter {
   template <typename T>

@@ -108,7 +108,7 @@ Status CudaSnapshot::Allocate() {
 }
 
 Status CudaSnapshot::AllocateSlot(Slot& slot) {
-  const uint64_t pages = options_.slot_bytes / kSnapshotPageBytes;  // and so many chunks, where all are small
+  const uint64_t pages = options_.slot_bytes / kSnapshotPageBytes;  // and this many chunks, if all are small
   CAIRN_RETURN_IF_ERROR(MakePinnedMemory(pages, slot.host_chunks));
   CAIRN_RETURN_IF_ERROR(MakePinnedMemory(pages, slot.host_chunk_of_page));
   CAIRN_RETURN_IF_ERROR(MakeDeviceMemory(pages, slot.chunks));
@@ -121,7 +121,7 @@ Status CudaSnapshot::AllocateSlot(Slot& slot) {
 
 Status CudaSnapshot::SetArena(std::span<std::byte> arena) {
   if (run_.valid())
-    return InvalidArgument("snapshot: one is in progress; wait for it before the arena changes");
+    return InvalidArgument("snapshot: a snapshot is in progress; wait for it before the arena changes");
   registration_.reset();
   arena_ = {};
   if (arena.empty()) return OkStatus();

@@ -101,7 +101,7 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
          stdfs::create_symlink(temp_ / "index.h5", Path(20) + "/index.h5");
        }},
       {"saved again", "was saved again meanwhile", 20, [&](StepDeletion&) { Save(20, false, 2); }},
-      {"another step under its name", "its manifest says step 10", 20,
+      {"another step under its name", "its manifest names step 10", 20,
        [&](StepDeletion& deletion) {
          stdfs::remove_all(Path(20));
          stdfs::copy(Path(10), Path(20));

@@ -131,7 +131,7 @@ TEST(RankTeamTest, ALateRankIsNamedWithItsHost) {
   for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
     EXPECT_TRUE(met.ok()) << met.message();
   EXPECT_EQ(AwaitTeam(Disk(), dir.path(), RankOf(0, 3, soon)).status().message(),
-            fmt::format("{}: no rank made progress for 1 s; not through: rank 1 (host {}), rank 2 (host {})",
+            fmt::format("{}: no rank made progress for 1 s; not finished: rank 1 (host {}), rank 2 (host {})",
                         dir.path(), HostName(), HostName()));
 }
 

@@ -247,7 +247,7 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
            {"/class", nullptr, "mine.json: class is missing; it must be a text"},
            {"/name", "opt",
             "mine.json: the family opt is already in the built-in opt.json; remove this file"},
-           {"/like", "lama", "mine.json: like is \"lama\", which is not a family here"},
+           {"/like", "lama", "mine.json: like is \"lama\", which is not a known family"},
            {"/like", "stablelm", "mine.json: it is like stablelm, which is like it"},
            {"/without/0", "attn_bias",
             "mine.json: without 'attn_bias', which is not a module or field of llama"},
@@ -263,14 +263,15 @@ TEST(FamiliesTest, ErrorsNameTheFileAndTheKey) {
             "the module model.norm: 'last_norm' is not a canonical module"},
            {"/modules/5/canonical", "input_norm", "'input_norm' is in each layer, so the name must have {}"},
            {"/modules/5/canonical", "output", "the module lm_head: 'output' is in another module, too"},
-           {"/modules/5/before", "lm_head", "\"model.norm\" cannot be before \"lm_head\": it has a place"},
-           {"/modules/5/layout", "rows", "layout is 'rows'; known are stacked, transposed, grouped"},
+           {"/modules/5/before", "lm_head",
+            "\"model.norm\" cannot be before \"lm_head\": its place is already fixed"},
+           {"/modules/5/layout", "rows", "layout is 'rows'; it must be one of stacked, transposed, grouped"},
            {"/modules/0/canonical", {"attention.query", "attention.output"}, "have rows of different sizes"},
            {"/fields/1/config", json::array(), "the field query_key_value_bias: config is missing"},
            {"/fields/1/fallback", "no", "bias depends on 'query_key_value_bias', which is not a field"},
            {"/fields/0/model", "norm_epsilon", "the field norm_epsilon: it decides neither on tensors nor"},
            {"/without/2", "vocab_size", "mine.json: fields have no vocab_size"},
-           {"/refusals/0/same_as", "x", "the refusal qk_layernorm: it needs either only or same_as"},
+           {"/refusals/0/same_as", "x", "the refusal qk_layernorm: it needs either 'only' or 'same_as'"},
        })
     EXPECT_THAT(ErrorOf(at, value), HasSubstr(message)) << at;
 }

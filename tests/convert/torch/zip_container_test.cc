@@ -98,17 +98,17 @@ TEST_F(ZipContainerTest, RefusesWhatNoWriterMakes) {
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].method = 8; }), HasSubstr("data/0 is compressed"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].flags |= 1; }), HasSubstr("encrypted"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].name = "a/data.pkl"; }), HasSubstr("twice"));
-  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 0; }), HasSubstr("in another one"));
+  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 0; }), HasSubstr("overlaps another one"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[0].bytes = z.records[0].packed = 20; }),
-              HasSubstr("in another one"));
+              HasSubstr("overlaps another one"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].bytes = z.records[1].packed = 9; }),
               HasSubstr("reaches out"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].bytes = z.records[1].packed = UINT32_MAX - 1; }),
               HasSubstr("reaches out"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 1 << 30; }), HasSubstr("outside"));
-  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 5; }), HasSubstr("in another one"));
+  EXPECT_THAT(Refusal([](Zip& z) { z.records[1].header = 5; }), HasSubstr("overlaps another one"));
   EXPECT_THAT(Refusal([](Zip& z) { z.records[1].packed = 4; }), HasSubstr("4 packed"));
-  EXPECT_THAT(Refusal([](Zip& z) { z.count = 1; }), HasSubstr("more in it"));
+  EXPECT_THAT(Refusal([](Zip& z) { z.count = 1; }), HasSubstr("more than its"));
   EXPECT_THAT(Refusal([](Zip& z) { z.count = 3; }), HasSubstr("directory"));
   EXPECT_THAT(Refusal([](Zip& z) { z.count = UINT16_MAX; }), HasSubstr("zip64"));
   EXPECT_THAT(Refusal([](Zip& z) { z.directory_offset = 1 << 20; }), HasSubstr("outside"));

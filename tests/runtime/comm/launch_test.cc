@@ -172,7 +172,7 @@ TEST(TorchrunTest, VotesNeedNoMpi) {
 
 TEST(TorchrunTest, RanksOnCpusNeedMpi) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang none");
-  EXPECT_THAT(outcome.output, HasSubstr("error: ranks on CPUs meet through MPI"));
+  EXPECT_THAT(outcome.output, HasSubstr("error: ranks on CPUs communicate through MPI"));
   EXPECT_THAT(outcome.output, HasSubstr("start it with mpirun or srun --mpi=pmix"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("all ranks agree")));
 }
@@ -205,11 +205,11 @@ TEST(LaunchTest, AProcessThatCannotMeetTheOthersDoesNotStart) {
   const Outcome srun = RunShell("SLURM_STEP_NUM_TASKS=4 " + program);
   EXPECT_NE(srun.status, 0);
   EXPECT_THAT(srun.output,
-              HasSubstr("error: SLURM_STEP_NUM_TASKS=4 says that srun started several processes"));
+              HasSubstr("error: SLURM_STEP_NUM_TASKS=4 shows that srun started several processes"));
   EXPECT_THAT(srun.output, HasSubstr("srun --mpi=pmix"));
   const Outcome torchrun = RunShell("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost " + program);
   EXPECT_NE(torchrun.status, 0);
-  EXPECT_THAT(torchrun.output, HasSubstr("WORLD_SIZE=2 says that torchrun started several processes, but "
+  EXPECT_THAT(torchrun.output, HasSubstr("WORLD_SIZE=2 shows that torchrun started several processes, but "
                                          "MASTER_PORT is not set"));
   // An mpirun whose processes this Open MPI cannot meet leaves each of them alone.
   const Outcome mpirun = RunShell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 " + program);

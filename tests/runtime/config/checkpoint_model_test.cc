@@ -80,22 +80,22 @@ TEST(CheckpointModelTest, IsTheModelThatWasSaved) {
 
 TEST(CheckpointModelTest, AGivenFlagThatSaysOtherwiseIsNamedWithBothValues) {
   const Status hidden = Start({"hidden-size"}, [](TrainConfig& c) { c.hidden_size = 64; });
-  EXPECT_THAT(hidden.message(), HasSubstr("--hidden-size 64: the model of STEP is another: "));
-  EXPECT_THAT(hidden.message(), HasSubstr("hidden_size would be 64, and is 32 there"));
+  EXPECT_THAT(hidden.message(), HasSubstr("--hidden-size 64: the model of STEP differs: "));
+  EXPECT_THAT(hidden.message(), HasSubstr("hidden_size would be 64, but is 32 in the checkpoint"));
   EXPECT_THAT(Start({"openai-gelu"}, [](TrainConfig& c) { c.openai_gelu = true; }).message(),
-              HasSubstr("activation would be \"gelu_new\", and is \"silu\" there"));
+              HasSubstr("activation would be \"gelu_new\", but is \"silu\" in the checkpoint"));
   EXPECT_THAT(Start({"disable-bias-linear"}, [](TrainConfig& c) { c.disable_bias_linear = true; }).message(),
-              HasSubstr("query_key_value_bias would be false, and is true there"));
+              HasSubstr("query_key_value_bias would be false, but is true in the checkpoint"));
   EXPECT_THAT(Start({"rope-scaling-factor", "use-rope-scaling"},
                     [](TrainConfig& c) {
                       c.use_rope_scaling = true;
                       c.rope_scaling_factor = 4;
                     })
                   .message(),
-              HasSubstr("rope_scaling would be another"));
+              HasSubstr("rope_scaling would differ"));
   EXPECT_THAT(Start({"position-embedding-type"}, [](TrainConfig& c) { c.position_embedding_type = "spiral"; })
                   .message(),
-              HasSubstr("known are learned, rope, alibi, none"));
+              HasSubstr("it must be one of learned, rope, alibi, none"));
 }
 
 TEST(CheckpointModelTest, FlagsThatSayTheSameAreFine) {
@@ -121,7 +121,7 @@ TEST(CheckpointModelTest, WhatCannotBeTrainedIsRefusedByItsName) {
            {"layers_without_rope", {0, 1}, "layers_without_rope is [0,1]"},
            {"norm_weight_minus_one", true, "norm_weight_minus_one is true"},
            {"other", {{"config.twist", 3}}, "config.twist is 3"},
-           {"rope_scaling", {{"rope_type", "su"}, {"factor", 2}}, "rope_scaling of the kind \"su\""},
+           {"rope_scaling", {{"rope_type", "su"}, {"factor", 2}}, "rope_scaling is of kind \"su\""},
            {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}, {"bend", 1}}, "bend is 1"},
            {"hidden_size", -4, "the model's hidden_size is -4"},
            {"num_layers", "many", "the model's num_layers is \"many\""}}) {
@@ -145,8 +145,7 @@ TEST(CheckpointModelTest, TensorsMustBeThoseOfTheModel) {
   EXPECT_THAT(CheckParameters(model, specs).message(), HasSubstr("by the model in the manifest"));
   specs = GptSpecs(flags);
   specs.pop_back();
-  EXPECT_THAT(CheckParameters(model, specs).message(),
-              HasSubstr("output.weight of a model like this is missing"));
+  EXPECT_THAT(CheckParameters(model, specs).message(), HasSubstr("output.weight of the model is missing"));
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ TEST_F(DeepSpeedConfigTest, TheFilesLossScaleCountsAsInDeepSpeed) {
   EXPECT_EQ(config.loss_scale_window, 500);
   EXPECT_EQ(config.gradient_accumulation_steps, 256);
   ASSERT_EQ(config.notes.size(), 2u);
-  EXPECT_EQ(config.notes[0], "--loss-scale 12 has no effect here: as in DeepSpeed, " + path_ +
-                                 " counts, in which fp16.loss_scale is 0");
+  EXPECT_EQ(config.notes[0], "--loss-scale 12 has no effect: as in DeepSpeed, " + path_ +
+                                 " takes precedence, and its fp16.loss_scale is 0");
   EXPECT_EQ(config.notes[1],
             path_ +
                 ": prescale_gradients, steps_per_print, wall_clock_breakdown have no effect here: they tune "
@@ -157,9 +157,9 @@ TEST_F(DeepSpeedConfigTest, ReadingIsStrict) {
   EXPECT_EQ(ErrorOf(R"({"gradient_clippping": 1})"),
             ": unknown key 'gradient_clippping'; did you mean 'gradient_clipping'?");
   EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": "two"}})"),
-            ": zero_optimization.stage is \"two\", which does not fit --zero-stage");
+            ": zero_optimization.stage is \"two\", which is not a valid value of --zero-stage");
   EXPECT_EQ(ErrorOf(R"({"train_batch_size": 1.5})"),
-            ": train_batch_size is 1.5, which does not fit --global-batch-size");
+            ": train_batch_size is 1.5, which is not a valid value of --global-batch-size");
   EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/x"}}})"),
             ": zero_optimization.offload_param.device is nvme; only none and cpu are supported");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "OneBitAdam"}})"),

@@ -26,7 +26,7 @@ TEST(StageLayersTest, MethodsAreDeepSpeeds) {
   EXPECT_THAT(*StageLayersOf(Pipeline(8, 4, "type:transformer")), IsEmpty());  // even
   EXPECT_THAT(*StageLayersOf(Pipeline(12, 3, "uniform")), ElementsAre(3, 6, 3));
   EXPECT_THAT(*StageLayersOf(Pipeline(8, 2, "")), IsEmpty());
-  EXPECT_THAT(StageLayersOf(Pipeline(8, 2, "profile")).status().message(), HasSubstr("known are uniform"));
+  EXPECT_THAT(StageLayersOf(Pipeline(8, 2, "profile")).status().message(), HasSubstr("it must be uniform"));
   EXPECT_THAT(StageLayersOf(Pipeline(8, 2, "type:(")).status().message(),
               HasSubstr("not a regular expression"));
 }

@@ -169,13 +169,13 @@ TEST(ValidateTest, HalvesOfLayersComeInPairs) {
 TEST(ValidateTest, ChoicesAreThoseOfTheHelp) {
   TrainConfig config = Small();
   config.lr_decay_style = "cosinus";
-  EXPECT_EQ(ErrorOf(config, 1), "--lr-decay-style is 'cosinus'; known are constant, linear, cosine");
+  EXPECT_EQ(ErrorOf(config, 1), "--lr-decay-style is 'cosinus'; it must be one of constant, linear, cosine");
   config = Small();
   config.device = "";
-  EXPECT_EQ(ErrorOf(config, 1), "--device is ''; known are cpu, cuda");
+  EXPECT_EQ(ErrorOf(config, 1), "--device is ''; it must be one of cpu, cuda");
   config = Small();
   config.zero_stage = 4;
-  EXPECT_EQ(ErrorOf(config, 1), "--zero-stage is 4; known are 0 to 3");
+  EXPECT_EQ(ErrorOf(config, 1), "--zero-stage is 4; it must be 0 to 3");
   config = Small();
   config.loss_scale = -1;
   EXPECT_EQ(ErrorOf(config, 1), "--loss-scale is -1; it must be at least 0");

@@ -112,7 +112,8 @@ TEST(DataSetsTest, MissingDataIsNamed) {
   EXPECT_NE(OpenDataSets(request).status().message().find(dir / "none"), std::string::npos);
   request.data_path = {dir / "a", dir / "a"};
   request.train_samples = 100;
-  EXPECT_NE(OpenDataSets(request).status().message().find("read once, and have 8"), std::string::npos)
+  EXPECT_NE(OpenDataSets(request).status().message().find("each dataset is read once, 8 samples"),
+            std::string::npos)
       << OpenDataSets(request).status().message();
   request.data_path.clear();
   request.train_groups = {"train: 1 0:1 " + (dir / "a"), "more: 1 0:1 " + (dir / "a")};

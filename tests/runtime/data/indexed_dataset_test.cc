@@ -143,7 +143,7 @@ TEST_F(IndexedDatasetTest, DocumentIndexThatFallsIsNamed) {
 TEST_F(IndexedDatasetTest, DocumentIndexThatLeavesSequencesOutIsRefused) {
   std::string index = Example::Index();
   Patch<int64_t>(index, 34 + 60 + 8 * 4, 4);
-  ExpectRefused(index, StatusKind::kCorrupt, "ends at sequence 4, there are 5");
+  ExpectRefused(index, StatusKind::kCorrupt, "ends at sequence 4, but there are 5");
 }
 
 TEST_F(IndexedDatasetTest, OtherVersionsTypesAndLayoutsAreNotSupported) {

@@ -179,13 +179,13 @@ const OwnerCase kOwnerCases[] = {
        fs::remove(s.place + "/OWNER");
        return s.a;
      },
-     "no OWNER says whose they are"},
+     "no OWNER names their owner"},
     {"an owner that cannot be read",
      [](Scene& s) {
        Write(s.place + "/OWNER", "{");
        return s.a;
      },
-     "no OWNER says whose they are"},
+     "no OWNER names their owner"},
     {"a torn owner without a step",
      [](Scene& s) {
        fs::remove_all(s.place + "/step-00000004");

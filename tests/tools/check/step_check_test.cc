@@ -114,7 +114,7 @@ TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
     const char* says;
     std::function<void(Manifest&)> change;
   } kCases[] = {
-      {"its model has 1 layers, its tensors are of 4", [](Manifest& m) { m.model["num_layers"] = 1; }},
+      {"its model has 1 layers, but its tensors belong to 4", [](Manifest& m) { m.model["num_layers"] = 1; }},
       {"its model has \"4\" layers", [](Manifest& m) { m.model["num_layers"] = "4"; }},
       {"attention heads do not divide its hidden size",
        [](Manifest& m) { m.model["num_attention_heads"] = 3; }},
@@ -122,7 +122,7 @@ TEST(ModelCheckTest, AManifestMustBeAboutItsTensorsAndItsPlace) {
       {"it is stored as", [](Manifest& m) { m.model["hidden_size"] = 32; }},
       {"it is stored as", [](Manifest& m) { m.model["vocab_size"] = 51; }},
       {"iteration -5", [](Manifest& m) { m.state["iteration"] = -5; }},
-      {"iteration 4, it is of step 100", [](Manifest& m) { m.state["iteration"] = 4; }},
+      {"iteration 4, but it is of step 100", [](Manifest& m) { m.state["iteration"] = 4; }},
       {"stages do not fit",
        [](Manifest& m) {
          m.topology.layers_per_stage = {2, 3};

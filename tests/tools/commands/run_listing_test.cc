@@ -201,7 +201,7 @@ TEST(RunListingTest, TellsUnhealthySteps) {
   const std::vector<StepListing>& steps = runs->front().steps;
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0].unhealthy, "");
-  EXPECT_EQ(steps[1].unhealthy, "the iteration after it was bad, as step 30 says");
+  EXPECT_EQ(steps[1].unhealthy, "step 30 records that the iteration after it was bad");
   EXPECT_EQ(steps[2].unhealthy, "loss nan, 10 bad iterations in a row from iteration 21");
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000030")->front().steps[0].unhealthy, steps[2].unhealthy);
 }

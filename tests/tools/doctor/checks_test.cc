@@ -50,7 +50,7 @@ TEST(DoctorChecksTest, AFileSystemThatLiesLosesData) {
   EXPECT_EQ(Find(CheckReadBack, FileSystem::Posix()).severity, Severity::kGood);
   const Finding read_back = Find(CheckReadBack, writes);
   EXPECT_EQ(read_back.severity, Severity::kLosesData) << read_back.found;
-  EXPECT_EQ(read_back.found, "other bytes were read than were written");
+  EXPECT_EQ(read_back.found, "the bytes read differ from those written");
   EXPECT_EQ(Find(CheckReplace, FileSystem::Posix()).severity, Severity::kGood);
   EXPECT_EQ(Find(CheckReplace, renames).severity, Severity::kLosesData);
 }
@@ -82,7 +82,7 @@ TEST(DoctorChecksTest, NameCachesAreThoseOfTheMountOptions) {
   EXPECT_EQ(slow.severity, Severity::kWarning);
   EXPECT_EQ(find("nfs4", {"rw", "noac"}).meaning, "a new step is seen at once");
   EXPECT_EQ(find("lustre", {}).severity, Severity::kGood);
-  EXPECT_EQ(find("fuse.x", {}).found, "the options of fuse.x do not tell");
+  EXPECT_EQ(find("fuse.x", {}).found, "the options of fuse.x do not show it");
   EXPECT_EQ(find("fuse.x", {}).severity, Severity::kUnknown);
 }
 

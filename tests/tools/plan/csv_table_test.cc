@@ -29,11 +29,11 @@ TEST(CsvTableTest, WhatIsNoTableIsNamed) {
     return !table.ok() && table.status().message().find("t.csv") != std::string::npos &&
            table.status().message().find(part) != std::string::npos;
   };
-  EXPECT_TRUE(says("a,b\n1\n", "t.csv:2: 1 cells where the header has 2"));
+  EXPECT_TRUE(says("a,b\n1\n", "t.csv:2: 1 cells, but the header has 2"));
   EXPECT_TRUE(says("a,a\n1,2\n", "has 'a' twice"));
   EXPECT_TRUE(says("a,b\n", "no rows"));
   EXPECT_TRUE(says("", "no rows"));
-  EXPECT_TRUE(says(std::string_view("a\0b\n1\n", 6), "not text"));
+  EXPECT_TRUE(says(std::string_view("a\0b\n1\n", 6), "not a text file"));
   EXPECT_TRUE(says("a,b\n\"1,2\n", "is it a CSV file?"));
   EXPECT_FALSE(ReadCsv("/nonexistent/t.csv").ok());
 }

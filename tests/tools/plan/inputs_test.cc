@@ -42,7 +42,7 @@ TEST(ClusterTest, BadTomlIsNamedWithItsLine) {
   EXPECT_TRUE(says("base = \"a100-80\"\nsms = 0\n", ":2: sms: expected a number above 0"));
   EXPECT_TRUE(
       says("base = \"a100-80\"\ngpus-per-node = 0.5\n", ":2: gpus-per-node: expected a whole number"));
-  EXPECT_TRUE(says("base = \"a1000\"\n", ":1: base: base is one of"));
+  EXPECT_TRUE(says("base = \"a1000\"\n", ":1: base: base must be one of"));
   EXPECT_TRUE(says("memory-gb = 80\n", "is missing"));
   EXPECT_TRUE(says("nic = 3\n", "unknown key 'nic'"));
   EXPECT_TRUE(says("base = \n", ":1:"));

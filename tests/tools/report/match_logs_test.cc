@@ -60,7 +60,7 @@ TEST(MatchLogsTest, TwoEqualMatchesAreNoMatch) {
   const auto matches =
       MatchLogs({LogNamed("slurm-1.out", 8)}, {Script("a.slurm", "a", "", 8), Script("b.slurm", "b", "", 8)});
   EXPECT_EQ(matches[0].script, "");
-  EXPECT_EQ(matches[0].evidence, "several scripts fit equally well");
+  EXPECT_EQ(matches[0].evidence, "several scripts match equally well");
 }
 
 TEST(MatchLogsTest, NewNamesAreNeverGivenTwice) {

@@ -178,9 +178,9 @@ TEST(OtherTrainersTest, Utf16IsNamed) {
       for (const char c : text) wide += little ? std::string{c, '\0'} : std::string{'\0', c};
       const auto starts = StartsIn(wide);
       EXPECT_TRUE(starts[0].series.empty());
-      EXPECT_EQ(starts[0].why_empty, "UTF-16; give iconv -f UTF-16 -t UTF-8 FILE | cairn report -");
+      EXPECT_EQ(starts[0].why_empty, "UTF-16; use iconv -f UTF-16 -t UTF-8 FILE | cairn report -");
     }
-  EXPECT_EQ(StartsIn(std::string(100, '\0') + "x")[0].why_empty, "binary data, no log");
+  EXPECT_EQ(StartsIn(std::string(100, '\0') + "x")[0].why_empty, "binary data, not a log");
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   SealOptions strict = Now();
   strict.strict = true;
   stdfs::remove(tracker);
-  EXPECT_NE(Sealed(step, strict).unfinished.find("latest is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(step, strict).unfinished.find("latest does not exist yet"), std::string::npos);
   EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied alone, it has none
   WriteText(tracker, "global_step90");
   SetTime(tracker, 1000);  // before the step's files were written
@@ -221,7 +221,7 @@ TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
   EXPECT_EQ(result.unfinished, step.path + "/.metadata changed while it was sealed");
   EXPECT_FALSE(HasSeal(Disk(), step.path));
   stdfs::remove(step.path + "/.metadata");
-  EXPECT_NE(Sealed(step).unfinished.find(".metadata is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(step).unfinished.find(".metadata does not exist yet"), std::string::npos);
   std::atomic<bool> stop = true;
   SealOptions stopped = Now();
   stopped.stop = &stop;
@@ -257,12 +257,13 @@ TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   EXPECT_EQ(*steps->back().step, 100);  // by number, not by name
   EXPECT_EQ(Sealed(steps->back()).outcome, SealOutcome::kSealed);
   stdfs::remove(steps->front().path + "/trainer_state.json");
-  EXPECT_NE(Sealed(steps->front()).unfinished.find("trainer_state.json is not there yet"), std::string::npos);
+  EXPECT_NE(Sealed(steps->front()).unfinished.find("trainer_state.json does not exist yet"),
+            std::string::npos);
   WriteText(steps->front().path + "/trainer_state.json", "{}");
   stdfs::remove(steps->front().path + "/rng_state_0.pth");
   const SealResult result = Sealed(steps->front());
   ASSERT_EQ(result.outcome, SealOutcome::kProblems);
-  EXPECT_EQ(result.problems[0].what, "is missing; others of its kind are there");
+  EXPECT_EQ(result.problems[0].what, "is missing, but others of its kind exist");
   EXPECT_EQ(ListForeignSteps(Disk(), steps->front().path)->size(), 1u);
 }
 
@@ -272,7 +273,7 @@ TEST_F(SealTest, NumberedShardsHaveNoGap) {
   WriteText(model + "/pytorch_model-00003-of-00003.bin", "x");
   const SealResult result = Sealed({model, std::nullopt});
   ASSERT_EQ(result.outcome, SealOutcome::kProblems);
-  EXPECT_EQ(result.problems[0].what, "only 2 of 3 such files are there");
+  EXPECT_EQ(result.problems[0].what, "only 2 of 3 such files exist");
   WriteText(model + "/pytorch_model-00002-of-00003.bin", "");
   EXPECT_EQ(Sealed({model, std::nullopt}).problems[0].what, "is empty");
 }

@@ -260,7 +260,7 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   trainer.Plan(0, 2, 0, 2, 1);
   trainer.Begin(dir / "run", 0, 2, 1);
   const json reply = trainer.Save();
-  EXPECT_NE(reply["error"].get<std::string>().find("not through: rank 1"), std::string::npos) << reply;
+  EXPECT_NE(reply["error"].get<std::string>().find("not finished: rank 1"), std::string::npos) << reply;
   trainer.Die();
   const std::vector<std::string> names = FileSystem::Posix().List(dir / "run").value();
   const auto failed =
@@ -271,7 +271,7 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   late.Plan(1, 2, 2, kRows, 2);
   late.Begin(dir / "run", 1, 2, 600);
   const json heard = late.Save();
-  EXPECT_NE(heard["error"].get<std::string>().find("not through: rank 1"), std::string::npos) << heard;
+  EXPECT_NE(heard["error"].get<std::string>().find("not finished: rank 1"), std::string::npos) << heard;
 }
 
 // By the job's store, where the host of that rank, or this one, has lost the directory.

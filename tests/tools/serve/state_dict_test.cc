@@ -66,7 +66,8 @@ TEST(StateDictTest, OfValuesThatDifferTheLowestRanksCountsAndItIsSaid) {
   for (const auto& [rank, text] : {std::pair(0, "1"), {1, "1"}, {2, "7"}, {3, "8"}})
     ASSERT_TRUE(dict.Add(rank, Json("train.step", text)).ok());
   ASSERT_TRUE(dict.Close().ok());
-  EXPECT_EQ(dict.differences(), std::vector<std::string>{"rank 2 had another train.step; rank 0's was kept"});
+  EXPECT_EQ(dict.differences(),
+            std::vector<std::string>{"rank 2 had a different train.step; rank 0's was kept"});
   const auto read = ParseStateDict(dict.values().back().bytes).value();
   EXPECT_EQ(read.values["train.step"]["json"], "1");
 }

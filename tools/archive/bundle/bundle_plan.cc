@@ -1,7 +1,7 @@
 // Units (tars) are sorted by run, form and step, and fill one bundle after another until each reaches the
-// target. A unit that does not fit is passed over and is the first candidate of the next bundle. Forms share
-// a bundle only below the least size, and two members of one directory never do. If the rest is too little
-// for a bundle, it waits; with `all` it goes if there is room, or two units or more become a bundle.
+// target. A unit that does not fit is skipped and is the first candidate of the next bundle. Forms share a
+// bundle only below the least size, and two members of one directory never do. If the rest is too little for
+// a bundle, it waits; with `all` it joins a bundle that has room, or two units or more become a bundle.
 
 #include "tools/archive/bundle/bundle_plan.h"
 
@@ -44,7 +44,7 @@ class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
-  // Each form has its own bundles, so that weights can be recalled alone, unless a bundle would be too small.
+  // Each form has its own bundles, to recall weights by themselves, unless a bundle would be too small.
   bool Fits(const Unit& unit) {
     return HasRoom(unit) &&
            (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.record->form);
@@ -82,7 +82,7 @@ class Filler {
 
   BundleDraft Draft() && {
     const std::string why = full()      ? "they reach the size of a bundle"
-                            : crowded() ? "nothing else that waits has room beside them"
+                            : crowded() ? "nothing else that waits fits into their bundle"
                                         : "nothing is left to add";
     std::string name = BundleName(members_);
     std::vector<std::string> files;

@@ -17,7 +17,7 @@ struct BundleSizes {
 
 struct BundleDraft {
   std::string name;
-  std::vector<ArchiveRecord> members;  // where they lie now, in the order that the bundle will have
+  std::vector<ArchiveRecord> members;  // where they are now, in the order of the bundle
   std::vector<std::string> files;      // the tars that it replaces
   uint64_t bytes = 0;
   std::string why;
@@ -29,9 +29,9 @@ struct BundlePlan {
   uint64_t waiting_bytes = 0;
 };
 
-// Bundles proven members only, by run, form and step, so that neighbours lie together on tape. Members of at
+// Bundles only proven members, by run, form and step, so that neighbours are together on tape. Members of at
 // least the target size, and those in pieces, stay as they are. `all`: a bundle need not reach the target,
-// because no more members will come. `pass_over`: true for a file that must not be touched now.
+// because no more members will come. `pass_over`: true for a file that must not be used now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,
                        const std::function<bool(const std::string& file)>& pass_over);
 

@@ -1,7 +1,7 @@
 // One bundle at a time: copy the entries of its members, add the index, close, prove every member from the
 // disk, then write parity and sidecar and rename; only then the tars that it replaces are removed. After each
-// bundle the store is listed and planned again, so the next one starts from what is there. If a bundle fails,
-// its members are read where they lie: a damaged one becomes a problem of the run and its file is skipped; if
+// bundle the store is listed and planned again, so the next one starts from what exists. If a bundle fails,
+// its members are read where they are: a damaged one becomes a problem of the run and its file is skipped; if
 // all are whole, the failure itself is reported.
 
 #include "tools/archive/bundle/bundler.h"
@@ -74,11 +74,11 @@ Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, 
     member.verified_unix_seconds = std::time(nullptr);
   }
   CAIRN_ASSIGN_OR_RETURN(const ArchivedFile last, ReadLastEntry(store.fs(), file));
-  if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
+  if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: it has no index of its members", file);
   return OkStatus();
 }
 
-// Makes the bundle of `draft`, proven and with its sidecar. The tars that it replaces are still there.
+// Makes the bundle of `draft`, proven and with its sidecar. The tars that it replaces still exist.
 Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double parity,
                           const ByteProgress& progress) {
   FileSystem& fs = store.fs();
@@ -174,8 +174,8 @@ std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
     const Status whole = ProveMember(store, member, {}).status();
     if (whole.ok()) continue;
     files.insert(FileOf(member));
-    lines.push_back(
-        fmt::format("{}; it was put into no bundle, mend it with archive verify --repair", whole.message()));
+    lines.push_back(fmt::format("{}; it was put into no bundle, repair it with archive verify --repair",
+                                whole.message()));
   }
   return lines;
 }
@@ -207,7 +207,7 @@ Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob
   const auto pass_over = [&](const std::string& file) {
     return troubles.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
-  for (;;) {  // each starts from what the store holds then
+  for (;;) {  // each starts from the store's current content
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
     if (plan.bundles.empty()) return std::move(troubles.problems);

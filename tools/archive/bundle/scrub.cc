@@ -1,8 +1,8 @@
-// A repair tries the parity, then the source. From parity the whole file is computed again beside the
-// damaged one; it takes the place only when every member in it is proven. From the source the content is
+// A repair tries the parity, then the source. From parity the whole file is computed again next to the
+// damaged one, which it replaces only when every member in it is proven. From the source the content is
 // stored again and counts only under the same name, that is, with the same digest. Weights are stripped
 // again, from their step or from its full copy in the store. A member of a bundle that was stored again has
-// a tar of its own, and the bundle gives it up.
+// its own tar, and is removed from the bundle.
 
 #include "tools/archive/bundle/scrub.h"
 
@@ -36,7 +36,7 @@ Status NoteProven(const Store& store, const std::string& name) {
   return WriteBundleRecord(store, bundle);
 }
 
-// The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
+// The repaired tar takes the damaged one's place once it was read back whole under another name.
 Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
   FileSystem& fs = store.fs();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(store, record));
@@ -50,7 +50,7 @@ Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
     const Status proof = VerifyTar(fs, place, &inside).status();
     if (proof.ok()) continue;
     for (const std::string& file : FilesOf(repaired)) (void)fs.RemoveFile(file);
-    return Corrupt("what its parity gives is damaged too: {}", proof.message());
+    return Corrupt("what its parity restores is damaged, too: {}", proof.message());
   }
   const std::vector<std::string> from = FilesOf(repaired), to = FilesOf(damaged);
   for (size_t i = 0; i < from.size(); ++i) CAIRN_RETURN_IF_ERROR(fs.Rename(from[i], to[i]));
@@ -70,10 +70,10 @@ StoreOptions OptionsOf(const Store& store, const ArchiveRecord& record) {
   return options;
 }
 
-// `from`, if the new copy replaces the damaged one: it does if it has the same content, and so the same name.
+// `from` if the new copy replaces the damaged one: if it has the same content, and therefore the same name.
 Result<std::string> Replaced(const ProvenCopy& copy, const ArchiveRecord& damaged, const std::string& from) {
   if (TarName(copy.record()) == TarName(damaged)) return from;
-  return Corrupt("{} gave other content, which is stored as {}; this one stays damaged", from,
+  return Corrupt("{} has different content now, which is stored as {}; this member remains damaged", from,
                  TarName(copy.record()));
 }
 
@@ -98,7 +98,7 @@ Result<std::string> StripFullCopy(const Store& store, const ArchiveRecord& weigh
 // Errors: NotFound, Corrupt if the source is no longer what was archived.
 Status CheckSourceIs(FileSystem& fs, const ArchiveRecord& record) {
   if (record.source.empty() || !fs.Stat(record.source).ok())
-    return NotFound("its source {} is gone", record.source);
+    return NotFound("its source {} no longer exists", record.source);
   return record.form == Form::kFiles ? CheckTreeIs(fs, record.source, record)
                                      : CheckManifestUnchanged(fs, record.source, ContentOf(record));
 }

@@ -95,7 +95,7 @@ class Walk {
 
   void Note(const std::string& path, const std::error_code& error) {
     if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
-      matches_.problems.push_back(fmt::format("{}: cannot be looked into: {}", path, error.message()));
+      matches_.problems.push_back(fmt::format("{}: the directory cannot be read: {}", path, error.message()));
   }
 
   DirectoryMatches& matches_;

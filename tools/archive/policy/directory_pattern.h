@@ -1,7 +1,6 @@
-// The directories that match a pattern of a policy: *, ?, [...] and {a,b}, with \ before a character that
-// stands for itself.
+// The directories that match a pattern of a policy: *, ?, [...] and {a,b}, with \ before a literal character.
 //
-// Not glob(), which silently skips a directory that it may not read: a run there would never be archived.
+// Not glob(), which silently skips a directory that it may not read: a run in it would never be archived.
 #pragma once
 
 #include <string>
@@ -15,10 +14,10 @@ struct DirectoryMatches {
 };
 DirectoryMatches MatchDirectories(const std::string& pattern);
 
-// True if a pattern matches this path, whether it exists or not.
+// True if a pattern matches this path, which need not exist.
 bool MeansPath(const std::string& pattern, const std::string& path);
 
-// The pattern that matches this path alone.
+// The pattern that matches only this path.
 std::string LiteralPattern(const std::string& path);
 
 }  // namespace cairn

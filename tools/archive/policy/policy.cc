@@ -78,7 +78,7 @@ std::optional<std::string> Tag(const toml::node& node) {
   return fits ? text : std::nullopt;
 }
 
-// Where a key's value goes.
+// The destination of a key's value.
 struct Target {
   Policy& policy;
   KeepClass& keep;  // of a [[class]]
@@ -108,14 +108,14 @@ const std::vector<Row>& Rows() {
        [](N n, T t) { return Set(t.policy.trees, List<std::string>(n)); }},
       {{"", "tag", "\"weekly\"",
         "the policy's name in the store, one for each policy: no other policy prunes what it claims; "
-        "left out: the path of its file"},
+        "default: the path of its file"},
        [](N n, T t) { return Set(t.policy.tag, Tag(n)); }},
       {{"", "purge_days", "30",
         "scratch deletes files that were not accessed for this many days (default 30)"},
        [](N n, T t) { return Set(t.policy.purge_days, Count(n)); }},
       {{"", "purge_by", "\"mtime\"",
-        "which time the purge looks at: atime (of the last read) or mtime (of the last write; "
-        "restored files have that of the original) (default atime)"},
+        "which time the purge checks: atime (of the last read) or mtime (of the last write; restored files "
+        "have that of the original) (default atime)"},
        [](N n, T t) {
          const auto time = Text(n);
          t.policy.purge_by_mtime = time == "mtime";
@@ -123,22 +123,22 @@ const std::vector<Row>& Rows() {
        }},
       {{"", "margin_days", "5", "a copy must be proven this many days before the purge (default 5)"},
        [](N n, T t) { return Set(t.policy.margin_days, Days(n)); }},
-      {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},
+      {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; default: as measured by the last run"},
        [](N n, T t) { return Set(t.policy.bandwidth, Size(n)); }},
       {{"", "pack", "true", "store shards in fewer bytes (default false)"},
        [](N n, T t) { return Set(t.policy.pack, Bool(n)); }},
-      {{"", "parity", "\"3%\"", "blocks that repair this much damage; left out: none"},
+      {{"", "parity", "\"3%\"", "blocks that repair this much damage; default: none"},
        [](N n, T t) { return Set(t.policy.parity, Percent(n)); }},
-      {{"", "bundle", "\"100GB\"", "put smaller members together once they add up to this; left out: never"},
+      {{"", "bundle", "\"100GB\"", "put smaller members together once they add up to this; default: never"},
        [](N n, T t) { return Set(t.policy.bundle.target, Size(n)); }},
       {{"", "bundle_min", "\"512MB\"", "below it, full copies and weights share a bundle (default 512MB)"},
        [](N n, T t) { return Set(t.policy.bundle.least, Size(n)); }},
       {{"", "bundle_max", "\"500GB\"",
-        "no file is larger: the rest goes into another (default 500GB with bundle, else no limit)"},
+        "largest file: the rest goes into another one (default 500GB with bundle, else no limit)"},
        [](N n, T t) { return Set(t.policy.bundle.most, Size(n)); }},
       {{"", "status", "\"archive.json\"", "the last run, for monitoring (default STORE/status.json)"},
        [](N n, T t) { return Set(t.policy.status, Text(n)); }},
-      {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
+      {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; default: none"},
        [](N n, T t) { return Set(t.policy.metrics, Text(n)); }},
       {{"", "on_failure", "\"mail -s cairn me < $CAIRN_STATUS\"",
         "command that runs if anything failed; $CAIRN_FAILURE is the first line"},
@@ -153,7 +153,7 @@ const std::vector<Row>& Rows() {
        [](N n, T t) { return Set(t.keep.tokens, Count(n)); }},
       {{"class", "steps", "[143000]", "by number"},
        [](N n, T t) { return Set(t.keep.steps, List<int64_t>(n)); }},
-      {{"class", "daily", "7", "the newest of each of the last days that have one, this many"},
+      {{"class", "daily", "7", "the newest step of each day, for this many of the last days that have one"},
        [](N n, T t) { return Set(t.keep.daily, Count(n)); }},
       {{"class", "weekly", "4", "the same for weeks"}, [](N n, T t) { return Set(t.keep.weekly, Count(n)); }},
       {{"class", "monthly", "12", "the same for months"},
@@ -172,7 +172,7 @@ const std::vector<Row>& Rows() {
         "archive run also prunes: members that no class keeps and nobody else claims (default false)"},
        [](N n, T t) { return Set(t.policy.delete_stored, Bool(n)); }},
       {{"verify", "sample", "\"2%\"",
-        "archive verify --policy: this share of the store a night, the members read back longest ago first"},
+        "archive verify --policy: this share of the store per night, those read back longest ago first"},
        [](N n, T t) { return Set(t.policy.verify_sample, Percent(n)); }},
       {{"verify", "per_night", "\"200GB\"", "the same as a size"},
        [](N n, T t) { return Set(t.policy.verify_per_night, Size(n)); }},
@@ -200,7 +200,7 @@ Status Take(const toml::node& node, std::string_view name, const std::string& or
   const std::string where = TomlPlace(origin, node), shown = name == "class" ? "[class]" : std::string(name);
   if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, shown);
   if (node.as_table()->empty() && !name.empty())
-    return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, shown);
+    return InvalidArgument("{}: [{}] is empty; give it a key or leave it out", where, shown);
   return TakeTomlTable(*node.as_table(), origin, [&](const TomlField& field) -> Status {
     if (name.empty() && std::ranges::find(kTables, field.key) != std::end(kTables)) return OkStatus();
     const auto row = std::ranges::find_if(
@@ -218,7 +218,7 @@ Status TakeClass(const toml::node& node, const std::string& origin, Policy& poli
   if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
       keep.steps.empty())
     return InvalidArgument(
-        "{}: a class that keeps nothing; give it every, last, tokens, steps, daily, weekly or monthly",
+        "{}: this class keeps nothing; give it every, last, tokens, steps, daily, weekly or monthly",
         TomlPlace(origin, node));
   policy.classes.push_back(std::move(keep));
   return OkStatus();
@@ -247,7 +247,7 @@ Status Resolve(const std::string& origin, const std::string& directory, bool pat
   if (path.starts_with('~')) {
     const char* home = std::getenv("HOME");
     if (path.size() > 1 && path[1] != '/')
-      return InvalidArgument("{}: '{}' means another user's home; write the path in full", origin, path);
+      return InvalidArgument("{}: '{}' is in another user's home; write the path in full", origin, path);
     if (home == nullptr || *home != '/')
       return InvalidArgument("{}: '{}' means $HOME, which is not set; write the path in full", origin, path);
     path = path.size() <= 2 ? (pattern ? LiteralPattern(home) : home) : below(home, path.substr(2));
@@ -272,13 +272,13 @@ Status ResolveAll(const std::string& origin, const std::string& directory, Polic
 Status CompleteBundle(Policy& p, const std::string& origin) {
   auto& [least, target, most] = p.bundle;
   if (target == 0) {
-    if (least > 0) return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
+    if (least > 0) return InvalidArgument("{}: bundle_min has no effect without bundle = \"100GB\"", origin);
     return OkStatus();
   }
   if (least == 0) least = std::min(kBundleMin, target);
   if (most == 0) most = std::max(kBundleMax, target);
   if (least > target || target > most)
-    return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
+    return InvalidArgument("{}: bundle must be between bundle_min and bundle_max", origin);
   return OkStatus();
 }
 
@@ -351,7 +351,7 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, con
   if (policy.runs.empty() && policy.trees.empty())
     return InvalidArgument("{}: neither runs = [...] nor trees = [...]; nothing would be archived", origin);
   if (!policy.runs.empty() && policy.classes.empty())
-    return InvalidArgument("{}: no [[class]] says which steps of the runs to keep", origin);
+    return InvalidArgument("{}: it has no [[class]], which says which steps of the runs to keep", origin);
   CAIRN_RETURN_IF_ERROR(ShapeFor(policy.parity).status().WithContext(origin));
   CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
   CAIRN_RETURN_IF_ERROR(ResolveAll(origin, directory, policy));

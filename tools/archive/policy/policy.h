@@ -37,9 +37,9 @@ struct Policy {
   std::vector<std::string> runs;
   std::vector<std::string> trees;
   int64_t purge_days = 30;
-  bool purge_by_mtime = false;  // the site looks at the last write of a file, not at the last read
+  bool purge_by_mtime = false;  // the site checks the last write of a file, not the last read
   double margin_days = 5;
-  double bandwidth = 0;  // bytes a second; 0: not said
+  double bandwidth = 0;  // bytes a second; 0: not given
   bool pack = false;
   double parity = 0;  // fraction
   BundleSizes bundle;
@@ -54,8 +54,8 @@ struct Policy {
   uint64_t verify_per_night = 0;  // bytes; 0: no limit
   RecallCommands recall;
 
-  // Its claims on members of the store (claims.h): first the one that it makes, then the one that it made
-  // before it had a tag.
+  // Its claims on members of the store (claims.h): first the current one, then the one from before it had a
+  // tag.
   std::vector<std::string> labels() const;
   bool Claims(std::string_view claim) const;
 };

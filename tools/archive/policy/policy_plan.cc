@@ -157,9 +157,8 @@ class Planner {
     if (MayAskLater(timeline, policy_.classes))
       plan_.notes.push_back(fmt::format("{}: no class asks for a step of it yet", run.path));
     else
-      plan_.failures.push_back(
-          fmt::format("{}: no class asks for any of its {} steps, nor ever will for a later one", run.path,
-                      run.steps.size()));
+      plan_.failures.push_back(fmt::format(
+          "{}: no class asks for any of its {} steps, or will for a later one", run.path, run.steps.size()));
   }
 
   void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
@@ -177,7 +176,7 @@ class Planner {
       entry.why = "stored and verified; no longer whole on scratch";
     } else if (!step.trouble.empty()) {
       entry.trouble = true;
-      entry.why = "asked for, but cannot be read: " + step.trouble;
+      entry.why = "required by a class, but cannot be read: " + step.trouble;
     } else {
       Ask(run, step, wanted, entry);
     }
@@ -220,9 +219,9 @@ class Planner {
     entry.late = std::max(0.0, entry.finish_days) > deadline;
     if (!entry.late) return;
     if (entry.purge_days <= 0)
-      plan_.failures.push_back(fmt::format("{} is overdue: the purge may take it any time", name));
+      plan_.failures.push_back(fmt::format("{} is overdue: the purge may delete it any time", name));
     else if (deadline <= 0 || entry.finish_days < 0)
-      plan_.failures.push_back(fmt::format("{} goes in {:.1f} days, less than the margin of {:g}", name,
+      plan_.failures.push_back(fmt::format("{} is purged in {:.1f} days, less than the margin of {:g}", name,
                                            entry.purge_days, policy_.margin_days));
     else
       plan_.failures.push_back(

@@ -24,7 +24,7 @@ struct PlanEntry {
   bool store_weights = false;
   bool keeps_full = false;  // a class asks for all of it
   bool delete_source = false;
-  bool trouble = false;  // a class keeps it and it cannot be read; `why` says so
+  bool trouble = false;  // a class keeps it, but it cannot be read; `why` has the reason
   std::string why = {};
   uint64_t bytes = 0;          // to store, about; before packing
   uint64_t weight_bytes = 0;   // of those, the weights
@@ -39,14 +39,14 @@ struct PlanEntry {
 };
 
 struct Plan {
-  std::vector<PlanEntry> entries;  // what is to be stored first, the most urgent first
+  std::vector<PlanEntry> entries;  // what to store, the most urgent first
   uint64_t bytes = 0;
   uint64_t inodes = 0;
   double bandwidth = 0;                // bytes a second; 0: not known
   std::vector<std::string> failures;   // why the policy cannot be met
   std::vector<std::string> notes;      // for people; not failures
   std::vector<std::string> caveats;    // of mounts
-  std::vector<std::string> unclaimed;  // stored tars that a class keeps and this policy does not claim yet
+  std::vector<std::string> unclaimed;  // stored tars that a class keeps but this policy does not claim yet
   bool ambiguous = false;              // several runs have one name
   BundlePlan bundling;                 // of what is stored already
   double nearest_purge_days = 0;       // of what waits; infinite if nothing does

@@ -153,7 +153,7 @@ void PolicyRun::AddShares(const std::vector<ShareResult>& shares) {
   seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
 }
 
-// The form whose success removes the source comes last.
+// The form after which the source is removed comes last.
 ShareResult PolicyRun::StoreSource(TeamStore& team, const PlanEntry& entry) {
   ShareResult share;
   const bool goes = entry.delete_source, by_weights = goes && !entry.keeps_full;
@@ -187,7 +187,7 @@ bool PolicyRun::StoreForm(TeamStore& team, const PlanEntry& entry, bool weights,
                                            .successor = find_successor_});
   if (on_tape) {  // not a failure: everything that was asked for is stored
     events_.note(
-        fmt::format("{}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
+        fmt::format("{}: its copy is on tape; its source is kept, as the policy has no [recall] to prove it",
                     entry.title));
     return false;
   }

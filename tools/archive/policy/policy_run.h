@@ -22,7 +22,7 @@ struct PolicyEvents {
   std::function<void(const std::string& line)> note = [](const auto&) {};     // for people; not a failure
   std::function<void(const std::string& line)> problem = [](const auto&) {};  // a failure of the report
   std::function<ByteProgress(const PlanEntry&)> archiving = [](const auto&) { return ByteProgress(); };
-  std::function<void()> archived = [] {};  // ends what `archiving` began
+  std::function<void()> archived = [] {};  // ends what `archiving` started
   std::function<void(const PlanEntry&, const ArchiveOutcome&)> stored = [](const auto&, const auto&) {};
   std::function<void(const std::string& source)> source_removed = [](const auto&) {};
   std::function<void(const PruneEntry&)> pruned = [](const auto&) {};
@@ -41,14 +41,14 @@ class PolicyRun {
  public:
   PolicyRun(FileSystem& fs, const Policy& policy, FindSuccessor find_successor, PolicyEvents events);
 
-  // Stores this process's share of the sources; a source that fails is a failure of the report and ends
-  // nothing. The last process of the launch then prunes, bundles, and writes the report of all of them. A run
-  // that cannot begin is reported by the process that leads. Errors: those of TeamStore, and of the disk
+  // Stores this process's share of the sources; a source that fails is a failure of the report, and the run
+  // continues. The last process of the launch then prunes, bundles, and writes the report of all of them. A
+  // run that cannot begin is reported by the process that leads. Errors: those of TeamStore, and of the disk
   // before the last process is known.
   Status Run(const RankTeam& team);
 
   const RunReport& report() const { return report_; }
-  // False if other processes are still at work: the last of them reports.
+  // False if other processes are still working: the last of them reports.
   bool reported() const { return reported_; }
 
  private:

@@ -90,14 +90,14 @@ class Pruner {
     return claims;
   }
 
-  // Why the member stays whatever the classes say; empty if they decide.
+  // Why the member stays regardless of the classes; empty if they decide.
   std::string WhyNotTouched(const ArchiveMember& m) const {
-    if (m.form == Form::kFiles) return "a tree; no class is about those";
+    if (m.form == Form::kFiles) return "a tree; classes do not apply to trees";
     if (m.state != MemberState::kVerified) return fmt::format("{}; look at it first", Name(m.state));
     const std::vector<std::string> claims = ClaimsOf(*m.record);
     if (std::ranges::none_of(claims, [this](const std::string& claim) { return Ours(claim); }))
       return claims.front() == kUnknownClaim && claims.size() == 1
-                 ? "nobody is known to have asked for it"
+                 ? "it is not known who asked for it"
                  : fmt::format("claimed by {}, not by this policy", ClaimsText(claims));
     const auto same = std::ranges::count(runs_.runs, m.record->run, &ScratchRun::id);
     if (same == 0) return "of a run that is not on scratch, or not of this policy";
@@ -105,7 +105,7 @@ class Pruner {
     return {};
   }
 
-  // By its run and copies of that run, and by every run that has the same step on scratch.
+  // Kept by its run and copies of that run, and by every run that has the same step on scratch.
   WantedForms WantedOf(const ArchiveMember& m) const {
     WantedForms all;
     const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {
@@ -128,7 +128,7 @@ class Pruner {
     }
     if (m.form == Form::kFull && wanted.weights &&
         !HoldsContent(members_, m.record->manifest_digest, Form::kWeights))
-      return "its weights are asked for and stored nowhere else";
+      return "a class asks for its weights, which are stored nowhere else";
     const Newest& newest = newest_.at(m.record->run);
     if (newest.by_commit != &m && newest.by_time != &m) return {};
     return m.form == Form::kFull ? "the newest full copy of its run" : "the newest copy of its run";
@@ -191,8 +191,8 @@ Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& po
   for (const auto& [claim, count] : orphans)
     lines.push_back(fmt::format("{} member{} {} kept for {}; archive prune --adopt '{}' takes {} over", count,
                                 count == 1 ? "" : "s", count == 1 ? "is" : "are",
-                                claim == kUnknownClaim ? "somebody unknown, as older versions noted nobody"
-                                                       : claim + ", a file that is gone",
+                                claim == kUnknownClaim ? "unknown; older versions noted nobody"
+                                                       : claim + ", a file that no longer exists",
                                 claim, count == 1 ? "it" : "them"));
   return lines;
 }

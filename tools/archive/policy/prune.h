@@ -1,8 +1,8 @@
 // The members that a policy removes from a store, like restic's forget.
 //
-// A member is removed only if this policy alone claims it (claims.h), its run, by identity, is one of the
-// policy's on scratch, and no class keeps it. A member that another policy or a person claims, too, stays;
-// the policy then drops its own claim.
+// A member is removed only if no other policy or person claims it (claims.h), its run, by identity, is one of
+// the policy's on scratch, and no class keeps it. A member that another policy or a person claims, too,
+// stays; the policy then drops its own claim.
 #pragma once
 
 #include <string>
@@ -35,8 +35,8 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
 Result<std::vector<PruneEntry>> Prune(FileSystem& fs, const Policy& policy,
                                       const std::vector<std::string>& adopted = {});
 
-// Lines for a person about members whose claim nobody can drop, because the policy's file is gone or an older
-// version noted no claims: how many there are, and how to take them over.
+// Lines for the user about members whose claim cannot be dropped, because the policy's file no longer exists
+// or an older version noted no claims: their number, and how to take them over.
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy);
 
 }  // namespace cairn

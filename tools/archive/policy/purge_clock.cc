@@ -25,10 +25,10 @@ std::string_view Caveat(AccessTimes times) {
       return "";
     case AccessTimes::kRelative:
       return "mounted relatime: a read updates the access time at most once a day, so the purge may come up "
-             "to a day sooner than the last read suggests";
+             "to a day earlier than the last read suggests";
     case AccessTimes::kFrozen:
-      return "mounted noatime or read-only: reading a file does not update its access time here, so reading "
-             "does not postpone the purge";
+      return "mounted noatime or read-only: reading a file does not update its access time, so reading does "
+             "not postpone the purge";
   }
   return "";
 }

@@ -71,8 +71,8 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number, std:
   return step;
 }
 
-// Sets the identity that is the directory's own; a copy has none before its next save. A directory that
-// nobody owns yet, made by an older version or a reshape, has that of its newest step.
+// Sets the directory's own identity; a copy has none before its next save. A directory without an owner, made
+// by an older version or a reshape, has that of its newest step.
 Status Identify(FileSystem& fs, ScratchRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity identity, IdentifyRun(fs, run.path));
   if (identity.owns()) run.id = identity.run;
@@ -101,7 +101,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   }
   if (numbers->empty()) {
     if (!LooksLikeRun(*names))
-      runs.failures.push_back(fmt::format("{}: matches `runs` but contains no step", path));
+      runs.failures.push_back(fmt::format("{}: it matches `runs` but contains no step", path));
     return;
   }
   ScratchRun run{.path = path, .name = NameTree(path).name};
@@ -149,7 +149,7 @@ bool Proven(const ArchiveMember& m) {
   return m.state == MemberState::kVerified && m.record && m.form != Form::kFiles;
 }
 
-// Steps by number, of which each is there once.
+// Steps by number, each once.
 std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                          bool all) {
   const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
@@ -176,26 +176,25 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   return steps;
 }
 
-// Adds the line for a pattern without a match: a note if the store has something from there, else a failure.
+// Adds the line for a pattern without a match: a note if the store has something from it, else a failure.
 void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members,
                  std::vector<std::string>& failures, std::vector<std::string>& notes) {
   const size_t stored =
       std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
   if (stored > 0)
-    notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
-                                pattern, stored, stored == 1 ? "" : "s"));
+    notes.push_back(fmt::format("{}: no such directory any more; the store has {} member{} from it", pattern,
+                                stored, stored == 1 ? "" : "s"));
   else
-    failures.push_back(
-        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
-                    "there",
-                    pattern));
+    failures.push_back(fmt::format(
+        "{}: the policy names it, but no such directory exists, and the store has nothing from there",
+        pattern));
 }
 
 }  // namespace
 
 std::string ScratchRun::IdOf(const ScratchStep& step) const {
   if (!step.run.empty()) return step.run;
-  // What comes before a step of an ancestor is the ancestor's too.
+  // Steps before a step of an ancestor are the ancestor's, too.
   for (const ScratchStep& other : steps)
     if (other.step > step.step && !other.run.empty()) return other.run;
   return id;

@@ -1,9 +1,9 @@
-// The runs of a policy: each directory on scratch that it names, with its steps there and those of the same
-// run in the store.
+// The runs of a policy: each directory on scratch that it names, with its steps on scratch and those of the
+// same run in the store.
 //
 // A run is known by its identity (run_identity.h), never by its name: two directories of one name are two
-// runs, a run that was removed and started again under its old name is a new run, and a copied directory that
-// nobody has written to yet is not a run of its own. Content alone decides whether a step is stored.
+// runs, a run that was removed and started again under its old name is a new run, and a copied directory to
+// which nothing was written yet is not a separate run. Only content decides whether a step is stored.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct ScratchRun {
   std::string path;
   std::string name;         // that it has in the store
   std::string id = {};      // the identity that is this directory's own; empty if it has none
-  std::string origin = {};  // of a copy that nobody has written to: the identity that it was copied with
+  std::string origin = {};  // of a copy to which nothing was written: the identity that it was copied with
   bool shared = false;      // other directories of the policy have the same: copies by older versions
   std::vector<ScratchStep> steps = {};  // superseded ones first, then ascending; not empty
 
@@ -58,7 +58,7 @@ struct PolicyRuns {
 };
 
 // The directories that match the patterns, each once. A pattern without a match becomes a note if the store
-// has something from there, and a failure otherwise.
+// has something from it, and a failure otherwise.
 std::vector<std::string> MatchPatterns(const std::vector<std::string>& patterns,
                                        const std::vector<ArchiveMember>& members,
                                        std::vector<std::string>& failures, std::vector<std::string>& notes);
@@ -70,7 +70,7 @@ PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<Ar
 // Members count only if they were proven and have the directory's own identity, or the identity of a copy's
 // origin and no later step than the copy. Superseded steps do not count. Neither do steps beyond the newest
 // step on scratch that are older than it: the training went back and left them behind, and records of older
-// versions do not say so. With `all` these count, too: prune must not remove them.
+// versions do not say so. With `all` these count, too, because prune must not remove them.
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all);
 

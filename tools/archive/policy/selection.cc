@@ -37,7 +37,7 @@ void Apply(const TimelineSteps& timeline, const KeepClass& keep, const Hit& hit)
   const size_t last = std::min<size_t>(keep.last, timeline.size());
   for (size_t i = timeline.size() - last; i < timeline.size(); ++i)
     hit(timeline[i].step, fmt::format("last {}", keep.last));
-  int64_t reached = 0;  // milestones behind us
+  int64_t reached = 0;  // milestones already passed
   for (const TimelineStep& step : timeline) {
     if (keep.tokens == 0 || step.tokens / keep.tokens <= reached) continue;
     reached = step.tokens / keep.tokens;

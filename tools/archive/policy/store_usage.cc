@@ -32,10 +32,10 @@ Result<StoreUsage> UsageOf(const Store& store) {
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more) {
   std::string text;
   if (policy.quota_bytes > 0 && there.bytes + more.bytes > policy.quota_bytes)
-    text = fmt::format("the store takes {}, this takes up to {} more, the quota is {}", GigaText(there.bytes),
-                       GigaText(more.bytes), GigaText(policy.quota_bytes));
+    text = fmt::format("the store takes {}, this would take up to {} more, but the quota is {}",
+                       GigaText(there.bytes), GigaText(more.bytes), GigaText(policy.quota_bytes));
   if (policy.quota_inodes > 0 && there.files + more.files > policy.quota_inodes)
-    text += fmt::format("{}the store has {} files, this takes up to {} more, the quota is {}",
+    text += fmt::format("{}the store has {} files, this would take up to {} more, but the quota is {}",
                         text.empty() ? "" : "; ", there.files, more.files, policy.quota_inodes);
   return text.empty() ? OkStatus() : NoSpace("{}", text);
 }

@@ -1,4 +1,4 @@
-// How much of its quota a store takes: everything in its directory, whoever put it there.
+// How much of its quota a store takes: everything in its directory, of any origin.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct StoreUsage {
 // Links are counted and not followed. Errors: those of the disk.
 Result<StoreUsage> UsageOf(const Store& store);
 
-// Whether `more` has room beside what is there. Errors: NoSpace with the figures.
+// Whether there is room for `more`. Errors: NoSpace with the figures.
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more);
 
 }  // namespace cairn

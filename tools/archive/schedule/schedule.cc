@@ -82,7 +82,7 @@ std::string RunLine(const ScheduleOptions& o) {
 
 Status CheckText(std::string_view option, const std::string& text) {
   if (std::none_of(text.begin(), text.end(), IsControl)) return OkStatus();
-  return InvalidArgument("{}: {} has a newline or another control character; no scheduler can be given that",
+  return InvalidArgument("{}: {} has a newline or another control character, which no scheduler accepts",
                          option,
                          nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
@@ -95,7 +95,7 @@ Status CheckSystemd(const ScheduleOptions& o) {
         o.cairn);
   if (o.log.ends_with(' ') || o.log.ends_with('\\') || !IsUtf8(o.log))
     return InvalidArgument(
-        "--log {}: systemd takes no path that ends in a space or a backslash, or that is not UTF-8", o.log);
+        "--log {}: systemd accepts no path that ends in a space or a backslash, or that is not UTF-8", o.log);
   return OkStatus();
 }
 
@@ -114,7 +114,7 @@ Status CheckInterval(const ScheduleOptions& o, Scheduler scheduler) {
   if (scheduler == Scheduler::kSlurm)
     return InvalidArgument("--every-hours {}: give 1 to {}", o.every_hours, kHoursOfWeek);
   return InvalidArgument(
-      "--every-hours {}: {} can say 1, 2, 3, 4, 6, 8, 12, 24 (daily) and 168 (weekly) hours exactly; give "
+      "--every-hours {}: {} can express only 1, 2, 3, 4, 6, 8, 12, 24 (daily) and 168 (weekly) hours; give "
       "one of these, or use --slurm, which takes any",
       o.every_hours, Name(scheduler));
 }
@@ -150,7 +150,7 @@ Status CheckSchedule(const ScheduleOptions& o, Scheduler scheduler) {
   const size_t length = CrontabLine(o).size();
   if (length <= kMaxCronCommand) return OkStatus();
   return InvalidArgument(
-      "the crontab's line would have {} characters, and cron takes {}: shorten PATH or the policy's path",
+      "the crontab's line would have {} characters, but cron takes {}: shorten PATH or the policy's path",
       length, kMaxCronCommand);
 }
 

@@ -45,7 +45,7 @@ std::string CrontabLine(const ScheduleOptions& options);
 
 // True if the text is a script or unit made by this file, for any policy.
 bool IsScheduleText(std::string_view text);
-// The crontab without the lines of the policy's chain; every other byte as it was.
+// The crontab without the lines of the policy's chain; every other byte unchanged.
 std::string CrontabWithout(std::string_view crontab, const std::string& policy);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
-// Slurm, systemd and cron, each with an install and an uninstall. Each reads and checks what is there before
-// its first change, and the order of the changes makes them safe. Slurm gets the new chain before the old one
-// is cancelled, and the old script back if sbatch refuses. An uninstall removes the script first, so that a
-// run that ends meanwhile submits no successor. Cron's one change reads the crontab again, since somebody may
-// have edited it.
+// Slurm, systemd and cron, each with an install and an uninstall. Each reads and checks the present state
+// before its first change, and the order of the changes makes them safe. Slurm gets the new chain before the
+// old one is cancelled, and the old script back if sbatch refuses. An uninstall removes the script first, so
+// that a run that ends meanwhile submits no successor. Cron's one change reads the crontab again, since it
+// may have been edited.
 
 #include "tools/archive/schedule/schedule_install.h"
 
@@ -42,7 +42,7 @@ Status Command(const ScheduleRun& run, const std::string& would, const std::stri
   return Change(run, would, done, what, [&] { return Silently(ChildOutput(words).status()); });
 }
 
-// Errors: AlreadyExists if a file is there that Cairn did not make.
+// Errors: AlreadyExists if a file exists that Cairn did not make.
 Result<bool> IsThereAndOurs(const std::string& path) {
   FileSystem& fs = FileSystem::Posix();
   const Result<FileInfo> info = fs.Stat(path);
@@ -94,7 +94,7 @@ std::vector<std::string> SlurmWords(std::vector<std::string> words) {
 Result<std::string> SlurmOutput(const std::vector<std::string>& words) {
   CAIRN_ASSIGN_OR_RETURN(ChildOutcome outcome, RunChild(SlurmWords(words)));
   if (outcome.exit == 0) return std::move(outcome.out);
-  if (outcome.exit == 127) return NotFound("there is no Slurm here ({} is not in PATH)", words[0]);
+  if (outcome.exit == 127) return NotFound("Slurm was not found on this host ({} is not in PATH)", words[0]);
   return IoError("{} failed: {}", words[0], outcome.err);
 }
 
@@ -201,7 +201,7 @@ Status CheckManager() {
   const Result<ChildOutcome> outcome = RunChild({"systemctl", "--user", "show-environment"});
   if (!outcome.ok()) return outcome.status();
   if (outcome->exit == 0) return OkStatus();
-  return NotFound("there is no systemd of this user here (log in again, or use --cron or --slurm): {}",
+  return NotFound("this user has no systemd on this host (log in again, or use --cron or --slurm): {}",
                   outcome->err);
 }
 
@@ -247,7 +247,7 @@ Status UninstallSystemd(const ScheduleOptions& o, const ScheduleRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> units, UnitsOfChain(folder, o.policy));
   if (units.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(CheckManager());
-  run.note("a run that has started will finish, and lingering stays as it is");
+  run.note("a run that has started will finish, and lingering is not changed");
   return RemoveUnits(folder, units, run);
 }
 
@@ -269,7 +269,7 @@ Status WriteCrontab(const std::string& text) {
       .status();
 }
 
-// Reads the crontab again: somebody may have edited it since it was checked.
+// Reads the crontab again: it may have been edited since it was checked.
 Result<std::string> SetLine(const std::string& policy, const std::string& line) {
   CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
   std::string next = CrontabWithout(crontab, policy);

@@ -1,7 +1,7 @@
 // Installs a policy's chain (schedule.h) in Slurm, systemd or cron, and removes it.
 //
 // Everything is read and checked first. Then the changes are made one by one, or only reported. They touch
-// that chain alone: a file that Cairn did not make is never replaced or removed.
+// only that chain: a file that Cairn did not make is never replaced or removed.
 #pragma once
 
 #include <functional>

@@ -34,7 +34,7 @@ submit_next() {
   local tries jobs file
   for ((tries = $1; tries > 0; --tries)); do
     if [ ! -e "$script" ] && [ -e "$policy" ]; then
-      echo "$chain: $script is gone, so this is the last run; 'cairn archive schedule ... --install' starts a new chain"
+      echo "$chain: $script no longer exists, so this is the last run; 'cairn archive schedule ... --install' starts a new chain"
       return 0
     fi
     if jobs=$(squeue -h -u "$(id -u)" -o '%i %T %j'); then

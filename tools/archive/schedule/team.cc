@@ -1,8 +1,8 @@
 // Every agreement is a flock, which the kernel drops when a process dies. A process that gets the store's
-// lock alone prepares the store and writes the launch's name into .team; others share the lock if .team names
-// their launch. A process takes a source by locking its claim, and writes the result into the claim before it
-// unlocks it: a claim that is free and has no result is work to do. The process that gets the store's lock
-// alone again is the last, and moves all results into .team.
+// lock exclusively prepares the store and writes the launch's name into .team; others share the lock if .team
+// names their launch. A process takes a source by locking its claim, and writes the result into the claim
+// before it unlocks it: a claim that is free and has no result is work to do. The process that gets the
+// exclusive lock again is the last, and moves all results into .team.
 
 #include "tools/archive/schedule/team.h"
 
@@ -96,8 +96,8 @@ Result<json> Gather(const Store& store, const std::string& launch) {
 
 std::string RankName(const RankTeam& team) { return fmt::format("{}{}", kRankPrefix, team.rank); }
 
-// A launcher may use a name again, but no process of a launch joins twice. Tasks of an array may: its name is
-// its own.
+// A launcher may use a name again, but no process of a launch joins twice. Tasks of an array may, because its
+// name is unique.
 bool IsSameLaunch(const Store& store, const RankTeam& team) {
   const std::optional<json> known = TeamOf(store, team.launch);
   if (!known || team.once) return known.has_value();
@@ -135,8 +135,8 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
     const int64_t index = (*task - first) / step;
     if (*task < first || (*task - first) % step != 0 || index >= *count)
       return InvalidArgument(
-          "task {} of a Slurm array of {} is in no plain range; submit it with --array=0-{}", *task, *count,
-          *count - 1);
+          "task {} of a Slurm array of {} is not in a plain range; submit it with --array=0-{}", *task,
+          *count, *count - 1);
     const char* job = get_env("SLURM_ARRAY_JOB_ID");
     team.rank += static_cast<int>(index) * team.size;
     team.size *= static_cast<int>(*count);
@@ -194,7 +194,7 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
     (void)work();
     return true;
   }
-  // No name of an earlier launch: a host may remember that it is there.
+  // Not a name of an earlier launch: a host may have cached that it exists.
   const std::string claim = ToHex(DigestOf(fmt::format("{}\n{}", team_.launch, key)));
   const json team = ReadTeam(store_, team_.launch);  // from before this process joined
   if (team["done"].contains(claim)) return false;

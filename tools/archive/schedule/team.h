@@ -2,12 +2,12 @@
 // both.
 //
 // They share the store's lock; a run of another launch is refused. Each takes the next source that no process
-// of the launch has taken, its own share first. A slow or killed process therefore delays nobody: others take
-// its sources. A taken source is a locked file in STORE/.claims, which finally contains the result. Tasks of
-// an array need not run at the same time.
+// of the launch has taken, its own share first. A slow or killed process therefore does not delay the others:
+// they take its sources. A taken source is a locked file in STORE/.claims, which finally contains the result.
+// Tasks of an array need not run at the same time.
 //
-// Only a process that holds the lock alone, the first to join or the last to leave, cleans the store, writes
-// the ledger (SQLite's WAL must not be shared between hosts), prunes and reports.
+// Only a process that holds the lock exclusively, the first to join or the last to leave, cleans the store,
+// writes the ledger (SQLite's WAL must not be shared between hosts), prunes and reports.
 #pragma once
 
 #include <cstdlib>
@@ -36,9 +36,9 @@ struct ShareResult {
 
 class TeamStore {
  public:
-  // Takes the store's lock together with the others; the first process runs `prepare`. A team of one holds
-  // the lock alone. Errors: AlreadyExists if another launch, or a verb that works alone, holds it; those of
-  // `prepare`.
+  // Takes the store's lock together with the others; the first process runs `prepare`. A team of one holds it
+  // exclusively. Errors: AlreadyExists if another launch, or a verb that needs it exclusively, holds it;
+  // those of `prepare`.
   static Result<TeamStore> Join(const Store& store, const RankTeam& team,
                                 const std::function<Status()>& prepare);
 
@@ -46,8 +46,9 @@ class TeamStore {
   std::vector<size_t> Order(size_t count) const;
 
   // Does `work` for the source `key` unless another process of the launch does or has done it. Returns
-  // whether it was done here. Errors: those of the disk, not those of the work; AlreadyExists if this process
-  // is alone and another host took the store's lock, too, which locks of its file system did not exclude.
+  // whether this process did it. Errors: those of the disk, not those of the work; AlreadyExists if this
+  // process is the only one and another host took the store's lock, too (its locks do not exclude other
+  // hosts).
   Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
 
   // Does `work`, which changes a file that all share, while no other process of the launch does such work.
@@ -58,7 +59,8 @@ class TeamStore {
   Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
   size_t size() const { return static_cast<size_t>(team_.size); }
 
-  // True if all others have left; then this process holds the lock alone until the end. Errors: as Share().
+  // True if all others have left; then this process keeps an exclusive lock until the end. Errors: as
+  // Share().
   Result<bool> IsLast();
   // The results of all processes, by source. Requires IsLast(). Keeps them in one file for tasks that start
   // later.

@@ -1,5 +1,5 @@
-// Archive opens the source, looks for its content in the store, and stores it only if it is not there. A copy
-// that is there is proven again only if the source will be removed: a deletion needs a proof of this process,
+// Archive opens the source, looks for its content in the store, and stores it only if it is missing. An
+// existing copy is proven again only if the source will be removed: a deletion needs a proof of this process,
 // not one on record. Therefore the step that stays is looked for first. Weights are stripped into a staging
 // directory inside the store, which is always removed again, and are stored from there like any other step.
 
@@ -30,7 +30,7 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   const std::string& path = request.source.path;
   if (!request.source.native) {
     if (request.weights)
-      return InvalidArgument("{}: weights are taken from native steps only; convert it first", path);
+      return InvalidArgument("{}: weights can be taken only from native steps; convert it first", path);
     CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
     opened.record = NameTree(path);  // the rest depends on its bytes
     return opened;
@@ -64,7 +64,7 @@ Result<ProvenCopy> StoreOpened(const Store& store, const ArchiveRequest& request
   return StoreTree(store, request.source.path, progress, options, request.source.links);
 }
 
-// The ledger forgets that a member was damaged, if it knows of it.
+// Removes a record of damage to a member from the ledger.
 void NoteProven(const Store& store, const ArchiveRecord& record) {
   if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return;
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
@@ -86,7 +86,7 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
                           RunOfOneStep(step.manifest().step, NamesInStep(strip.writer.beside))));
   CAIRN_ASSIGN_OR_RETURN(const TransferResult stripped, transfer.Run(fs, staging.path()));
   if (stripped.overflowed)
-    return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
+    return Corrupt("{}: some weights are beyond the range of fp16; keep this step in full", step.directory());
   CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
   ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
   record.form = Form::kWeights;

@@ -13,8 +13,8 @@ namespace cairn {
 
 struct ArchiveRequest {
   ArchiveSource source;
-  bool weights = false;        // of a native step its fp16 weights alone
-  bool delete_source = false;  // once what was asked for is proven
+  bool weights = false;        // of a native step only its fp16 weights
+  bool delete_source = false;  // once everything that was requested is proven
   bool delete_newest = false;  // also if that is the newest healthy step of its run
   // Called with the tar of a copy that is stored already, before its source is removed: adds the claim
   // (claims.h).
@@ -26,7 +26,7 @@ struct ArchiveRequest {
 
 struct ArchiveOutcome {
   ArchiveRecord record;
-  bool stored = false;  // false: it was there already
+  bool stored = false;  // false: it was already stored
   bool deleted = false;
   std::string removed = {};  // the directory that was deleted, absolute and without links
   Status kept = {};          // why the source was not deleted although that was requested
@@ -43,12 +43,12 @@ Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request)
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress);
 
-// Stores the source in the form of the request, whether the store has it or not. Errors: Archive()'s.
+// Stores the source in the form of the request, even if the store has it. Errors: Archive()'s.
 Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
                                const ByteProgress& progress);
 
-// Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
-// from. Errors: Corrupt if they do not fit fp16; those of StoreStep.
+// Stores the fp16 weights of a step. `whole`: the record of the step itself, even if its files are read from
+// another place. Errors: Corrupt if they do not fit fp16; those of StoreStep.
 Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
                                 const ByteProgress& progress, const StoreOptions& options);
 

@@ -41,7 +41,7 @@ Status CheckPlaces(const Bundle& bundle) {
   uint64_t end = 0;
   for (const ArchiveRecord& m : bundle.members) {
     if (m.bundle != bundle.name || !m.pieces.empty()) return Corrupt("has a member of '{}'", m.bundle);
-    if (!directories.insert(m.directory).second) return Corrupt("has '{}' twice", m.directory);
+    if (!directories.insert(m.directory).second) return Corrupt("contains '{}' twice", m.directory);
     if (m.bundle_offset < end || m.bundle_offset > bundle.tar_bytes ||
         m.tar_bytes > bundle.tar_bytes - m.bundle_offset)
       return Corrupt("{} lies outside of it", TarName(m));
@@ -92,11 +92,11 @@ std::string EncodeBundle(const Bundle& bundle) { return SignedSidecarText(Withou
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
   const Result<json> parsed = ParseStrictJson(text);
   if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-bundle")
-    return Corrupt("not the records of a bundle; they were damaged or cut short");
+    return Corrupt("these are not the records of a bundle; they were damaged or truncated");
   const json& root = *parsed;
   if (const json version = root.value("version", json()); version != kBundleVersion)
-    return NotSupported("bundle version {}, this program reads version {}; use a newer cairn", version.dump(),
-                        kBundleVersion);
+    return NotSupported("it has bundle version {}, but this program reads version {}; use a newer cairn",
+                        version.dump(), kBundleVersion);
   try {
     Bundle bundle{.name = root.at("name"), .tar_bytes = root.at("tar_bytes")};
     if (root.contains("parity")) bundle.parity = {root["parity"].at("name"), root["parity"].at("bytes")};

@@ -10,9 +10,9 @@
 //   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.parity  if the policy asks for parity
 //
 // The numbers are the first and the last step, the digits a digest of the members' names and places before;
-// RUN is "runs" if the members are of several. No two members of a bundle have the same directory, so that
-// tar -xf overwrites nothing. A member keeps the name that its own tar had; the sidecar and the ledger use
-// it. If a member is there twice, its own tar counts (store.h): a killed run left it, or the copy in the
+// RUN is "runs" if the members belong to several runs. No two members of a bundle have the same directory, so
+// that tar -xf overwrites nothing. A member keeps the name that its own tar had; the sidecar and the ledger
+// use it. If a member is stored twice, its own tar counts (store.h): a killed run left it, or the copy in the
 // bundle was damaged and is stored again.
 #pragma once
 

@@ -1,6 +1,5 @@
-// Every change of claims is one pass over the sidecars of all tars, then of all bundles. A sidecar is
-// written only if a record in it changed. Claims are sorted and each is there once, so equal sets are equal
-// texts.
+// Every change of claims is one pass over the sidecars of all tars, then of all bundles. A sidecar is written
+// only if a record in it changed. Claims are sorted and unique, so equal sets are equal texts.
 
 #include "tools/archive/store/claims.h"
 
@@ -26,7 +25,7 @@ bool Set(ArchiveRecord& record, Claims claims) {
   return true;
 }
 
-// A member may be in a tar of its own and in a bundle, until the work of a killed run is finished.
+// A member may be in its own tar and in a bundle, until the work of a killed run is finished.
 Status ChangeRecords(const Store& store, const Change& change) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   for (const std::string& tar : tars) {

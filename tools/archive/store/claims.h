@@ -1,8 +1,8 @@
 // Claims: who asked for a member of a store, as its sidecar lists them.
 //
-// Several policies and people use one store, and each member lies there once. A claim is the label of one of
+// Several policies and people use one store, which has each member once. A claim is the label of one of
 // them: a policy's `tag`, or "policy:" and the path of its file if it has no tag, or "by hand". A policy that
-// no longer keeps a member drops its own claim; a member is removed only if nobody else claims it. Members of
+// no longer keeps a member drops its own claim; a member is removed only if it has no other claim. Members of
 // older versions, whose claims are not known, count as claimed by "unknown", which is not a policy.
 #pragma once
 

@@ -10,11 +10,11 @@
 namespace cairn {
 namespace {
 
-// A copy that was read back in this process, and whose files are still there; for a step usually also a good
+// A copy that was read back in this process, and whose files still exist; for a step usually also a good
 // step that stays on scratch.
 class StoredCopy final : public DeletionProof {
  public:
-  // `stays`: null if none is known. `alone`: the copy is enough.
+  // `stays`: null if none is known. `alone`: no other step need stay.
   StoredCopy(const Store& store, const ArchiveRecord& record, const DeletionProof* stays, bool alone)
       : place_(store.Place(record)),
         bytes_(record.bundle_offset + record.tar_bytes),
@@ -22,10 +22,11 @@ class StoredCopy final : public DeletionProof {
         alone_(alone) {}
   Status Check(FileSystem& fs) const override {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));
-    if (bytes < bytes_) return Corrupt("{}: shorter than when it was proven; the source stays", place_.file);
+    if (bytes < bytes_)
+      return Corrupt("{}: shorter than when it was proven; the source is kept", place_.file);
     if (alone_) return OkStatus();
     if (stays_ != nullptr) return stays_->Check(fs);
-    return InvalidArgument("no other step of its run is known to be good; it stays");
+    return InvalidArgument("no other step of its run is known to be good; it was not deleted");
   }
   std::string Text() const override {
     const std::string text = "stored as " + place_.file;
@@ -42,7 +43,7 @@ class StoredCopy final : public DeletionProof {
 Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const ArchiveRecord& record,
                         const DeletionProof& proof, bool newest_too) {
   const std::optional<Digest> digest = ParseHex(ContentOf(record));
-  if (!digest) return Corrupt("{}: its record names no manifest", record.name);
+  if (!digest) return Corrupt("{}: its record does not name a manifest", record.name);
   return DeleteStep(fs,
                     {.run_dir = step.parent_path().string(),
                      .name = step.filename().string(),
@@ -57,8 +58,7 @@ Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const Arch
                         const DeletionProof& proof) {
   if (!record.tree)
     return InvalidArgument(
-        "{}: was stored by an older Cairn, which kept neither modes nor links; store it again before it is "
-        "removed",
+        "{}: an older version stored it without modes and links; store it again before it is removed",
         directory);
   TreeDeletion deletion{.directory = directory, .files = {}, .directories = {}, .same = [&] {
                           return CheckTreeIs(fs, directory, record);
@@ -85,7 +85,7 @@ Status DeleteSource(const Store& store, const std::string& path, const ProvenCop
                     const DeletionProof* stays) {
   const std::filesystem::path source = RealPlace(path);
   if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
-    return InvalidArgument("{}: the store lies within it; the source stays", path);
+    return InvalidArgument("{}: the store is inside it; the source is kept", path);
   const bool tree = copy.record().form == Form::kFiles;
   const StoredCopy proof(store, copy.record(), stays, tree || newest_too);
   return tree ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)

@@ -34,7 +34,7 @@ struct Finalize {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 };
 
-// One statement with its values; the first failure stays.
+// One statement with its values; the first failure is kept.
 class Query {
  public:
   Query(sqlite3* db, const char* sql) : db_(db) {
@@ -101,7 +101,7 @@ Status Ledger::Execute(const char* sql) {
   return status;
 }
 
-// Checks what is there, and makes or converts the tables.
+// Checks the database, and makes or converts the tables.
 Status Ledger::Prepare() {
   const std::string path = store_.Path(kLedgerName);
   sqlite3_busy_timeout(db_.get(), kBusyMilliseconds);

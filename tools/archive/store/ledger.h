@@ -1,5 +1,5 @@
-// The ledger: what no sidecar says, in SQLite: when a member was last checked and with what result, and which
-// sources wait.
+// The ledger: what sidecars do not record, in SQLite: when a member was last checked and with what result,
+// and which sources wait.
 //
 // It may be deleted: members then count as checked when they were stored, and the next run notes the sources
 // again. One that is damaged or of another version is set aside and made again. WAL mode, so that a listing
@@ -75,12 +75,12 @@ class Ledger {
 Result<std::vector<CheckedMember>> ListChecked(const Store& store);
 
 // The state of a member as `archive ls` prints it: that of the store, or "scratch gone" if the copy is proven
-// and its source is no longer there.
+// and its source no longer exists.
 std::string StateText(FileSystem& fs, const CheckedMember& member);
 
 // ListStore without the members that a later check found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
-// The first proven one of those that fits; nullopt if there is none, or no store.
+// The first proven one among them that matches; nullopt if there is none, or no store.
 Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
                                                const std::function<bool(const ArchiveRecord&)>& fits);
 

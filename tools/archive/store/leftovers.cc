@@ -42,7 +42,7 @@ Status RemoveMember(const Store& store, const std::string& file) {
   const std::string path = store.Path(file);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(path));
   if (info.kind != FileKind::kFile)
-    return InvalidArgument("{} is a link or no file; it stays, remove it by hand", path);
+    return InvalidArgument("{} is a link or not a file; it was not removed, remove it by hand", path);
   CAIRN_RETURN_IF_ERROR(fs.Rename(path, fmt::format("{}{}", path, kDeletingSuffix)));
   CAIRN_RETURN_IF_ERROR(store.Sync());
   return EndRemoval(store, file);
@@ -99,7 +99,7 @@ Status CleanStore(const Store& store, const StoreNote& note) {
         CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
         break;
       case Leftover::kNone:
-        note(fmt::format("{} is left alone: nothing says that Cairn made it", path));
+        note(fmt::format("{} was not removed: it is not known to be Cairn's", path));
     }
   }
   return OkStatus();

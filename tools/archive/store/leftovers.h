@@ -1,5 +1,5 @@
-// Removes members from a store, and the files and directories that killed runs left there. Files that Cairn
-// did not make are left alone.
+// Removes members from a store, and the files and directories that killed runs left in it. Files that Cairn
+// did not make are not touched.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,12 @@ enum class Leftover {
   kPartial,  // NAME.partial, a file that was being written: a tar, a piece, a bundle, a sidecar, ...
   kRemoval,  // TAR.deleting: a removal that is not finished
 };
-// By the whole name and the kind of file; a link is never Cairn's.
+// By the full name and the kind of file; a link is never Cairn's.
 Leftover LeftoverOf(std::string_view name, FileKind kind);
-// True for every name that a person may take for a leftover.
+// True for every name that looks like a leftover.
 bool LooksLikeLeftover(std::string_view name);
 
-// Removes all leftovers, those of staging too. `note` gets a line for each file that looks like one and is
+// Removes all leftovers, those of staging too. `note` gets a line for each file that looks like one but is
 // not. Requires the lock.
 using StoreNote = std::function<void(const std::string& line)>;
 Status CleanStore(

@@ -1,7 +1,7 @@
 // The titles of members in a list: RUN@STEP, or RUN~ID@STEP if several runs of the list have one name.
 //
 // ID is the beginning of the run's identity, as short as distinguishes them; selectors accept it
-// (FindMember). Trees are distinguished step by step: each has an identity of its own.
+// (FindMember). Trees are distinguished step by step: each has its own identity.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Headers say where the files of a tar lie, the list of sums at its end has their digests, and a bundle holds
-// an index of its members: together they are what the sidecar said. Every member is then proven by reading
-// it.
+// Headers show where the files of a tar are, the list of sums at its end has their digests, and a bundle
+// holds an index of its members: together they are the content of the sidecar. Every member is then proven by
+// reading it.
 
 #include "tools/archive/store/rebuild.h"
 
@@ -38,7 +38,7 @@ void TakeHeaders(const TarIndex& index, ArchiveRecord& record) {
   std::ranges::sort(record.tree->entries, {}, &ArchivedEntry::name);
 }
 
-// True if reading the member's tar again may give a sidecar that says more than the one that is there.
+// True if reading the member's tar again may give a more complete sidecar than the existing one.
 bool NeedsSidecar(const ArchiveMember& member) {
   if (member.state == MemberState::kVerified || member.bytes == 0) return false;
   return !member.record || member.record->verified_unix_seconds == 0;
@@ -65,7 +65,7 @@ Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& pr
   FileSystem& fs = member.store.fs();
   const std::string path = member.path();
   const auto parts = ParseTarName(member.tar);
-  if (!parts) return InvalidArgument("{}: not the name of a tar of this archive", path);
+  if (!parts) return InvalidArgument("{}: this is not the name of a tar of an archive", path);
   CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, path));
   CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/true));
   ArchiveRecord record;
@@ -86,7 +86,7 @@ Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& pr
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, StatTar(fs, place));
   record.pieces = place.pieces;
   if (TarName(record) != member.tar)
-    return Corrupt("{}: holds {}; it was renamed, or files of it are missing", path, TarName(record));
+    return Corrupt("{}: it holds {}; it was renamed, or files in it are missing", path, TarName(record));
   CAIRN_ASSIGN_OR_RETURN(const ProvenCopy proof, ProveMember(member.store, record, progress));
   CAIRN_RETURN_IF_ERROR(WriteRecord(member.store, proof.record()));
   return proof;
@@ -110,7 +110,7 @@ Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::st
     const Status whole = ProveMember(store, member, {}).status();
     if (!whole.ok()) problems.push_back(whole.message());
     member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
-    member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
+    member.claims.clear();  // those in the tar are as old as the tar: later claims are not known
   }
   if (problems.size() == bundle->members.size()) return Corrupt("{}: none of its members is whole", path);
   if (const auto there = fs.Stat(store.Parity(name)); there.ok())

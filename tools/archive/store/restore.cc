@@ -96,7 +96,7 @@ class TreeRestorer {
   }
 
  private:
-  // Those of the record; an old record has none, then those that the files lie in.
+  // Those of the record; if an old record has none, the directories of the files.
   Status MakeDirectories() {
     for (const ArchivedFile& file : record_.files) AddDirectories(file.name, directories_);
     if (record_.tree)
@@ -219,7 +219,7 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& rec
   return partial.Publish();
 }
 
-// The whole member, by its headers: they must say what its record does. `record`: null if it has none.
+// The whole member, by its headers, which must agree with its record. `record`: null if it has none.
 Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member, const ArchiveRecord* record) {
   CAIRN_ASSIGN_OR_RETURN(const TarPlace place, member.Place(record));
   CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(member.store.fs(), place, /*past_cache=*/false));
@@ -270,7 +270,7 @@ Status RestoreTar(const MemberRef& member, const std::string& destination, const
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   if (record.ok() && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
-    return Corrupt("{}: holds another manifest than the sidecar says", view->root());
+    return Corrupt("{}: its manifest is not the one in the sidecar", view->root());
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, step->manifest().step));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step->catalog()).WithContext(step->directory()));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));

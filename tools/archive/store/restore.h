@@ -13,8 +13,8 @@ namespace cairn {
 
 // A user's destination as a path: "a/b/" and "./a/b" are "a/b".
 std::filesystem::path DestinationPath(const std::string& destination);
-// The destination of a step must be new, and its name must not claim another step. What killed commands left
-// of it is removed. Errors: AlreadyExists, InvalidArgument.
+// The destination of a step must be new, and its name must not claim another step. Leftovers of killed
+// commands are removed. Errors: AlreadyExists, InvalidArgument.
 Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, int64_t step);
 // True for RUN/step-N: it is made under the lock of its run.
 bool IsInRun(const std::filesystem::path& destination);

@@ -71,7 +71,8 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   }
   for (size_t g = 0; g < globs.size(); ++g)
     if (!used[g])
-      return InvalidArgument("{}: no tensor fits '{}'; cairn inspect lists them", step.directory(), globs[g]);
+      return InvalidArgument("{}: '{}' matches no tensor; cairn inspect lists them", step.directory(),
+                             globs[g]);
   CAIRN_RETURN_IF_ERROR(ClearPlace(fs, destination));
   target.files.push_back({.name = std::string(kTensorsFile)});
   CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), {}));

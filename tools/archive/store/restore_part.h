@@ -1,5 +1,5 @@
-// Gets a part of an archived step back: its weights as a step of their own, or tensors as one safetensors
-// file. Reads only the parts of the tar that they need.
+// Gets a part of an archived step back: its weights as a step, or tensors as one safetensors file. Reads only
+// the parts of the tar that they need.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ namespace cairn {
 Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
                       const std::string& destination);
 
-// The step's files in which the tensors lie that any glob means, and the weights that packed ones of them are
-// completed from.
+// The step's files with the tensors that any glob matches, and the weights from which packed ones are
+// completed.
 std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs);
 
-// The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
-// Returns how many. Errors: AlreadyExists; InvalidArgument if no tensor fits a glob; Corrupt.
+// Writes the tensors that any glob matches (tensor_glob.h: "NAME", "NAME/master") as `destination`, read
+// back. Returns how many. Errors: AlreadyExists; InvalidArgument if no tensor matches a glob; Corrupt.
 Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
                               const std::string& destination, const ByteProgress& progress);
 

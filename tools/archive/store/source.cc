@@ -62,7 +62,7 @@ std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
 Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSource>& sources) {
   CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(fs, given));
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
-  if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
+  if (!info.is_directory()) return NotSupported("{} is a file; name the directory that it is in", argument);
   if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
     sources.push_back({.path = argument});
     return OkStatus();
@@ -100,7 +100,7 @@ Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
   }
   const std::string parent = stdfs::path(argument).parent_path().string();
   if (const auto steps = StepsIn(fs, parent.empty() ? "." : parent); !parent.empty() && !steps.empty())
-    return NotFound("{}: there is no such step; {} has {}", argument, parent, ListOfSteps(steps));
+    return NotFound("{}: no such step; {} has {}", argument, parent, ListOfSteps(steps));
   return argument;
 }
 
@@ -131,7 +131,7 @@ ArchiveRecord NameTree(const std::string& directory) {
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
-  if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: was saved again meanwhile; run again", step_dir);
+  if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: saved again meanwhile; run this again", step_dir);
   return OkStatus();
 }
 

@@ -60,7 +60,7 @@ void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes)
     member.trouble =
         there.status().kind() == StatusKind::kNotFound ? "the tar is missing" : there.status().message();
   else if (*there != bytes)
-    member.trouble = fmt::format("the tar has {} bytes, the sidecar says {}", *there, bytes);
+    member.trouble = fmt::format("the tar has {} bytes, but the sidecar says {}", *there, bytes);
   else
     member.state = MemberState::kVerified;
 }
@@ -74,7 +74,7 @@ ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
   return member;
 }
 
-// If a member is there twice, its own tar counts if it was proven.
+// If a member is stored twice, its own tar counts if it was proven.
 void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
@@ -118,7 +118,7 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
   return selector;
 }
 
-// With their sources if names alone do not distinguish them.
+// With their sources if names do not distinguish them.
 std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
   std::string names;
   for (const ArchiveMember& m : members) {
@@ -242,19 +242,19 @@ std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits) {
 Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
   CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text, members));
-  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store.directory());
+  if (members.empty()) return NotFound("{}: no archived step in it; is it the store?", store.directory());
   const MemberTitles titles(members);
   std::vector<ArchiveMember> fits;
   for (const ArchiveMember& member : members)
     if (selector.Fits(member)) fits.push_back(member);
   if (fits.empty())
-    return NotFound("{}: no '{}'; there are {}", store.directory(), text, ListNames(members, titles));
+    return NotFound("{}: it has no '{}'; it has {}", store.directory(), text, ListNames(members, titles));
   if (CountRuns(fits) > 1)
     return InvalidArgument("{}: several runs; name one of {}", store.directory(), ListNames(fits, titles));
   fits = OfNewestCommit(std::move(fits));
   const ArchiveMember& best = fits.front();
   if (fits.size() > 1 && fits[1].form == best.form)
-    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store.directory(),
+    return InvalidArgument("{}: several saves of one step match; name the tar, one of {}", store.directory(),
                            ListNames(fits, titles));
   return best;
 }

@@ -1,6 +1,6 @@
 // A store: a directory of archived steps (record.h), a README.txt for people, and a lock.
 //
-// Store and MemberRef are passed instead of paths: nothing else joins the path of a store and a name.
+// Store and MemberRef are passed instead of paths: no other code joins the path of a store and a name.
 #pragma once
 
 #include <optional>
@@ -59,7 +59,7 @@ struct MemberRef {
 };
 
 enum class MemberState {
-  kStored,    // the tar has no sidecar: nobody proved it
+  kStored,    // the tar has no sidecar: it was never proven
   kVerified,  // proven after it was written
   kDamaged,   // the sidecar and the tar contradict each other
 };
@@ -75,7 +75,7 @@ struct ArchiveMember {
   std::string trouble = {};                  // the damage
   std::optional<ArchiveRecord> record = {};  // if the sidecar can be read
 
-  // The order of its commit among those of its run; without a readable record, by the number alone.
+  // The order of its commit among those of its run; without a readable record, only by the number.
   BranchedStep commit() const {
     return record ? BranchedStep{step, record->run, record->descent} : BranchedStep{.step = step};
   }
@@ -98,11 +98,11 @@ ArchiveMember DescribeMember(const MemberRef& member);
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
 // newest step of a store that holds one run. RUN may also be RUN~ID or ID, where ID is the beginning of the
 // run's identity, because several runs may have one name. Of several forms of a step it is the fullest.
-// Errors: NotFound; InvalidArgument listing the members if several fit.
+// Errors: NotFound; InvalidArgument listing the members if several match.
 Result<ArchiveMember> FindMember(const Store& store, const std::string& selector);
 
-// Keeps those of the newest commit among the members that a selector fits, all of one run; the fullest form
-// comes first. The selector means the first, unless the second has the same form, too.
+// Keeps those of the newest commit among the members that match a selector, all of one run; the fullest form
+// comes first. The selector means the first, unless the second has the same form.
 std::vector<ArchiveMember> OfNewestCommit(std::vector<ArchiveMember> fits);
 
 // Splits "STORE:SELECTOR". The selector is empty if `argument` has no colon or is a path that exists.
@@ -112,10 +112,10 @@ struct MemberName {
 };
 MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
 
-// The members of a bundle, whether they also have tars of their own or not; a bundle without a readable
-// sidecar is listed itself.
+// The members of a bundle, even those that also have their own tars; a bundle without a readable sidecar is
+// listed itself.
 std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string& name);
-// A member by the sidecar of its own tar alone.
+// A member, only by the sidecar of its own tar.
 ArchiveMember DescribeTar(const MemberRef& member);
 
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.

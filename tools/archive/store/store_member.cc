@@ -1,6 +1,6 @@
 // Steps and trees are stored the same way. A Source lists the files of a member and reads them, MemberWriter
 // writes them as tar entries, and StoreMember keeps the order: tar, proof, parity, sidecar. The sidecar comes
-// last, because its presence says that the tar was proven. Nobody locks a source. Sizes and times of its
+// last, because its presence says that the tar was proven. Sources are not locked. Sizes and times of its
 // files are therefore compared after each copy and again at the end, where its manifest or its listing is
 // read again, too; after any change nothing is stored.
 
@@ -65,10 +65,10 @@ class PartialTar {
 };
 
 Status ChangedMeanwhile(const std::string& directory) {
-  return Corrupt("{}: its files changed while they were read; nothing was stored, run again", directory);
+  return Corrupt("{}: its files changed while they were read; nothing was stored, run this again", directory);
 }
 
-// Size and times of a file, to tell whether anyone touched it.
+// Size and times of a file, to detect changes.
 struct Seen {
   uint64_t bytes;
   int64_t modified, changed;
@@ -195,7 +195,7 @@ class MemberWriter {
     CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(sums))));
     if (record_.tree) CAIRN_RETURN_IF_ERROR(WriteDirectoriesAndLinks(record_.tree->entries));
     CAIRN_ASSIGN_OR_RETURN(record_.tar_bytes, tar_.Finish());
-    // Again: a file may have been touched long after it was copied.
+    // Again: a file may have changed long after it was copied.
     for (size_t i = 0; i < source_.files.size(); ++i) CAIRN_RETURN_IF_ERROR(CheckUntouched(i));
     return OkStatus();
   }
@@ -226,7 +226,7 @@ class MemberWriter {
     return OkStatus();
   }
 
-  // Directories come behind everything in them, so that a program that extracts the tar, or its pieces one by
+  // Directories come after everything in them, so that a program that extracts the tar, or its pieces one by
   // one, sets their times and modes last.
   Status WriteDirectoriesAndLinks(std::vector<ArchivedEntry> entries) {
     std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
@@ -312,7 +312,7 @@ Status CheckRoom(const Store& store, uint64_t tar_bytes, const StoreOptions& opt
 Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& record,
                                   const ByteProgress& progress, double parity) {
   const auto proof = ProveMember(store, record, progress);
-  if (!proof.ok())  // what the store gives back is not what it was given
+  if (!proof.ok())  // what was read back from the store is not what was written
     return proof.status().WithContext("the store did not keep what was written, nothing was stored");
   ArchiveRecord proven = proof->record();
   if (parity > 0) {
@@ -323,7 +323,7 @@ Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& recor
   return proof;
 }
 
-// Writes the tar, proves it, and writes the files beside it. After a failure none of them stays.
+// Writes the tar, proves it, and writes the files beside it. After a failure none of them is left.
 Result<ProvenCopy> StoreMember(const Store& store, const Source& source, ArchiveRecord record, uint64_t bytes,
                                const ByteProgress& progress, const StoreOptions& options) {
   record.claims = options.claims;
@@ -354,7 +354,7 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
                              const StoreOptions& options, std::optional<ArchiveRecord> record) {
   if (!step.manifest().shards.empty())
     return NotSupported(
-        "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
+        "{}: it is virtual, its shards are in {}; archive that step, or copy this one by cairn reshape",
         step.directory(), step.DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, TarBytesAtMost(step.manifest()), options));
@@ -373,7 +373,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
     bytes += file.info.bytes;
     tar_bytes += TarEntryBytes(file.info.bytes) + 2 * (file.name.size() + file.target.size()) + 128;
     if (file.kind == EntryKind::kFile && file.name.ends_with(kPackedSuffix))
-      return NotSupported("{}: its name ends like that of a packed file; rename it first",
+      return NotSupported("{}: its name ends like a packed file's; rename it first",
                           JoinPath(directory, file.name));
   }
   CAIRN_RETURN_IF_ERROR(CheckRoom(store, tar_bytes, options));

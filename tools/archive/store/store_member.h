@@ -17,7 +17,7 @@
 namespace cairn {
 
 struct StoreOptions {
-  bool pack = false;           // files in fewer bytes (packed_file.h)
+  bool pack = false;           // store files packed (packed_file.h)
   double parity = 0;           // the part of the tar that parity repairs; 0: no parity (tar_parity.h)
   uint64_t max_tar_bytes = 0;  // of a file; a larger tar is written in pieces (tar_pieces.h); 0: no limit
   std::vector<std::string> claims = {};  // who asks for it (claims.h)

@@ -39,7 +39,7 @@ bool LeadsOut(const std::string& root, const std::string& below, const std::stri
   }
   std::error_code error;
   const stdfs::path end = stdfs::weakly_canonical(stdfs::path(root) / below / target, error);
-  if (error) return false;  // such as a link to itself: it leads nowhere
+  if (error) return false;  // for example a link to itself: it leads nowhere
   return end != root && !(end.string() + "/").starts_with(root == "/" ? root : root + "/");
 }
 
@@ -65,7 +65,7 @@ class Lister {
     if (::stat(root_.c_str(), &st) != 0) return NotFound("{}: {}", root_, std::strerror(errno));
     above_.push_back({st.st_dev, st.st_ino});
     CAIRN_RETURN_IF_ERROR(Below("", /*followed=*/false));
-    if (files_.empty()) return NotFound("{}: no file in it", root_);
+    if (files_.empty()) return NotFound("{}: the directory contains no file", root_);
     std::ranges::sort(files_, {}, &TreeFile::name);
     return std::move(files_);
   }
@@ -84,7 +84,7 @@ class Lister {
     const std::string path = JoinPath(root_, name);
     struct stat st;
     if (::lstat(path.c_str(), &st) != 0)
-      return NotFound("{}: {}; did something change it?", path, std::strerror(errno));
+      return NotFound("{}: {}; was it changed meanwhile?", path, std::strerror(errno));
     TreeFile file{.name = name};
     if (S_ISLNK(st.st_mode)) {
       std::error_code error;
@@ -98,7 +98,7 @@ class Lister {
                 : S_ISDIR(st.st_mode) ? EntryKind::kDirectory
                                       : EntryKind::kLink;
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISLNK(st.st_mode))
-      return NotSupported("{}: neither a file nor a directory nor a link; move it away first", path);
+      return NotSupported("{}: it is not a file, directory or link; move it away first", path);
     file.facts = FactsOf(st);
     if (file.kind == EntryKind::kLink) file.facts.mode = 0777;  // a link has none of its own
     file.device = st.st_dev;
@@ -109,7 +109,7 @@ class Lister {
                    .modified_unix_seconds = st.st_mtim.tv_sec,
                    .accessed_unix_seconds = st.st_atim.tv_sec};
     if (files_.size() == kMaxTreeEntries || !IsPlainPath(name))
-      return NotSupported("{}: more files, or a longer path, than an archive takes", path);
+      return NotSupported("{}: it has more files, or a longer path, than an archive takes", path);
     files_.push_back(std::move(file));
     return S_ISDIR(st.st_mode) ? Enter(name, {st.st_dev, st.st_ino}, followed) : OkStatus();
   }
@@ -119,8 +119,8 @@ class Lister {
     if (!file.leaves || links_ == Links::kKeep) return OkStatus();
     if (links_ == Links::kRefuse)
       return NotSupported(
-          "{}: a link that leads out of the tree, to {}; --links keep stores such links as links, without "
-          "their targets, --links follow stores their targets in their place",
+          "{}: this link leads out of the tree, to {}; --links keep stores such links as links, without "
+          "their targets, --links follow stores their targets instead",
           path, file.target);
     if (::stat(path.c_str(), &st) != 0)
       return NotFound("{}: the link leads to {}, which cannot be read: {}", path, file.target,
@@ -131,7 +131,7 @@ class Lister {
 
   Status Enter(const std::string& name, const Identity& directory, bool followed) {
     if (std::ranges::find(above_, directory) != above_.end() || above_.size() > kMaxDepth)
-      return NotSupported("{}: lies within itself, by way of a link", JoinPath(root_, name));
+      return NotSupported("{}: it contains itself, through a link", JoinPath(root_, name));
     above_.push_back(directory);
     CAIRN_RETURN_IF_ERROR(Below(name, followed));
     above_.pop_back();
@@ -217,7 +217,7 @@ Result<ArchiveRecord> ReadListed(FileSystem& fs, const std::string& directory, L
     ++described;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> after, ListTree(fs, directory, links));
-  if (after != files) return Corrupt("{}: its files changed while they were read; run again", directory);
+  if (after != files) return Corrupt("{}: its files changed while they were read; run this again", directory);
   record.manifest_digest = record.run = TreeDigest(record);
   return record;
 }
@@ -270,11 +270,11 @@ Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored) {
     const auto other = archived.find(name);
     if (other == archived.end()) return Corrupt("{} is not in the archived copy", path);
     if (other->second != content)
-      return Corrupt("{} differs from the archived copy: it is '{}', archived was '{}'", path, content,
+      return Corrupt("{} differs from the archived copy: it is '{}', but '{}' was archived", path, content,
                      other->second);
   }
   for (const auto& [name, content] : archived)
-    if (!there.contains(name)) return Corrupt("{} is gone; it was archived", JoinPath(tree.source, name));
+    if (!there.contains(name)) return Corrupt("{} no longer exists", JoinPath(tree.source, name));
   return OkStatus();
 }
 

@@ -1,7 +1,7 @@
 // Trees of files: listing, identity, and comparison with a record.
 //
 // A tree is known by its canonical path and its content: the name, kind and permission bits of every entry,
-// the SHA-256 of every file, and the target of every link. Sizes and times never stand for content. Owners
+// the SHA-256 of every file, and the target of every link. Sizes and times are never taken as content. Owners
 // and times are stored and restored, but are not part of the identity.
 //
 // A link is stored as a link and not followed. A link that leads out of the tree (its target is absolute,

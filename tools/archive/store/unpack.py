@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Gives packed files of this archive back as they were: FILE.planes.zst -> FILE, bit for bit.
+"""Restores packed files of this archive: FILE.planes.zst -> FILE, bit for bit.
 
     tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar
     python3 unpack.py RUN/step-NNNNNNNN
     cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
 
-Needs Python 3 with numpy (which h5py brings), and the `zstd` program. A packed file is a row of zstd frames, one for each
-chunk of the file, and behind them a table in a skippable frame:
+Needs Python 3 with numpy (which h5py brings), and the `zstd` program. A packed file is a row of zstd frames, one for
+each chunk of the file, followed by a table in a skippable frame:
 
     u8[8] "CAIRNPK1", u64 bytes of the file, u32 names, of each: u16 length, text; u32 frames, of each: u32 bytes of the
     file, u32 stored bytes, u8 element bytes, u8 kind; of kind 1 also: u32 name, u64 offset, u32 exceptions, of each:
     u32 index, u16 high half                                                          (little-endian)
 
-What a frame decodes to has the bytes of its elements sorted into planes: first byte 0 of all elements, then byte 1 and so
-on, then what is left of a last broken element. Kind 1 is a float32 master of which only the low halves are there; the high
-half of an element is its bfloat16 weight, which lies at `offset` of file `name`, less one where the low half is above
-0x8000; exceptions say it otherwise.
+What a frame decodes to has the bytes of its elements sorted into planes: first byte 0 of all elements, then byte 1
+and so on, then what is left of a last broken element. Kind 1 is a float32 master of which only the low halves are
+stored; the high half of an element is its bfloat16 weight, at `offset` of file `name`, less one if the low half is
+above 0x8000; exceptions list all other high halves.
 """
 
 import os
@@ -81,7 +81,7 @@ def join_master(low, weights, exceptions):
 
 
 def unpack(directory, name, masters):
-    """Writes all chunks of a file but masters (masters=False), or those alone, whose weights are there by then."""
+    """Writes all chunks of a file except masters (masters=False), or only masters, whose weights are then unpacked."""
     packed, target = os.path.join(directory, name + SUFFIX), os.path.join(directory, name)
     frames = read_table(packed)
     decoder = subprocess.Popen(["zstd", "-dcq", packed], stdout=subprocess.PIPE)

@@ -31,9 +31,9 @@ Status CheckOthers(const TarIndex& index, const ArchiveRecord& record) {
   const auto there = ByName(index.others), told = ByName(record.tree ? record.tree->entries : none);
   for (const auto& [name, entry] : told)
     if (const auto found = there.find(name); found == there.end() || *found->second != *entry)
-      return Corrupt("its entry '{}' is not what the sidecar says", name);
+      return Corrupt("its entry '{}' differs from the sidecar", name);
   if (there.size() != told.size())
-    return Corrupt("has {} directories and links, the sidecar says {}", there.size(), told.size());
+    return Corrupt("has {} directories and links, but the sidecar says {}", there.size(), told.size());
   return OkStatus();
 }
 
@@ -72,9 +72,9 @@ VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const Arch
 Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
   const TarIndex& index = view.index();
   if (index.directory != record.directory)
-    return Corrupt("holds '{}', the sidecar says '{}'", index.directory, record.directory);
+    return Corrupt("holds '{}', but the sidecar says '{}'", index.directory, record.directory);
   if (index.files.size() != record.files.size() + 1)
-    return Corrupt("has {} files, the sidecar says {}", index.files.size(), record.files.size() + 1);
+    return Corrupt("has {} files, but the sidecar says {}", index.files.size(), record.files.size() + 1);
   std::map<std::string_view, const ArchivedFile*> named;
   for (const ArchivedFile& file : index.files) named[file.name] = &file;
   for (const ArchivedFile& file : record.files) {
@@ -83,11 +83,12 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
     if (there == nullptr || there->offset != file.offset || there->stored_bytes != file.stored_bytes ||
         there->packed != file.packed)
       return Corrupt("its entry {} is not where the sidecar says{}", file.name,
-                     record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
+                     record.pieces.empty() ? "" : "; is a piece another tar's, or are two swapped?");
     if (there->bytes != file.bytes)
-      return Corrupt("its entry {} has {} bytes, the sidecar says {}", file.name, there->bytes, file.bytes);
+      return Corrupt("its entry {} has {} bytes, but the sidecar says {}", file.name, there->bytes,
+                     file.bytes);
     if (record.tree && there->facts != file.facts)
-      return Corrupt("its entry {} has another mode, owner or time than the sidecar says", file.name);
+      return Corrupt("its entry {} has a different mode, owner or time in the sidecar", file.name);
   }
   CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
   CAIRN_ASSIGN_OR_RETURN(const std::string sums,
@@ -116,7 +117,7 @@ Status CopyVerified(FileSystem& fs, const StepReader& step, const ManifestFile& 
                                     sink, /*may_map=*/false));
   CAIRN_RETURN_IF_ERROR(report.status());
   if (report.bytes_checked != file.bytes)
-    return Corrupt("{}: {} of {} bytes were read", JoinPath(step.DirectoryOf(file.name), file.name),
+    return Corrupt("{}: only {} of {} bytes were read", JoinPath(step.DirectoryOf(file.name), file.name),
                    report.bytes_checked, file.bytes);
   return OkStatus();
 }
@@ -141,7 +142,7 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
     report = VerifyHash(**view, **step, progress, kVerifyJobs);
     report.Join(VerifyStructure(**step));
     if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
-      problem(Corrupt("holds another manifest than the sidecar says"));
+      problem(Corrupt("its manifest is not the one in the sidecar"));
   }
   if (record == nullptr) return report;
   if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);

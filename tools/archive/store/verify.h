@@ -51,7 +51,7 @@ Result<std::string> HashThrough(FileSystem& fs, const std::string& path, uint64_
                                 const ByteSink& sink = {});
 
 // Copies `file` of `step` to `sink` while its digests are checked. Bytes are handed on before they are known
-// to be good, so the copy counts for nothing until this returns OK. Errors: Corrupt naming file, tensor and
+// to be good, so the copy must not be used until this returns OK. Errors: Corrupt naming file, tensor and
 // offset; those of the sink.
 Status CopyVerified(FileSystem& fs, const StepReader& step, const ManifestFile& file, const ByteSink& sink);
 

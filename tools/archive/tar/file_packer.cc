@@ -202,7 +202,7 @@ void FilePacker::StartJob() {
 
 Status FilePacker::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    if (segment_ == segments_.size()) return InvalidArgument("more bytes than the file was said to have");
+    if (segment_ == segments_.size()) return InvalidArgument("more bytes than announced for the file");
     if (!current_) StartJob();
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), current_bytes_ - current_->input.size()));
     current_->input.insert(current_->input.end(), part.begin(), part.end());
@@ -239,7 +239,7 @@ Status FilePacker::EmitFront() {
 
 Status FilePacker::Finish() {
   while (!running_.empty()) CAIRN_RETURN_IF_ERROR(EmitFront());
-  if (segment_ != segments_.size()) return InvalidArgument("fewer bytes than the file was said to have");
+  if (segment_ != segments_.size()) return InvalidArgument("fewer bytes than announced for the file");
   const std::string tail = EncodePackedTail(table_);
   return emit_(std::as_bytes(std::span(tail)));
 }

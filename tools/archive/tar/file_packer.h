@@ -35,7 +35,7 @@ class PackPool {
   PackPool(const PackPool&) = delete;
   PackPool& operator=(const PackPool&) = delete;
 
-  // One chunk on its way. `input` is filled by the packer, the rest by a thread.
+  // One chunk in flight. `input` is filled by the packer, the rest by a thread.
   struct Job {
     std::vector<std::byte> input;
     uint8_t element_bytes = 1;
@@ -48,7 +48,7 @@ class PackPool {
     PackedFrame frame;
     std::vector<MasterException> exceptions;
   };
-  // Ready once the result is there; `job` must stay until then.
+  // Ready once the result is available; `job` must stay alive until then.
   std::future<void> Submit(Job& job);
   size_t workers() const { return pool_.workers(); }
 
@@ -85,7 +85,7 @@ class FilePacker {
   size_t segment_ = 0;  // that the next byte belongs to
   uint64_t at_ = 0;     // in the file
   std::unique_ptr<PackPool::Job> current_;
-  uint64_t current_bytes_ = 0;  // that it will have
+  uint64_t current_bytes_ = 0;  // of the whole file
   struct Running {
     std::unique_ptr<PackPool::Job> job;
     std::future<void> done;

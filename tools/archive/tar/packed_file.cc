@@ -28,7 +28,7 @@ constexpr uint64_t kLowRecordBytes = 16;    // more with low halves
 constexpr uint64_t kExceptionBytes = 6;
 constexpr uint64_t kMaxTableBytes = 1 << 30;
 constexpr size_t kMaxIdleDecoders = 4;  // decoders that are kept for the next reader
-constexpr size_t kMaxRecent = 6;        // frames that are kept, or on their way
+constexpr size_t kMaxRecent = 6;        // frames that are kept, or in flight
 constexpr uint64_t kZstdBlockBytes = 128 << 10;
 // A frame that does not shrink is stored as raw blocks.
 constexpr uint64_t kRawFrameOverhead = 9 + 3 * (kMaxCodecChunkBytes / kZstdBlockBytes + 1);
@@ -100,11 +100,11 @@ Result<PackedTable> DecodeTable(std::string_view bytes, uint64_t frames_bytes) {
   const auto names = in.Get<uint32_t>();
   for (uint32_t i = 0; i < names && in.ok(); ++i) table.names.emplace_back(in.GetText());
   const auto frames = in.Get<uint32_t>();
-  if (!in.ok() || frames > in.left() / kFrameRecordBytes) return Corrupt("its table of frames is cut short");
+  if (!in.ok() || frames > in.left() / kFrameRecordBytes) return Corrupt("its table of frames is truncated");
   uint64_t sum = 0, stored = 0;
   for (uint32_t i = 0; i < frames; ++i) {
     const auto frame = DecodeFrame(in, table);
-    if (!frame) return Corrupt("frame {} of its table makes no sense", i);
+    if (!frame) return Corrupt("frame {} of its table is invalid", i);
     sum += frame->bytes;
     stored += frame->stored_bytes;
     table.frames.push_back(*frame);
@@ -274,7 +274,7 @@ Status PackedFile::Decode(size_t index, Scratch& scratch, std::vector<std::byte>
 }
 
 Status PackedFile::JoinLow(const PackedFrame& frame, Scratch& scratch, std::span<std::byte> out) {
-  if (!siblings_) return Corrupt("its weights are said to be halves of others themselves");
+  if (!siblings_) return Corrupt("its weights are halves of other weights themselves");
   scratch.low.resize(frame.bytes / 2);
   scratch.weights.resize(frame.bytes / 2);
   CAIRN_RETURN_IF_ERROR(scratch.decoder.Decode(scratch.stored, frame.element_bytes, scratch.low));

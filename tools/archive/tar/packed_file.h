@@ -12,8 +12,8 @@
 //     exceptions, of each: u32 index, u16 high half)
 //   skippable frame 0x184D2A5E: the seek table of zstd's contrib/seekable_format, the table above included
 //
-// Little-endian. So `zstd -dc` gives the chunks one behind the other, still in planes, and the few lines of
-// Python that lie in every store (unpack.py) give the file.
+// Little-endian. So `zstd -dc` gives the chunks one after another, still in planes, and the few lines of
+// Python in every store (unpack.py) give the file.
 #pragma once
 
 #include <condition_variable>
@@ -63,7 +63,7 @@ struct FileRange {
   uint64_t bytes = 0;
 };
 
-// Reads the table of what lies in `range`. Errors: Corrupt, which the caller gives the path.
+// Reads the table of what lies in `range`. Errors: Corrupt; the caller adds the path.
 Result<PackedTable> ReadPackedTable(const FileRange& range);
 
 // Another file of the same tar, as the low halves need it: bytes [offset, offset + out.size()) of it.

@@ -1,4 +1,4 @@
-// A stub is recognised by its blocks alone, without the tape's software. Stubs are sorted by the output of
+// A stub is recognised only by its blocks, without the tape's software. Stubs are sorted by the output of
 // the stat command, digits as numbers, and recalled in batches: in the order of the tape, with few commands.
 // The exit status of a recall command is not enough: a file that still looks like a stub afterwards was not
 // recalled.
@@ -18,7 +18,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinStubBytes = 1 << 20;  // small files are kept on disk, or inside the inode
-constexpr uint64_t kStubShare = 8;           // fewer than one in so many bytes are on the disk
+constexpr uint64_t kStubShare = 8;           // fewer than one byte in this many is on the disk
 constexpr size_t kBatch = 256;               // files of one recall command
 
 std::string Fill(std::string command, const std::string& mark, const std::string& words) {

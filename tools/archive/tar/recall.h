@@ -15,9 +15,8 @@ struct RecallCommands {
   std::string recall;  // "dmget {paths}"; empty: files on tape stay there and are not read
 };
 
-// True if a file that is not small has far fewer blocks on the disk than bytes: it lies on tape. A file that
-// a crash left as a hole looks the same; only a recall that does not bring it back shows the difference.
-// Pure.
+// True if a file that is not small has far fewer blocks on the disk than bytes: it is on tape. A file that a
+// crash left as a hole looks the same; only a recall that fails to bring it back shows the difference. Pure.
 bool LooksLikeStub(const FileInfo& info);
 bool IsStub(const std::string& path);  // false if there is no such file
 

@@ -73,7 +73,7 @@ EntryFacts FactsFromJson(const json& entry) {
   const auto [end, error] = std::from_chars(mode.data(), mode.data() + mode.size(), facts.mode, 8);
   if (error != std::errc() || end != mode.data() + mode.size() || facts.mode > 07777 ||
       facts.modified_nanoseconds >= 1'000'000'000)
-    throw BadName("has an entry of no valid mode or time");
+    throw BadName("has an entry with an invalid mode or time");
   return facts;
 }
 
@@ -183,24 +183,24 @@ ArchiveRecord FromJson(const json& root) {
   return r;
 }
 
-// Checks that every name is there once, and nothing lies below a file or link.
+// Checks that names are unique, and nothing is below a file or link.
 Status CheckEntries(const ArchiveRecord& record) {
   std::map<std::string_view, EntryKind> kinds;
   for (const ArchivedFile& file : record.files)
-    if (!kinds.emplace(file.name, EntryKind::kFile).second) return Corrupt("has '{}' twice", file.name);
+    if (!kinds.emplace(file.name, EntryKind::kFile).second) return Corrupt("contains '{}' twice", file.name);
   for (const ArchivedEntry& entry : record.tree->entries) {
     const bool root = entry.name.empty() && entry.kind == EntryKind::kDirectory;
     if (!root && !IsPlainPath(entry.name)) return Corrupt("names an entry '{}'", entry.name);
     if (entry.kind == EntryKind::kLink &&
         (entry.target.empty() || entry.target.find('\0') != std::string::npos))
-      return Corrupt("has a link '{}' to nothing", entry.name);
-    if (!kinds.emplace(entry.name, entry.kind).second) return Corrupt("has '{}' twice", entry.name);
+      return Corrupt("has a link '{}' without a target", entry.name);
+    if (!kinds.emplace(entry.name, entry.kind).second) return Corrupt("contains '{}' twice", entry.name);
   }
   for (const auto& [name, kind] : kinds)
     for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1))
       if (const auto above = kinds.find(name.substr(0, slash));
           above == kinds.end() || above->second != EntryKind::kDirectory)
-        return Corrupt("has '{}' in no directory of its own", name);
+        return Corrupt("has '{}', but not its directory", name);
   return OkStatus();
 }
 
@@ -210,7 +210,7 @@ Status CheckNames(const ArchiveRecord& record) {
   for (const ArchivedFile& file : record.files)
     if (tree ? !IsPlainPath(file.name) : !IsPlainFileName(file.name))
       return Corrupt("names a file '{}'", file.name);
-  if (record.tree && !tree) return Corrupt("is a step, and has entries of a tree");
+  if (record.tree && !tree) return Corrupt("is a step, but has entries of a tree");
   if (record.tree) CAIRN_RETURN_IF_ERROR(CheckEntries(record));
   if (!IsPlainFileName(record.name) || !IsPlainPath(record.directory) || record.manifest_digest.size() != 32)
     return Corrupt("names its run '{}' in '{}'", record.name, record.directory);
@@ -226,16 +226,16 @@ Status CheckPieces(const ArchiveRecord& record) {
   if (record.pieces.empty()) return OkStatus();
   uint64_t left = record.tar_bytes;
   for (const uint64_t bytes : record.pieces) {
-    if (bytes == 0 || bytes > left) return Corrupt("has pieces of other sizes than the tar");
+    if (bytes == 0 || bytes > left) return Corrupt("has pieces whose sizes do not add up to the tar");
     left -= bytes;
   }
-  if (left > 0 || !record.bundle.empty()) return Corrupt("has pieces of other sizes than the tar");
+  if (left > 0 || !record.bundle.empty()) return Corrupt("has pieces whose sizes do not add up to the tar");
   for (const ArchivedFile& file : record.files) {
     uint64_t offset = file.offset;
     size_t i = 0;
     for (; i < record.pieces.size() && offset >= record.pieces[i]; ++i) offset -= record.pieces[i];
     if (i == record.pieces.size() || file.stored_bytes > record.pieces[i] - offset)
-      return Corrupt("{} lies in no piece", file.name);
+      return Corrupt("{} is in no piece", file.name);
   }
   return OkStatus();
 }
@@ -337,11 +337,11 @@ Result<std::string> UnescapeName(std::string_view text) {
     const char* const digits = text.data() + at + 2;
     if (text.size() - at < 4 || text[at + 1] != 'x' ||
         std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2)
-      return Corrupt("names '{}', which no name is written as", text);
+      return Corrupt("names '{}', which is not a valid escaped name", text);
     name += static_cast<char>(byte);
     at += 3;
   }
-  if (EscapeName(name) != text) return Corrupt("names '{}', which no name is written as", text);
+  if (EscapeName(name) != text) return Corrupt("names '{}', which is not a valid escaped name", text);
   return name;
 }
 
@@ -360,11 +360,11 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const Result<json> parsed =
       ParseStrictJson(text);  // copying and printing recurse, so deep nesting is refused
   if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-archive")
-    return Corrupt("not the sidecar of an archived member; it was damaged or cut short");
+    return Corrupt("this is not the sidecar of an archived member; it was damaged or truncated");
   const json& root = *parsed;
   const json version = root.value("version", json());
   if (!version.is_number_integer() || version < kRecordVersion || version > kDescentVersion)
-    return NotSupported("sidecar version {}, this program reads versions {} to {}; use a newer cairn",
+    return NotSupported("sidecar version {}, but this program reads {} to {}; use a newer cairn",
                         version.dump(), kRecordVersion, kDescentVersion);
   try {
     ArchiveRecord record = FromJson(root);

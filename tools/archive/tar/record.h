@@ -1,16 +1,16 @@
-// The sidecar of one archived member: a JSON file beside its tar, there only once the tar was proven.
+// The sidecar of one archived member: a JSON file next to its tar, written only once the tar was proven.
 //
 //   STORE/RUN-step-00000040.9f8e7d6c.tar        RUN/step-00000040/{manifest.json, shards, index.h5,
 //                                               SHA256SUMS}
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: entries of the tar and where they lie, so a listing
-//                                               recalls nothing, and one tensor is read alone
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, if one file is too small (tar_pieces.h)
-//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
-//   STORE/bloom-step-00000002.files.77aa.tar    files that are not a native step: another system's, or any
-//   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members; its sidecar holds all their
+//   recalls nothing, and a single tensor can be read STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next
+//   piece, if one file is too small (tar_pieces.h) STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   only the same
+//   step's weights STORE/bloom-step-00000002.files.77aa.tar    files that are not a native step: another
+//   system's, or any STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members; its sidecar
+//   holds all their
 //                                               records (bundle.h)
 //
-// The eight digits are the first of the content's digest, so a name stands for one content. The sidecar
+// The eight digits are the first of the content's digest, so a name identifies its content. The sidecar
 // carries its own digest, like a manifest; any changed byte is caught.
 #pragma once
 
@@ -29,13 +29,13 @@ namespace cairn {
 inline constexpr std::string_view kTarSuffix = ".tar";
 inline constexpr size_t kTarDigestDigits = 8;  // before the suffix
 inline constexpr std::string_view kRecordSuffix = ".tar.json";
-inline constexpr std::string_view kParitySuffix = ".parity";  // behind the tar's name
+inline constexpr std::string_view kParitySuffix = ".parity";  // after the tar's name
 inline constexpr uint64_t kMaxRecordBytes = 512 << 20;
 
 enum class Form {
   kFull,     // a native step, every file of it
   kWeights,  // a native step stripped to its weights
-  kFiles,    // a tree of files, whatever they are
+  kFiles,    // a tree of any files
 };
 std::string_view Name(Form form);  // "full", "weights-fp16", "files"
 
@@ -81,7 +81,7 @@ struct ArchivedTree {
 std::string StoredName(const ArchivedFile& file);
 inline constexpr std::string_view kPackedSuffix = ".planes.zst";
 
-// Blocks beside the tar that repair it (tar_parity.h).
+// Blocks next to the tar that repair it (tar_parity.h).
 struct ArchivedParity {
   std::string name;  // of the file in the store; empty: none
   uint64_t bytes = 0;
@@ -102,7 +102,7 @@ struct ArchiveRecord {
   uint64_t tar_bytes = 0;             // in a bundle: of its entries there
   std::vector<uint64_t> pieces = {};  // bytes of each file of the tar (tar_pieces.h); empty: it is one
   std::string bundle = {};            // that holds it; empty: it has a tar of its own
-  uint64_t bundle_offset = 0;  // of its first header there; files' offsets count from the bundle's begin
+  uint64_t bundle_offset = 0;  // of its first header in it; files' offsets count from the bundle's start
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity = {};
   bool healthy = true;   // by the step's manifest (health.h); unknown counts as healthy
@@ -126,7 +126,7 @@ std::string FileOf(const ArchiveRecord& record);
 // The manifest digest of the step that is stored, or whose weights are.
 const std::string& ContentOf(const ArchiveRecord& record);
 
-// What stands before ".9f8e7d6c.tar" in the name of a tar or a bundle.
+// The part before ".9f8e7d6c.tar" in the name of a tar or a bundle.
 std::optional<std::string_view> StemOfTar(std::string_view name);
 // The parts of a tar's name.
 struct TarNameParts {
@@ -136,7 +136,7 @@ struct TarNameParts {
   bool operator==(const TarNameParts&) const = default;
 };
 std::optional<TarNameParts> ParseTarName(std::string_view name);
-// A number of digits alone.
+// A number of only digits.
 std::optional<int64_t> ParseStepNumber(std::string_view digits);
 
 // Names may have any bytes, but text must be UTF-8: "\\" stands for a backslash, "\xff" for a byte that is

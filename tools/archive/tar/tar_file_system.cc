@@ -1,8 +1,7 @@
 // The constructor makes two maps of an index: path to entry, and directory to names. Links are followed
 // there, once, and only to files of the tar. A packed file's size comes from its table, or from the sidecar;
-// with a sidecar nothing of the tar is read until somebody asks for it. A packed master needs weights from
-// another entry. That entry is opened without siblings of its own, so a damaged table cannot cause endless
-// recursion.
+// with a sidecar nothing of the tar is read until it is needed. A packed master needs weights from another
+// entry. That entry is opened without its own siblings, so a damaged table cannot cause endless recursion.
 
 #include "tools/archive/tar/tar_file_system.h"
 
@@ -93,8 +92,8 @@ Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));
   for (const ArchivedFile& file : record.files)
     if (file.offset > bytes || file.stored_bytes > bytes - file.offset)
-      return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
-                     bytes, file.name);
+      return Corrupt("{}: it has {} bytes, but {} should be after them; it was truncated", place.file, bytes,
+                     file.name);
   CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, /*past_cache=*/false));
   TarIndex index{.directory = record.directory, .files = record.files};
   if (record.tree) index.others = record.tree->entries;
@@ -132,7 +131,7 @@ Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const ArchivedFile& entry
     };
   CAIRN_ASSIGN_OR_RETURN(auto file, PackedFile::Open(path, std::move(range), std::move(reader)));
   if (file->bytes() != entry.bytes)
-    return Corrupt("{}: unpacks to {} bytes, not {}", path, file->bytes(), entry.bytes);
+    return Corrupt("{}: it unpacks to {} bytes, not {}", path, file->bytes(), entry.bytes);
   return std::unique_ptr<File>(std::move(file));
 }
 

@@ -23,12 +23,12 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt if a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
 
-  // The same by the sidecar, through the page cache: nothing is read until somebody asks for it.
+  // The same by the sidecar, through the page cache: nothing is read until it is needed.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place,
                                                      const ArchiveRecord& record);
 
   const std::string& root() const { return tar_path_; }
-  // With the sizes of packed files as they were.
+  // With the unpacked sizes of packed files.
   const TarIndex& index() const { return index_; }
 
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override;

@@ -1,7 +1,7 @@
 // libarchive reads the headers and skips the data. Each entry is checked as it comes: kind, path, directory,
 // size. Any other shape is an error, because names become paths later. An entry's data ends, in whole blocks,
 // where the next header starts. Its offset is therefore counted back from there, however long its own headers
-// are; a truncated tar is noticed at the same place.
+// are; a truncated tar is detected at the same place.
 
 #include "tools/archive/tar/tar_index.h"
 
@@ -78,7 +78,7 @@ Result<uint64_t> ReadHeaders(FileSystem& fs, const std::string& shown, const std
   if (!source.status.ok()) return source.status;
   if (result != ARCHIVE_EOF) {
     const char* text = archive_error_string(reader.get());
-    return Corrupt("{}: no whole tar: {}", shown, text == nullptr ? "unreadable" : text);
+    return Corrupt("{}: this is not a complete tar: {}", shown, text == nullptr ? "unreadable" : text);
   }
   return archive_read_header_position(reader.get());
 }
@@ -117,7 +117,7 @@ class Indexer {
   }
 
   Result<TarIndex> Finish() {
-    if (index_.files.empty()) return Corrupt("{}: an empty tar", path_);
+    if (index_.files.empty()) return Corrupt("{}: the tar is empty", path_);
     for (const auto& [name, kind] : kinds_)  // "a" and "a/b" cannot both be files
       for (size_t at = name.find('/'); at != name.npos; at = name.find('/', at + 1))
         if (const auto above = kinds_.find(name.substr(0, at));
@@ -179,7 +179,7 @@ class Indexer {
     file.packed = name.ends_with(kPackedSuffix) && name.size() > kPackedSuffix.size();
     if (file.packed) name.resize(name.size() - kPackedSuffix.size());
     if (file.packed) file.bytes = 0;
-    if (!kinds_.emplace(name, EntryKind::kFile).second) return bad("is there twice");
+    if (!kinds_.emplace(name, EntryKind::kFile).second) return bad("occurs twice");
     file.name = std::move(name);
     index_.files.push_back(std::move(file));
     return OkStatus();
@@ -187,8 +187,8 @@ class Indexer {
 
   template <typename Bad>
   Status AddOther(EntryKind kind, const std::string& name, const char* target, const Bad& bad) {
-    if (!kinds_.emplace(name, kind).second) return bad("is there twice");
-    if (last_.bytes > 0) return bad("is not a file and has bytes");
+    if (!kinds_.emplace(name, kind).second) return bad("occurs twice");
+    if (last_.bytes > 0) return bad("is not a file, but has bytes");
     index_.others.push_back(
         {.name = name, .kind = kind, .target = kind == EntryKind::kLink ? target : "", .facts = last_.facts});
     is_file_ = false;
@@ -201,7 +201,7 @@ class Indexer {
     const bool file = std::exchange(is_file_, true);
     const uint64_t blocks_bytes = TarBlocksBytes(last_.bytes);
     if (next_header > tar_bytes_ || next_header < last_.offset + kTarBlockBytes + blocks_bytes)
-      return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last_.name);
+      return Corrupt("{}: the tar ends within entry '{}'; it was truncated", path_, last_.name);
     if (file) index_.files.back().offset = next_header - blocks_bytes;
     end_ = next_header;
     return OkStatus();
@@ -240,7 +240,7 @@ TarPlace PlaceOfTar(const std::string& path) {
 
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t all, StatTar(fs, place));
-  if (place.begin > all) return Corrupt("{}: was cut short", place.file);
+  if (place.begin > all) return Corrupt("{}: the tar was truncated", place.file);
   Indexer indexer(place.form);
   if (place.pieces.empty())
     CAIRN_RETURN_IF_ERROR(indexer.AddFrom(fs, place.root, place.file, place.begin,
@@ -269,7 +269,7 @@ Result<ArchivedFile> ReadLastEntry(FileSystem& fs, const std::string& path) {
   };
   CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, path, path, 0, info.bytes, note));
   if (last.name.empty() || last.bytes > end || TarBlocksBytes(last.bytes) > end)
-    return Corrupt("{}: the tar ends within its last entry; it was cut short", path);
+    return Corrupt("{}: the tar ends within its last entry; it was truncated", path);
   last.offset = end - TarBlocksBytes(last.bytes);
   return last;
 }

@@ -1,4 +1,4 @@
-// The entries of an archived step's tar, read from its headers alone. Nothing in them is trusted.
+// The entries of an archived step's tar, read only from its headers. Nothing in them is trusted.
 //
 // A member of an archive is a plain pax tar of regular files RUN/step-N/FILE; the tar of a tree, known by its
 // name (record.h), has RUN/NAME/PATH, and also directories and symbolic links. Everything else that a tar can
@@ -43,7 +43,7 @@ TarPlace PlaceOfTar(const std::string& path);
 // "a/b/c": no "..", nothing empty, not absolute, and not too long.
 bool IsPlainPath(std::string_view path);
 
-// Reads the headers there and skips the data. Offsets count from the beginning of the first file. Errors:
+// Reads the headers and skips the data. Offsets count from the beginning of the first file. Errors:
 // Corrupt naming the piece, or the entry and its fault.
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place);
 // The last entry of a tar, whatever its name. Errors: Corrupt.

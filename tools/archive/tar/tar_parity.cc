@@ -103,7 +103,7 @@ class Group {
       for (int i = 0; i < data_blocks + parity_blocks; ++i) (good_[index(i)] ? good : bad).push_back(i);
       if (bad.empty()) continue;
       if (good.size() < static_cast<size_t>(data_blocks))
-        return Corrupt("more is damaged than its parity repairs, near byte {}",
+        return Corrupt("more is damaged than its parity can repair, near byte {}",
                        (layout_.first_block(number_) + index(bad.front())) * kParityBlockBytes);
       good.resize(data_blocks);
       std::vector<const std::byte*> in;
@@ -162,13 +162,13 @@ Result<Header> ReadHeader(FileSystem& fs, File& file) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(file.path()));
   const uint64_t file_bytes = info.bytes;
   std::string text(kFixedBytes, '\0');
-  if (file_bytes < kFixedBytes) return corrupt("is too short to be parity");
+  if (file_bytes < kFixedBytes) return corrupt("is too short for a parity file");
   CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
   ByteReader in(text);
   if (const std::string_view magic = in.GetRaw(kMagic.size()); magic != kMagic && magic != kOldMagic)
     return corrupt("is not a parity file");
   if (const auto version = in.Get<uint32_t>(); version != kVersion)
-    return NotSupported("{}: version {}; use a newer cairn", file.path(), version);
+    return NotSupported("{}: it has version {}; use a newer cairn", file.path(), version);
   Header header;
   header.layout.shape.data = static_cast<int>(in.Get<uint32_t>());
   header.layout.shape.parity = static_cast<int>(in.Get<uint32_t>());
@@ -198,7 +198,7 @@ Result<uint64_t> Repair(File& tar, uint64_t there, File& parity, const Header& h
   Group group(layout, std::move(code));
   uint64_t repaired = 0, first_parity = 0;
   for (uint64_t number = 0; number < layout.groups(); ++number) {
-    (void)group.Read(tar, there, number);  // what cannot be read has another digest than the header says
+    (void)group.Read(tar, there, number);  // what cannot be read does not match its digest in the header
     bool whole = true;
     for (uint64_t i = 0; i < layout.blocks(number); ++i) {
       const uint64_t block = layout.first_block(number) + i;
@@ -229,7 +229,7 @@ Result<uint64_t> Repair(File& tar, uint64_t there, File& parity, const Header& h
 
 Result<StripeShape> ShapeFor(double fraction) {
   if (fraction > kMaxTarParity)
-    return InvalidArgument("parity of {:g} % is more than the {:g} % that can be had", fraction * 100,
+    return InvalidArgument("parity of {:g} % is more than the maximum of {:g} %", fraction * 100,
                            kMaxTarParity * 100);
   StripeShape shape{.data = kMaxCodeBlocks - 1, .parity = 1};
   while (shape.parity < fraction * shape.data) {
@@ -301,7 +301,7 @@ Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace
   if (place.pieces.empty()) {
     CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
   } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {
-    return Corrupt("{}: belongs to a tar of {} bytes, the sidecar says otherwise", path, bytes);
+    return Corrupt("{}: it belongs to a tar of {} bytes, which is not the size in the sidecar", path, bytes);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   CAIRN_ASSIGN_OR_RETURN(ErasureCode code,

@@ -1,9 +1,9 @@
-// Blocks beside a tar that repair it: Reed-Solomon (ckpt/codec/erasure.h, ISA-L) over blocks of its bytes,
-// whatever they mean, with a digest of each block that tells which ones are damaged.
+// Blocks next to a tar that repair it: Reed-Solomon (ckpt/codec/erasure.h, ISA-L) over blocks of its bytes,
+// of any content, with a digest of each block that tells which ones are damaged.
 //
 // The tar is cut into blocks of 64 KiB, and the blocks into groups of 32 stripes. A stripe takes every 32nd
-// block of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired,
-// wherever it lies; the memory is that of a group, 64 MiB.
+// block of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired, at any
+// place; the memory is that of a group, 64 MiB.
 //
 // STORE/TAR.parity, little-endian:
 //   u8[8] "CAIRNTPR" (before: "CAIRNPAR"), u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a

@@ -141,7 +141,7 @@ Result<uint64_t> StatTar(FileSystem& fs, const TarPlace& place) {
     if (info.status().kind() == StatusKind::kNotFound) return Corrupt("{} is missing", paths[i]);
     if (!info.ok()) return info.status();
     if (info->bytes != place.pieces[i])
-      return Corrupt("{} has {} bytes, the sidecar says {}", paths[i], info->bytes, place.pieces[i]);
+      return Corrupt("{} has {} bytes, but the sidecar says {}", paths[i], info->bytes, place.pieces[i]);
   }
   return bytes;
 }

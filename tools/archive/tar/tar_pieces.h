@@ -2,7 +2,7 @@
 // on.
 //
 // It is cut between entries, so only a piece of a single entry can exceed the limit. Every piece has the end
-// of a tar: any tar program lists and extracts it alone (this is not a multi-volume archive of tar -M).
+// of a tar: any tar program lists and extracts it by itself (this is not a multi-volume archive of tar -M).
 // Concatenated, the pieces are the member's tar, as `cat X.tar X.tar.2 | tar -xi` reads it. Offsets count
 // from the beginning of the first, as in one file; the sidecar has the bytes of each (record.h).
 #pragma once
@@ -37,10 +37,10 @@ std::vector<std::string> FilesOf(const TarPlace& place);
 // Those that contain any of these files of a member.
 std::vector<std::string> FilesWith(const TarPlace& place, const ArchiveRecord& record,
                                    const std::vector<std::string>& names);
-// A tar without a sidecar, with the pieces that are there. Errors: Corrupt naming one that is missing.
+// A tar without a sidecar, with the existing pieces. Errors: Corrupt naming one that is missing.
 Result<TarPlace> FindTar(FileSystem& fs, const std::string& path);
 
-// Bytes of all files. Errors: Corrupt naming a piece that is missing or has another size than it should.
+// Bytes of all files. Errors: Corrupt naming a piece that is missing or has the wrong size.
 Result<uint64_t> StatTar(FileSystem& fs, const TarPlace& place);
 // All files as one. A piece is opened when it is read, so that nothing else is recalled from tape; `fs` must
 // outlive the result. `past_cache`: past_cache_file.h.

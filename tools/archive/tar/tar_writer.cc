@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kEndBytes = 2 * kTarBlockBytes;      // zeros that end a tar
 constexpr uint64_t kHeadersBytes = 4 * kTarBlockBytes;  // a pax header, its values, the ustar header
-constexpr uint64_t kUstarBytes = uint64_t{8} << 30;     // a ustar header cannot say this size
+constexpr uint64_t kUstarBytes = uint64_t{8} << 30;     // a ustar header cannot hold this size
 
 struct FreeEntry {
   void operator()(archive_entry* entry) const { archive_entry_free(entry); }
@@ -29,7 +29,7 @@ struct FreeWriter {
   void operator()(archive* writer) const { archive_write_free(writer); }
 };
 
-// The size of a file with so many bytes of entries.
+// The size of a file with this many bytes of entries.
 uint64_t PieceBytes(uint64_t entries) { return PageUp(entries + kEndBytes); }
 
 // Receives a header and then refuses the rest: closing would continue with all of the entry's bytes, and
@@ -156,7 +156,7 @@ Status TarWriter::Begin(const std::string& name, uint64_t bytes, int64_t modifie
 
 Status TarWriter::Write(std::span<const std::byte> bytes) {
   if (bytes.size() > entry_.most - entry_.written)
-    return InvalidArgument("tar entry {}: more bytes than it was said to have", entry_.header.name);
+    return InvalidArgument("tar entry {}: it has more bytes than announced", entry_.header.name);
   entry_.written += bytes.size();
   return out_->Append(bytes);
 }
@@ -175,7 +175,7 @@ Status TarWriter::EndEntry() {
                           entry_.header_bytes, header.size());
     patches_.push_back({entry_.header_offset, std::move(header)});
   } else if (entry_.written != entry_.most) {
-    return InvalidArgument("tar entry {}: {} bytes are missing", entry_.header.name,
+    return InvalidArgument("tar entry {}: {} bytes of it are missing", entry_.header.name,
                            entry_.most - entry_.written);
   }
   entry_.open_end = false;

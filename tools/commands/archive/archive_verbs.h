@@ -1,4 +1,4 @@
-// The verbs of `cairn archive`, one a file, and what several of them share.
+// The verbs of `cairn archive`, one per file, and what several of them share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -56,15 +56,15 @@ struct RecallFlags {
 
 // RUN@STEP.
 std::string MemberText(const ArchiveMember& member);
-// The file that a member lies in, and how many there are.
+// The file of a member, and how many there are.
 std::string FilesText(const ArchiveRecord& record);
-// The paths of the members' files, each once, however many members lie in it.
+// The paths of the members' files, each once.
 std::vector<std::string> FilesOf(const Store& store, const std::vector<ArchiveMember>& members);
 
 // The member that the selector names; all members if it is empty. Errors: NotFound if there is none.
 Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name);
 
-// Writes the README and removes leftovers; prints which files look like leftovers and are not. Requires the
+// Writes the README and removes leftovers; prints which files look like leftovers but are not. Requires the
 // lock.
 Status PrepareStore(const Store& store);
 
@@ -73,11 +73,11 @@ PolicyEvents PrintedBundling(bool quiet);
 nlohmann::ordered_json BundlingJson(const BundlePlan& bundling);
 void PrintBundling(const BundlePlan& bundling, const Policy& policy);
 
-// Exit status 1 for damage, which archive's verbs look for; 2 for everything else.
+// Exit status 1 for damage, which archive's verbs check for; 2 for everything else.
 ExitCode ArchiveExitCode(const Status& status);
 
-// Buffers in flight, one window to verify and one to read back: what run and restore take, whatever the size
-// of a step.
+// Buffers in flight, one window to verify and one to read back: what run and restore need for a step of any
+// size.
 inline constexpr uint64_t kArchivePeakMemory = 64 << 20;
 
 }  // namespace cairn

@@ -53,7 +53,7 @@ Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
     return std::vector<ArchiveMember>{std::move(member)};
   }
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(name.store));
-  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", name.store.directory());
+  if (members.empty()) return NotFound("{}: no archived step; is it the store?", name.store.directory());
   return members;
 }
 
@@ -69,7 +69,7 @@ ExitCode ArchiveExitCode(const Status& status) {
 
 void AddArchiveCommand(CLI::App& app, Verb& verb) {
   CLI::App* archive =
-      app.add_subcommand("archive", "store steps as tar files, prove, check and restore them");
+      app.add_subcommand("archive", "store steps as tar files; prove, check and restore them");
   archive->require_subcommand(1);
   archive->footer(HelpFooter("cairn archive run runs/gpt --store /tape/me/store",
                              "a source or a stored copy is damaged, or changed meanwhile"));

@@ -89,7 +89,7 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
     fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), HumanBytes(draft.bytes),
                draft.name, draft.why);
   if (bundling.waiting_members > 0)
-    fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
+    fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not wait)\n",
                bundling.waiting_members, HumanBytes(bundling.waiting_bytes),
                HumanBytes(policy.bundle.target));
 }
@@ -109,7 +109,7 @@ void AddArchiveBundle(CLI::App& archive, Verb& verb) {
       "back and every member in it verified, so the store needs room for one more bundle. Members on tape\n"
       "are brought back first ([recall] of the policy; without it they stay there); those that no class\n"
       "keeps stay there, since a bundle is pruned as a whole.\n\n" +
-      HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
+      HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it is not moved"));
 }
 
 }  // namespace cairn

@@ -46,7 +46,7 @@ ordered_json ToJson(const CheckedMember& entry, const std::string& state, bool o
   return json;
 }
 
-// The members that RUN@STEP does not mean although it fits them, by their tars: a training that goes back
+// The members that match RUN@STEP but are not meant by it, by their tars: a training that goes back
 // saves a number twice.
 std::set<std::string> EarlierSaves(const std::vector<CheckedMember>& members, const MemberTitles& titles) {
   std::map<std::string, std::vector<ArchiveMember>> by_title;

@@ -75,7 +75,7 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
     fmt::print(", {} at {}/s", HumanSeconds(static_cast<double>(plan.bytes) / plan.bandwidth),
                HumanBytes(plan.bandwidth));
   else if (plan.bytes > 0)
-    fmt::print("; no bandwidth is known, so no deadline but the purge itself was checked");
+    fmt::print("; no bandwidth is known, so only the deadline of the purge itself was checked");
   fmt::print("\n");
   PrintBundling(plan.bundling, policy);
   for (const auto* notes : {&plan.notes, &plan.caveats})

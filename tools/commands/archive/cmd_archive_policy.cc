@@ -43,7 +43,7 @@ PolicyEvents PrintedEvents(bool quiet) {
   return events;
 }
 
-// Prints this process's share while others are still at work.
+// Prints this process's share while others are still working.
 void PrintShare(const RunReport& report, bool json) {
   if (json)
     PrintJson({{"stored_members", report.stored_members},
@@ -51,7 +51,7 @@ void PrintShare(const RunReport& report, bool json) {
                {"failures", report.failures},
                {"reported_by", "the process that ends last"}});
   else
-    fmt::print("stored {}, {} of sources; others are still at work; the last one reports\n",
+    fmt::print("stored {}, {} of sources; other processes are still working; the last one reports\n",
                Counted(report.stored_members, "member"), HumanBytesOrDash(report.stored_bytes));
 }
 

@@ -72,14 +72,15 @@ void AddArchivePrune(CLI::App& archive, Verb& verb) {
   prune->add_flag("--json", options->json, "print facts as JSON");
   prune
       ->add_option("--adopt", options->adopt,
-                   "take over another claim: a policy's tag, or \"policy:PATH\" of a policy that is gone, "
-                   "\"by hand\", or \"unknown\" for members of older versions; repeatable")
+                   "take over another claim: a policy's tag, or \"policy:PATH\" of a deleted policy, \"by "
+                   "hand\", or \"unknown\" for members of older versions; repeatable")
       ->allow_extra_args(false)
       ->option_text("CLAIM");
   prune->add_flag("--dry-run", options->dry_run, "show what would be removed and why; remove nothing");
   prune->footer(
-      "A member is removed only if this policy alone claims it. What another policy or a person stored or\n"
-      "claims stays. Whatever the classes say, these stay: trees, runs that are not on scratch, members\n"
+      "A member is removed only if no other policy or person claims it. What another policy or a person "
+      "stored or\n"
+      "claims stays. These stay regardless of the classes: trees, runs that are not on scratch, members\n"
       "that are not verified, the newest healthy copy of each run, and a full copy whose weights a class\n"
       "keeps and that are stored nowhere else. Runs are known by their identity, not by their name. A\n"
       "bundle is removed only if no class keeps any of its members.\n\n" +

@@ -94,7 +94,7 @@ Result<int> RunRestore(const ArchiveRestoreOptions& options) {
     fmt::print("restored a part of {} as {}, verified\n", MemberText(member), options.destination);
   else
     fmt::print("restored {}{} as {}: {}, verified\n", MemberText(member),
-               member.form == Form::kWeights ? " (its weights in fp16; the store has no more of it)" : "",
+               member.form == Form::kWeights ? " (its fp16 weights; the store has no more of it)" : "",
                options.destination, HumanBytes(member.bytes));
   return kExitDone;
 }
@@ -117,7 +117,7 @@ void AddArchiveRestore(CLI::App& archive, Verb& verb) {
   restore->add_flag("--no-same-owner", options->no_same_owner,
                     "do not restore the owners of a tree's files; without it root does");
   options->recall.AddTo(*restore);
-  restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
+  restore->add_flag("--dry-run", options->dry_run, "print bytes, files, memory and time; write nothing");
   restore->footer(
       "Restored files have the times of the original. If your site deletes files by the time of their last\n"
       "write, touch them.\n\n" +

@@ -52,7 +52,7 @@ class Runner {
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = StoreSource(source, team);
     if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-    // The newest healthy step of a run directory stays without a message; to name that step itself is an
+    // The newest healthy step of a run directory is kept without a message; to name that step itself is an
     // error.
     const Status failure = !outcome.ok()                      ? outcome.status()
                            : outcome->newest && source.of_run ? OkStatus()
@@ -143,7 +143,8 @@ class Runner {
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", RecordText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
-    if (o.newest && source.of_run) fmt::print("{} stays: the newest healthy step of its run\n", source.path);
+    if (o.newest && source.of_run)
+      fmt::print("{} is kept: the newest healthy step of its run\n", source.path);
     std::fflush(stdout);
   }
 
@@ -237,7 +238,7 @@ void AddArchiveRun(CLI::App& archive, Verb& verb) {
       "remove each step after its copy was read back and is whole; the newest healthy step of a run stays");
   run->add_flag("--delete-newest", options->delete_newest,
                 "with --delete-source: remove the newest healthy step of a run, too");
-  run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
+  run->add_flag("--dry-run", options->dry_run, "print bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(
       "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what\n"

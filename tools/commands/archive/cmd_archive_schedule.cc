@@ -45,7 +45,7 @@ Result<ScheduleOptions> Complete(const ScheduleArguments& arguments) {
   o.log = o.log.empty() ? o.policy + ".log" : Absolute(o.log);
   if (const char* path = std::getenv("PATH")) o.search_path = path;
   if (arguments.uninstall) return o;
-  // A schedule of a broken policy, or without a program, is useless.
+  // A schedule is useless without a valid policy and a program.
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(arguments.policy));
   o.tag = policy.tag;
   if (::access(o.cairn.c_str(), X_OK) != 0)
@@ -66,8 +66,7 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
   const Scheduler scheduler = arguments.scheduler();
   const bool acts = arguments.install || arguments.uninstall;
   if (!acts && (arguments.dry_run || arguments.json))
-    return InvalidArgument(
-        "--dry-run and --json are for --install and --uninstall; without these nothing is done");
+    return InvalidArgument("--dry-run and --json are only for --install and --uninstall");
   if (!acts) {
     PrintTexts(o, scheduler);
     return kExitDone;
@@ -112,10 +111,10 @@ void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   CLI::Option* install = schedule->add_flag(
       "--install", arguments->install,
       "submit the job (it runs at once), enable the timer or put the line into the crontab, and replace what "
-      "this policy has there; without --install and --uninstall the text is printed");
+      "this policy has installed; without --install and --uninstall the text is printed");
   schedule
       ->add_flag("--uninstall", arguments->uninstall,
-                 "remove only what this policy has there; a run that has started finishes")
+                 "remove only what this policy has installed; a run that has started finishes")
       ->excludes(install);
   schedule->add_flag("--dry-run", arguments->dry_run, "show what --install or --uninstall would do");
   schedule->add_flag("--json", arguments->json, "print what --install or --uninstall did, as JSON");
@@ -138,7 +137,7 @@ void AddArchiveSchedule(CLI::App& archive, Verb& verb) {
   schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)")
       ->type_name("TIME");
   schedule->footer(
-      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end\n"
+      "Each policy has its own chain, cairn-archive-LABEL-ID: the job's name, the units' or the end\n"
       "of the crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the\n"
       "chain continues after a failure, a time limit, a requeue and scancel of a run; scancel of the\n"
       "waiting job ends it, as --uninstall does. To run a policy now: cairn archive run --policy POLICY,\n"

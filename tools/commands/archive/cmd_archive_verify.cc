@@ -1,6 +1,6 @@
 // Files that are needed are requested from tape before anything is read: a read of a file on tape may wait
-// for ever. Members that are still on tape are reported and not read. The ledger learns what was found, so
-// that the next budget starts with the members that were checked longest ago.
+// forever. Members that are still on tape are reported and not read. The results go into the ledger, so that
+// the next budget starts with the members that were checked longest ago.
 
 #include <algorithm>
 
@@ -31,10 +31,10 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
         fmt::format("{}: could not be read to the end: {}", MemberText(member), report.trouble.message()));
   if (report.good())
     PrintLine("{}: whole, {} read back{}", MemberText(member), HumanBytes(report.bytes_checked),
-              member.record ? "" : "; it has no sidecar, cairn archive run of its source writes one");
+              member.record ? "" : "; it has no sidecar; cairn archive run of its source writes one");
 }
 
-// The members within the budget, those first that were checked longest ago.
+// The members within the budget, those checked longest ago first.
 Result<std::vector<ArchiveMember>> ChooseByBudget(const VerifyOptions& options, const Store& store,
                                                   const std::vector<ArchiveMember>& members) {
   Policy policy;  // its [verify] applies unless a flag says otherwise
@@ -94,9 +94,9 @@ Status RepairAndVerify(const Store& store, ArchiveMember& member, VerifyReport& 
 VerifyReport VerifyUnlessOnTape(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
     if (IsStub(path))
-      return {
-          .problems = {{path, 0, "",
-                        "still on tape after the recall command, or lost: it has fewer blocks than bytes"}}};
+      return {.problems = {
+                  {path, 0, "",
+                   "still on tape after the recall command, or lost: it has too few blocks for its bytes"}}};
   Progress progress("verifying " + MemberText(member), member.bytes, !quiet);
   return VerifyMember(store, member, [&](uint64_t done) { progress.Update(done); });
 }
@@ -106,7 +106,7 @@ int FinishVerify(const VerifyPlan& plan, const MemberName& name, const VerifyOpt
                  ordered_json list, int code) {
   for (const ArchiveMember& m : plan.on_tape) {
     list.push_back({{"run", m.run}, {"step", m.step}, {"tar", m.tar}, {"ok", nullptr}, {"on_tape", true}});
-    if (!options.json) PrintLine("{}: on tape, needs recall; not looked at", MemberText(m));
+    if (!options.json) PrintLine("{}: on tape, needs recall; not checked", MemberText(m));
   }
   if (options.json) PrintJson(list);
   if (plan.on_tape.empty()) return code;
@@ -115,9 +115,8 @@ int FinishVerify(const VerifyPlan& plan, const MemberName& name, const VerifyOpt
     PrintProblem(fmt::format("{}: on tape, needs recall; {}", options.store, how));
     return std::max<int>(code, kExitTrouble);
   }
-  PrintProblem(fmt::format("note: {} member{} on tape and not looked at ({} looked at); {}",
-                           plan.on_tape.size(), plan.on_tape.size() == 1 ? " is" : "s are",
-                           plan.members.size(), how));
+  PrintProblem(fmt::format("note: {} member{} on tape and not checked ({} checked); {}", plan.on_tape.size(),
+                           plan.on_tape.size() == 1 ? " is" : "s are", plan.members.size(), how));
   return code;
 }
 

@@ -1,5 +1,5 @@
 // libcairn_norm.so. Forward, a block of threads norms one row; backward, one group of rows, and adds up their
-// gradients of weights in shared memory where those fit.
+// gradients of weights in shared memory if they fit.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class BlockTeam {
   __device__ bool leads() const { return threadIdx.x == 0; }
 
  private:
-  // In an order that the number of threads alone decides.
+  // In an order that depends only on the number of threads.
   __device__ TwoSums OfAllThreads(TwoSums sums) const {
     for (int apart = kWarp / 2; apart > 0; apart /= 2) {
       sums.first += __shfl_xor_sync(~0U, sums.first, apart);

@@ -73,7 +73,7 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
       {"{" + good, "not JSON"},
       {"{" + good + "} x", "not JSON"},
       {"{" + good + "}{}", "not JSON"},
-      {"{" + good + "," + good + "}", "t is there twice"},
+      {"{" + good + "," + good + "}", "t occurs twice"},
       {R"({"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "twice"},
       {R"({"t":{"dtype":"F32","shape":[2]}})", "lacks"},
       {R"({"t":{"dtype":"F32","data_offsets":[0,4]}})", "lacks"},
@@ -102,9 +102,9 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
       {"{" + Entry("t", "F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", "more than 8 dimensions"},
       {"{" + Entry("t", "F32", "[1]", "[4,8]") + "}", "a hole"},
       {"{" + Entry("a", "F32", "[2]", "[0,8]") + "," + Entry("b", "F32", "[1]", "[4,8]") + "}", "an overlap"},
-      {"{" + Entry("a", "F32", "[1]", "[0,4]") + "}", "belong to nothing"},
+      {"{" + Entry("a", "F32", "[1]", "[0,4]") + "}", "belong to no tensor"},
       {"{" + Entry("a", "F32", "[4]", "[0,16]") + "}", "truncated"},
-      {"{}", "belong to nothing"},
+      {"{}", "belong to no tensor"},
       {R"({"t":)" + std::string(1 << 20, '[') + "}", "a list"},
       {R"({"t":{"dtype":"F32","shape":)" + std::string(1 << 20, '[') + "}", "a list"},
       {"{" + std::string(1 << 20, '{'), "not JSON"},
@@ -197,8 +197,7 @@ TEST_F(SafetensorsFileTest, NoChangedByteBreaksTheReader) {
 TEST(StrictJsonTest, DepthAndDuplicatesAreRefused) {
   EXPECT_TRUE(ParseStrictJson(R"({"a":[{"b":1},{"b":2}],"c":{"a":null}})").ok());
   EXPECT_THAT(ParseStrictJson(std::string(1 << 20, '[')).status().message(), HasSubstr("deep"));
-  EXPECT_THAT(ParseStrictJson(R"({"a":{"b":1,"b":2}})").status().message(),
-              HasSubstr("\"b\" is there twice"));
+  EXPECT_THAT(ParseStrictJson(R"({"a":{"b":1,"b":2}})").status().message(), HasSubstr("\"b\" occurs twice"));
   EXPECT_THAT(ParseStrictJson("{}x").status().message(), HasSubstr("byte"));
   EXPECT_THAT(ParseStrictJson("").status().message(), HasSubstr("not JSON"));
   EXPECT_FALSE(ParseStrictJson("{\"a\":\"\xff\"}").ok());

@@ -51,7 +51,7 @@ TEST(WeightIndexTest, AMisplacedRepeatedOrMissingTensorIsNamed) {
     return CheckAgainstIndex("index.json", index, found).message();
   };
   EXPECT_THAT(check({{"a", "2.bin"}, {"b", "2.bin"}}),
-              HasSubstr("tensor a should be in 1.bin and is not; 2.bin has it: correct the weight_map"));
+              HasSubstr("tensor a should be in 1.bin, but is not; 2.bin has it: correct the weight_map"));
   EXPECT_THAT(check({{"c", "1.bin"}}), HasSubstr("tensor c is in 1.bin"));
   EXPECT_THAT(check({{"a", "1.bin"}, {"a", "1.bin"}}), HasSubstr("tensor a is in 1.bin"));
   EXPECT_THAT(check({{"a", "1.bin"}}), HasSubstr("tensor b should be in 2.bin"));

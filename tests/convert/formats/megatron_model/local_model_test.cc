@@ -117,7 +117,7 @@ TEST_F(LocalModelTest, AModelOfUnknownFamilyKeepsItsNamesOnOneRank) {
   ASSERT_EQ(model->ranks.size(), 1u);
   EXPECT_THAT(NamesOf(model->ranks[0]), IsSupersetOf({"embedding.word.weight", "layers.3.mlp.down.bias"}));
   EXPECT_THAT(Plan(recipe, {.tp = 2, .pp = 1, .zero = 1}).status().message(),
-              HasSubstr("only --tp 1 --pp 1"));
+              HasSubstr("choose --tp 1 --pp 1"));
 }
 
 TEST_F(LocalModelTest, WhatDeepSpeedDoesNotHaveIsRefused) {

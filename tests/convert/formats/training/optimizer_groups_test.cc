@@ -74,9 +74,9 @@ TEST(OptimizerGroupsTest, SilentPairsAreMatricesThenVectorsAndUnknownOnesARefusa
   EXPECT_THAT(groups->MembersOf(1), ElementsAre("a.bias", "b.bias"));
   for (auto& group : source.facts().state["param_groups"]) group["params"] = nullptr;
   for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
-    EXPECT_THAT(Refusal(format, source), HasSubstr("nothing says which are where"));
+    EXPECT_THAT(Refusal(format, source), HasSubstr("does not record which parameters are in which group"));
   source.facts().state["param_groups"][0]["params"] = {"a.weight", "b.weight"};
-  EXPECT_THAT(Refusal("dcp", source), HasSubstr("a.bias has an optimizer's state and is in none"));
+  EXPECT_THAT(Refusal("dcp", source), HasSubstr("a.bias has an optimizer's state but is in none"));
 }
 
 TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
@@ -149,7 +149,7 @@ TEST(OptimizerStatesTest, AStepThatNobodySaysIsNotZero) {
   state.erase("optimizer_step");
   const Source source(PlainSpecs(), state);
   for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
-    EXPECT_THAT(Refusal(format, source), HasSubstr("how many updates"));
+    EXPECT_THAT(Refusal(format, source), HasSubstr("number of updates"));
   EXPECT_TRUE(Plan("dcp", source, {.allow_optimizer = true}).ok());
 }
 

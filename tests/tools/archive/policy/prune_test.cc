@@ -273,7 +273,7 @@ TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
   ASSERT_EQ(failures.size(), 3u) << fmt::format("{}", fmt::join(failures, "; "));
   const std::string all = fmt::format("{}", fmt::join(failures, "\n"));
   for (const std::string& part :
-       {dir_ / "e2/gpt: matches `runs`", dir_ / "e3", dir_ / "none*: the policy names it"})
+       {dir_ / "e2/gpt: it matches `runs`", dir_ / "e3", dir_ / "none*: the policy names it"})
     EXPECT_NE(all.find(part), std::string::npos) << all;
 }
 

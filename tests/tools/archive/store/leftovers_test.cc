@@ -94,7 +94,7 @@ TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   ASSERT_TRUE(CleanStore({fs, dir.path()}, [&](const auto& note) { notes.push_back(note); }).ok());
   EXPECT_EQ(fs.List(dir.path()).value(), others);
   for (const std::string& name : others)
-    expected.push_back(dir / name + " is left alone: nothing says that Cairn made it");
+    expected.push_back(dir / name + " was not removed: it is not known to be Cairn's");
   EXPECT_EQ(notes, expected);
   EXPECT_TRUE(fs.Stat(outside / "kept").ok());
 }
