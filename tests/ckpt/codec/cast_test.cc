@@ -97,7 +97,7 @@ TEST(CastTest, Fp32ToFp16RoundsToNearestEven) { ExpectRounded(kHalf); }
 TEST(CastTest, Fp32ToBf16RoundsToNearestEven) { ExpectRounded(kBrain); }
 
 // Elements alone never take the ways of whole blocks. NaNs included.
-TEST(CastTest, ABlockIsItsElements) {
+TEST(CastTest, CastingABlockEqualsCastingEachElement) {
   const std::vector<uint32_t> in = StratifiedPatterns();
   for (const Dtype to : {Dtype::kF16, Dtype::kBF16})
     for (const OnOverflow on_overflow : {OnOverflow::kInfinity, OnOverflow::kSaturate}) {
@@ -131,7 +131,7 @@ TEST(CastTest, SixteenBitsWidenExactly) {
   }
 }
 
-TEST(CastTest, BetweenSixteenBitTypesIsTheRoundedValue) {
+TEST(CastTest, CastsBetweenSixteenBitTypesRoundOnce) {
   std::vector<uint16_t> in(1 << 16), out(1 << 16);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
   for (const auto& [from, to] : {std::pair(kHalf, kBrain), std::pair(kBrain, kHalf)}) {

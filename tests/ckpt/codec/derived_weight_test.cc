@@ -31,7 +31,7 @@ void RoundDerived(const std::vector<uint32_t>& master, std::vector<uint16_t>& we
 constexpr uint64_t kOneDerivedIn = kSanitized ? 61 : 1;
 
 // The proof: of every fp32 pattern the derived half is the rounded one, and needs no exception.
-TEST(DerivedWeight, HoldsForEveryMaster) {
+TEST(DerivedWeight, EqualsTheRoundedWeightOfEveryMaster) {
   constexpr size_t kBatch = 1 << 20;
   std::vector<uint32_t> master(kBatch);
   std::vector<uint16_t> weight(kBatch), derived(kBatch);
@@ -46,7 +46,7 @@ TEST(DerivedWeight, HoldsForEveryMaster) {
 }
 
 // Any two arrays come back, rounded or not, as long as the list is allowed to grow.
-TEST(DerivedWeight, IsLosslessWhateverTheWeight) {
+TEST(DerivedWeight, AnyWeightsRoundTrip) {
   std::mt19937_64 random(1);
   for (const size_t count : {0u, 1u, 5u, 4096u, 10'007u}) {
     std::vector<uint32_t> master(count);
@@ -62,7 +62,7 @@ TEST(DerivedWeight, IsLosslessWhateverTheWeight) {
   }
 }
 
-TEST(DerivedWeight, ListsExactlyWhatIsNotRounded) {
+TEST(DerivedWeight, ListsExactlyTheWeightsThatAreNotRounded) {
   std::mt19937_64 random(1);
   std::vector<uint32_t> master(10'007);
   for (uint32_t& m : master) m = static_cast<uint32_t>(random());

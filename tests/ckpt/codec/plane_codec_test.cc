@@ -62,7 +62,7 @@ size_t RoundTrip(const PlaneBytes& chunk, size_t element) {
   return stored.size();
 }
 
-TEST(PlaneCodec, GivesBackEveryLengthAndElement) {
+TEST(PlaneCodec, EveryLengthAndElementSizeRoundTrips) {
   for (const size_t element : {1, 2, 3, 4, 8})
     for (const size_t size : {0u, 1u, 7u, 100u, 1021u, 131'073u, 1'000'003u, 4u << 20}) {
       SCOPED_TRACE(fmt::format("{} bytes of elements of {}", size, element));
@@ -85,7 +85,7 @@ TEST(PlaneCodec, CompressesTrainedFloats) {
   EXPECT_LT(RoundTrip(Weights(3000, 4, 3), 4), 12000 * 0.88);
 }
 
-TEST(PlaneCodec, RunsAreTinyAndNoiseIsLeftAlone) {
+TEST(PlaneCodec, RunsShrinkAndNoiseIsStoredAsItIs) {
   EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 4), 2000u);
   EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 2), 2000u);
   PlaneBytes counting(4 << 20);  // an index: fixed high bytes, the low ones as regular as can be
@@ -96,7 +96,7 @@ TEST(PlaneCodec, RunsAreTinyAndNoiseIsLeftAlone) {
 }
 
 // Whatever the bytes, Decode says so or fills `out`; it never reads or writes elsewhere (under sanitizers).
-TEST(PlaneCodec, SurvivesDamage) {
+TEST(PlaneCodec, DamagedChunksFailOrDecodeWithinBounds) {
   const PlaneBytes chunk = Weights(20'000, 4, 9);
   PlaneEncoder encoder;
   PlaneDecoder decoder;
@@ -134,7 +134,7 @@ TEST(PlaneCodec, SurvivesDamage) {
   EXPECT_FALSE(decoder.Decode(stored, 4, long_out).ok());
 }
 
-TEST(PlaneCodec, DecodesOtherEncoders) {
+TEST(PlaneCodec, DecodesFramesOfOtherEncoders) {
   const PlaneBytes chunk = Weights(100'000, 4, 4);
   const PlaneBytes planes = Shuffled(chunk, 4);
   PlaneBytes stored(ZSTD_compressBound(planes.size()));
@@ -159,7 +159,7 @@ TEST(CodecPolicy, CompressesOnlyWhileTheDiskIsTheBottleneck) {
   EXPECT_FALSE(CompressionPays(500, {}, 8));
 }
 
-TEST(CodecPolicy, MeasuresWhatItEncodes) {
+TEST(CodecPolicy, ReportsMeasuredSizesAndSpeeds) {
   const PlaneBytes weights = Weights(3 << 19, 4, 1);  // a chunk and a half
   const CodecSpeed speed = MeasureCodec(weights, 4);
   EXPECT_EQ(speed.bytes, weights.size());

@@ -28,7 +28,7 @@ constexpr uint64_t kOneBatchIn = kSanitized ? 61 : 1;
 
 // The proof: every fp32 pattern comes back, and the list of exceptions is exactly the ties below an odd high
 // half, and NaNs.
-TEST(SplitMaster, HoldsForEveryMaster) {
+TEST(SplitMaster, JoinsEveryPossibleMaster) {
   constexpr size_t kBatch = 1 << 20;
   std::vector<uint32_t> master(kBatch), joined(kBatch);
   std::vector<uint16_t> weight(kBatch), low(kBatch);
@@ -55,7 +55,7 @@ TEST(SplitMaster, HoldsForEveryMaster) {
 }
 
 // Any two arrays come back, rounded or not, as long as the list is allowed to grow.
-TEST(SplitMaster, IsLosslessWhateverTheWeight) {
+TEST(SplitMaster, AnyWeightsRoundTrip) {
   std::mt19937_64 random(1);
   for (const size_t count : {0u, 1u, 5u, 4096u, 10'007u}) {
     std::vector<uint32_t> master(count), joined(count);

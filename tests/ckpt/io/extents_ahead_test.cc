@@ -72,14 +72,14 @@ class ExtentsAheadTest : public testing::Test {
   std::vector<ExtentsAhead::Wanted> wanted_;
 };
 
-TEST_F(ExtentsAheadTest, NeighboursAreOneReadWhicheverFileLiesBetweenThem) {
+TEST_F(ExtentsAheadTest, JoinsNeighboursEvenIfAnotherFileIsReadBetweenThem) {
   for (uint64_t i = 0; i < 200; ++i) Want(i % 2, 100 + 1000 * i, 1100 + 1000 * i);
   ExtentsAhead ahead = Ahead(32 << 20);
   for (size_t i = 0; i < wanted_.size(); ++i) ExpectTakes(ahead, i);
   EXPECT_EQ(fs_.reads, 2);
 }
 
-TEST_F(ExtentsAheadTest, AnyOrderAndAnyMemory) {
+TEST_F(ExtentsAheadTest, ReadsInAnyOrderWithAnyAmountOfMemory) {
   std::mt19937_64 rng(9);
   for (const uint64_t max_bytes : {0u, 100'000u, 9'000'000u, 64u << 20}) {
     wanted_.clear();
@@ -98,7 +98,7 @@ TEST_F(ExtentsAheadTest, AnyOrderAndAnyMemory) {
   }
 }
 
-TEST_F(ExtentsAheadTest, AReadThatFailsSpoilsNoOther) {
+TEST_F(ExtentsAheadTest, AFailedReadDoesNotAffectOthers) {
   Want(0, 0, 1000), Want(2, 0, 1000), Want(2, 1000, 2000), Want(1, 0, 1000);
   ExtentsAhead ahead = Ahead(32 << 20);
   ExpectTakes(ahead, 0);

@@ -101,7 +101,7 @@ StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> 
   });
 }
 
-TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
+TEST(CatalogTest, RoundTrips) {
   for (const Catalog& catalog :
        {Example(), PackedExample(), DerivedExample(), NamedExample(), ExpertsExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
@@ -113,7 +113,7 @@ TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
   }
 }
 
-TEST(CatalogTest, OnlyCodecsAndNamedRolesNeedANewerReader) {
+TEST(CatalogTest, OnlyCodecsAndNamedRolesRaiseTheVersion) {
   EXPECT_EQ(EncodeCatalog(Example())[8], 1);
   EXPECT_EQ(EncodeCatalog(PackedExample())[8], 2);
   EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
@@ -127,7 +127,7 @@ std::string WithRoleText(std::string_view role) {
   return bytes.replace(at, 6, text);
 }
 
-TEST(CatalogTest, ARolesNameIsNoNumberedOneAndNoGroupOfTheIndex) {
+TEST(CatalogTest, RoleNamesMustDifferFromNumberedRolesAndGroups) {
   const auto decoded = DecodeCatalog(WithRoleText("teacher"));
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(Name(decoded->tensors[1].role), "teacher");
@@ -137,7 +137,7 @@ TEST(CatalogTest, ARolesNameIsNoNumberedOneAndNoGroupOfTheIndex) {
   EXPECT_EQ(DecodeCatalog(WithRoleText(std::string(65, 'a'))).status().kind(), StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, EachNameIsOneRole) {
+TEST(CatalogTest, EqualNamesAreOneRole) {
   EXPECT_EQ(RoleNamed("exp_avg").value(), Role::kExpAvg);
   EXPECT_EQ(RoleNamed("ema").value(), RoleNamed("ema").value());
   EXPECT_NE(RoleNamed("ema").value(), RoleNamed("z").value());
@@ -162,7 +162,7 @@ class Dribble final : public ByteSource {
   std::unique_ptr<std::string> window_;
 };
 
-TEST(CatalogTest, AnOpenedStepsCatalogIsTheSame) {
+TEST(CatalogTest, StreamedCatalogEqualsTheDecodedOne) {
   const Catalog expected = Example();
   const std::string bytes = EncodeCatalog(expected);
   Dribble source(bytes);
@@ -189,14 +189,14 @@ TEST(CatalogTest, ASourceThatEndsEarlyIsCorrupt) {
   }
 }
 
-TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
+TEST(CatalogTest, ARepeatedTensorIsCorrupt) {
   Catalog twice = Example();
   twice.tensors[1] = twice.tensors[0];
   EXPECT_NE(DecodeCatalog(EncodeCatalog(twice)).status().message().find("listed twice"), std::string::npos);
 }
 
 // Only a mixture needs version 4; older programs read all other catalogs.
-TEST(CatalogTest, ExpertsAndSeveralCutsAreOfVersion4) {
+TEST(CatalogTest, ExpertsAndSeveralCutsNeedVersion4) {
   EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
   const std::string bytes = EncodeCatalog(ExpertsExample());
   EXPECT_EQ(bytes[8], 4);
@@ -263,7 +263,7 @@ TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
             StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
+TEST(CatalogTest, LowHalvesOutsideOfAMasterAreCorrupt) {
   const auto decode = [](auto change) { return KindOf(PackedExample(), change); };
   const auto with = [](std::vector<MasterException> exceptions) {
     return KindWith(PackedExample(), 3, std::move(exceptions));
@@ -279,7 +279,7 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
             StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
+TEST(CatalogTest, DerivedPiecesMustBelongToAnFp16WeightWithoutBytes) {
   const auto decode = [](auto change) { return KindOf(DerivedExample(), change); };
   const auto with = [](std::vector<MasterException> exceptions) {
     return KindWith(DerivedExample(), 0, std::move(exceptions));
@@ -295,7 +295,7 @@ TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[0].file_offset = 4096; }), StatusKind::kCorrupt);
 }
 
-TEST(CatalogTest, CountsBeyondTheBytesAreRefusedBeforeAllocation) {
+TEST(CatalogTest, HugeCountsAreRefusedBeforeAllocation) {
   std::string bytes = EncodeCatalog(Example());
   for (size_t i = 20; i < 28; ++i) bytes[i] = '\xff';  // piece count
   const auto decoded = DecodeCatalog(bytes);
@@ -324,7 +324,7 @@ TEST(CatalogTest, HolesAndOverlapsAreNamed) {
       << message;
 }
 
-TEST(CatalogTest, ParametersListEachOnceWithoutWhatIsOpaque) {
+TEST(CatalogTest, ParametersListsEachParameterOnce) {
   Catalog catalog = Example();
   for (const Role role : {Role::kRng, Role::kJson, Role::kPickle, Role::kTraining}) {
     TensorEntry opaque{.role = role};

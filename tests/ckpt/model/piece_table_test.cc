@@ -24,7 +24,7 @@ Piece RandomPiece(std::mt19937_64& random) {
   return piece;
 }
 
-TEST(PieceTableTest, ReturnsWhatWasAppended) {
+TEST(PieceTableTest, ReturnsAppendedPieces) {
   std::mt19937_64 random(3);
   std::vector<Piece> pieces;
   PieceTable table;
@@ -43,7 +43,7 @@ TEST(PieceTableTest, ReturnsWhatWasAppended) {
   EXPECT_EQ(table.back(), pieces.back());
 }
 
-TEST(PieceTableTest, StaysWhereItIsWhenItMoves) {
+TEST(PieceTableTest, PiecesKeepTheirAddressesWhenTheTableMoves) {
   PieceTable table;
   const Piece piece{.tensor = 5, .box = Box::Whole({2, 3}), .range = {0, 6}, .chunks = {Digest{}}};
   table.push_back(piece);

@@ -97,7 +97,7 @@ TEST(PlacementTest, AStackOfVectorsIsNotAMatrix) {
   EXPECT_FALSE((ParameterSpec{.name = "norm", .shape = {8}}.is_matrix()));
 }
 
-TEST(PlacementTest, PiecesLieContiguouslyInTheirPartition) {
+TEST(PlacementTest, PiecesOfAPartitionAreContiguous) {
   const auto specs = Model(3, 12, 17, 3);
   const Topology topology{2, 1, 3, 1};
   const auto layout = LayoutOf(specs, topology, 1);
@@ -123,7 +123,7 @@ TEST(PlacementTest, TiedEmbeddingIsHeldByFirstAndLastStageAndWrittenByTheFirst) 
   EXPECT_FALSE(last->parameters.front().writes);
 }
 
-TEST(PlacementTest, TpThatDoesNotDivideTheHeadsIsRefusedByName) {
+TEST(PlacementTest, IndivisibleHeadsAreRefusedByName) {
   const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0);  // 3 heads of 4
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);

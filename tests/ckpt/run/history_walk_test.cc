@@ -398,7 +398,7 @@ class Walk {
   int saves_ = 0;
 };
 
-TEST(HistoryWalkTest, TheStepsOfARunAreThoseThatTheNewestTrulyCameFrom) {
+TEST(HistoryWalkTest, RandomHistoriesKeepTheAncestorsOfTheNewestStep) {
   const uint64_t walks = std::getenv("CAIRN_LONG") != nullptr ? 2000 : 100;
   for (uint64_t seed = 1; seed <= walks && !HasFailure(); ++seed) {
     Walk walk(seed);

@@ -22,7 +22,7 @@ namespace {
 
 FileSystem& Disk() { return FileSystem::Posix(); }
 
-TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
+TEST(RankTeamTest, RecognisesLaunchersByTheirVariables) {
   const auto team = [](std::map<std::string, std::string> env) {
     return RankTeam::FromEnvironment([env = std::move(env)](const char* name) -> const char* {
       const auto found = env.find(name);
@@ -40,7 +40,7 @@ TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
 }
 
 // A command that a rank of a training starts inherits them too, and must not wait for the others.
-TEST(RankTeamTest, TorchrunIsALauncherOnlyForThoseWhoAsk) {
+TEST(RankTeamTest, TorchrunIsALauncherOnlyOnRequest) {
   std::map<std::string, std::string> env = {
       {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   const auto get_env = [&](const char* name) {
@@ -103,7 +103,7 @@ RankTeam RankOf(int rank, int size, std::chrono::seconds patience = std::chrono:
 }
 
 // A launch may have the name of a killed one: a requeued job, mpirun in a new container.
-TEST(RankTeamTest, TheRoomThatAKilledLaunchOfTheSameNameLeftIsNotEntered) {
+TEST(RankTeamTest, DoesNotJoinTheRoomOfAKilledLaunchOfTheSameName) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const Status& met : Meet(dir.path(), {RankOf(0, 3), RankOf(1, 3), RankOf(2, 3)}))
     EXPECT_TRUE(met.ok()) << met.message();
@@ -135,7 +135,7 @@ TEST(RankTeamTest, ALateRankIsNamedWithItsHost) {
                         dir.path(), HostName(), HostName()));
 }
 
-TEST(RankTeamTest, ARankOfAnotherLaunchNeitherCountsNorEnters) {
+TEST(RankTeamTest, ARankOfAnotherLaunchCannotJoin) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::chrono::seconds soon(1);
   RankTeam stranger = RankOf(2, 3, soon);
@@ -160,7 +160,7 @@ class WatchedByPeer final : public UnsyncedFileSystem {
   std::function<void()> look_;
 };
 
-TEST(RankTeamTest, APeerSeesMessagesWhole) {
+TEST(RankTeamTest, APeerReadsOnlyCompleteMessages) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam lead{.rank = 0, .size = 2, .launch = "test", .once = true},
       other{.rank = 1, .size = 2, .launch = "test", .once = true};
@@ -182,7 +182,7 @@ TEST(RankTeamTest, APeerSeesMessagesWhole) {
 }
 
 // Those that hear of it have lost the same rank.
-TEST(RankTeamTest, ARankThatLostAPeerSaysSo) {
+TEST(RankTeamTest, ALostPeerHasAnExitStatusOfItsOwn) {
   const TempDir dir(TempDir::Place::kMemory);
   LeaveTeam(Disk(), dir.path(), RankOf(1, 3), Aborted("rank 0 did not commit"), 0);
   EXPECT_EQ(CheckTeam(Disk(), dir.path(), RankOf(2, 3)).kind(), StatusKind::kAborted);
@@ -197,7 +197,7 @@ class FullDisk final : public UnsyncedFileSystem {
   }
 };
 
-TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
+TEST(RankTeamTest, ARankThatCannotWriteItsErrorIsNamed) {
   const TempDir dir(TempDir::Place::kMemory);
   FullDisk full;
   LeaveTeam(full, dir.path(), RankOf(1, 2), NoSpace("full"), 0);
@@ -206,7 +206,7 @@ TEST(RankTeamTest, ARankThatCannotWriteWhyItFailedIsNamed) {
   EXPECT_EQ(failed.kind(), StatusKind::kNoSpace);
 }
 
-TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
+TEST(RankTeamTest, CountsTheBytesThatOtherRanksRead) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const int rank : {0, 1, 2}) {
     const RankTeam team{.rank = rank, .size = 3, .launch = "test", .once = true};
@@ -221,7 +221,7 @@ TEST(RankTeamTest, TheBytesThatTheOthersReadAreCounted) {
 }
 
 // A rank looks before rank 0 has made the directory, on a host that remembers for ever what it has not found.
-TEST(RankTeamTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
+TEST(RankTeamTest, AHostThatCachesMissingNamesJoinsTheOthers) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::string run = dir / "run", partial = run + "/partial", step = run + "/step";
   const std::chrono::seconds late(30);
@@ -246,7 +246,7 @@ TEST(RankTeamTest, AHostThatRemembersMissingNamesMeetsTheOthers) {
 }
 
 // The directory is gone from one listing and the step comes only in a later one.
-TEST(RankTeamTest, AStepThatIsSeenLateIsNoFailure) {
+TEST(RankTeamTest, AStepThatBecomesVisibleLateIsFound) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam team = RankOf(1, 2, std::chrono::seconds(30));
   int looks = 0;
@@ -259,7 +259,7 @@ TEST(RankTeamTest, AStepThatIsSeenLateIsNoFailure) {
 }
 
 // This host has lost the directory.
-TEST(RankTeamTest, NewsReachARankThatDoesNotSeeTheDirectory) {
+TEST(RankTeamTest, FailuresReachARankThatDoesNotSeeTheDirectory) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::string lost = dir / "lost";
   RankTeam team = RankOf(1, 2, std::chrono::seconds(60));

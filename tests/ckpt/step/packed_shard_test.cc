@@ -53,7 +53,7 @@ std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::
 
 // The same pieces give the same file: by any number of threads, even if the system gives none; by appends
 // of any number of chunks, from an image too, in any size of writes.
-TEST(PackedShard, DependsOnItsPiecesOnly) {
+TEST(PackedShard, BytesDependOnlyOnThePieces) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp(TempDir::Place::kDisk);
   const PackedShard shard = PackedShardOf(PackedShardRecipe(), 1);
@@ -143,10 +143,10 @@ void ExpectReadsAsThePlainStep(StepRecipe recipe, double most) {
   EXPECT_TRUE(VerifyStructure(**packed).problems.empty());
 }
 
-TEST(PackedShard, ReadsAsThePlainStep) { ExpectReadsAsThePlainStep(PackedShardRecipe(), 0.9); }
+TEST(PackedShard, ReadsLikeThePlainStep) { ExpectReadsAsThePlainStep(PackedShardRecipe(), 0.9); }
 
 // Boxes of derived weights cross pieces and chunks, of which their masters have twice as many.
-TEST(PackedShard, ReadsAsThePlainStepWithDerivedWeights) {
+TEST(PackedShard, ReadsLikeThePlainStepWithDerivedWeights) {
   StepRecipe recipe = PackedShardRecipe();
   recipe.weights = Dtype::kF16;
   recipe.split_master = true;
@@ -207,7 +207,7 @@ class JoinedShard : public testing::TestWithParam<Dtype> {};
 INSTANTIATE_TEST_SUITE_P(PackedShard, JoinedShard, testing::Values(Dtype::kBF16, Dtype::kF16),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
-TEST_P(JoinedShard, ComesBackBitForBit) {
+TEST_P(JoinedShard, IsBitIdenticalToThePlainShard) {
   const bool derives = GetParam() == Dtype::kF16;
   const Codec codec = derives ? Codec::kDerived : Codec::kMasterLow;
   FileSystem& fs = FileSystem::Posix();
@@ -265,7 +265,7 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
 }
 
 // A catalog that says of an fp16 weight and its master that each is to be had from the other.
-TEST(PackedShard, JoinsNeverGoInCircles) {
+TEST(PackedShard, RefusesCyclesOfJoins) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   StepRecipe recipe = RecipeOf({}, {});
@@ -300,7 +300,7 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
 }
 
 // A damaged master is named when the weight is asked for.
-TEST(PackedShard, ADerivedWeightOfADamagedMasterIsCorrupt) {
+TEST(PackedShard, ADamagedMasterMakesItsDerivedWeightCorrupt) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   StepRecipe recipe = RecipeOf({}, {});
@@ -324,7 +324,7 @@ TEST(PackedShard, ADerivedWeightOfADamagedMasterIsCorrupt) {
       << read.message();
 }
 
-TEST(PackedShard, RefusesWhatDoesNotFit) {
+TEST(PackedShard, RefusesChunksThatDoNotFit) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
   const PackedShard shard = PackedShardOf(RecipeOf({}, {}), 0);
