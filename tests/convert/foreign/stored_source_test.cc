@@ -191,7 +191,7 @@ TEST(StoredSource, ReadsAnnouncedBoxes) {
 }
 
 // At an odd place of the file, in blocks that are not a multiple of a read.
-TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
+TEST(StoredSource, ReadsAheadOnceWithoutThePageCache) {
   std::mt19937_64 rng(3);
   Sample sample;
   const Dims shape{3000, 5000};
@@ -213,7 +213,7 @@ TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
   EXPECT_LE(direct ? *CachedBytes(**file, 0, sample.file.size() * 2) : 0, kExtentBytes + kPageBytes);
 }
 
-TEST(StoredSource, AnAnnouncedBoxThatCannotBeReadIsNamed) {
+TEST(StoredSource, NamesAnAnnouncedBoxThatCannotBeRead) {
   std::mt19937_64 rng(4);
   Sample sample;
   const uint32_t tensor = sample.AddTensor("w", {100, 100});
@@ -232,7 +232,7 @@ TEST(StoredSource, AnAnnouncedBoxThatCannotBeReadIsNamed) {
   }
 }
 
-TEST(StoredSource, RefusesWhatCannotBe) {
+TEST(StoredSource, RefusesInconsistentParts) {
   const auto make = [](const std::function<void(Sample&)>& spoil, size_t cut = 0) {
     std::mt19937_64 rng(2);
     Sample sample;

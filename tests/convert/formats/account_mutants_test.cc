@@ -93,7 +93,7 @@ class AccountMutants : public testing::TestWithParam<Written> {
 };
 
 // Another rank's copy may be missing, and what only says how far a training was: all that is read stays.
-TEST_P(AccountMutants, AnEntryLessOrMoreIsAnErrorOrNamed) {
+TEST_P(AccountMutants, EveryRemovedOrAddedEntryIsReported) {
   std::set<std::string> seen;
   for (const std::string& path : FilesBelow(out_)) {
     if (!TorchFile::Matches(Fs(), path) || path.ends_with(".distcp")) continue;
@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
+TEST(Relaxations, AllowedLossesAreRecordedByName) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const auto done = Export(Fs(), *Open(dir / "run"), *FindSystem("megatron-deepspeed"), dir / "out",
@@ -156,7 +156,7 @@ TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
             nlohmann::json{"import: secret was left out (--allow)"});
 }
 
-TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
+TEST(Relaxations, LeavesOutTheOptimizerOnAllRanksOrNone) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   const Topology topology{.tp = 2, .dp = 2, .zero = 1};
@@ -190,7 +190,7 @@ TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
 }
 
 // The header of a safetensors file is JSON, whose end may be spaces.
-TEST(AccountMutantsOfSafetensors, AnEntryLessOrRenamedIsAnErrorOrNamed) {
+TEST(AccountMutantsOfSafetensors, EveryRemovedOrRenamedEntryIsReported) {
   const TempDir dir(TempDir::Place::kMemory);
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
   for (const System* format : {FindSystem("hf"), FindSystem("safetensors")}) {

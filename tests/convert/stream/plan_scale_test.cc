@@ -69,7 +69,7 @@ double BytesOfARank(const std::vector<TensorEntry>& tensors, const Topology& top
   return static_cast<double>(most) / (topology.tp * topology.dp);
 }
 
-TEST(PlanScaleTest, AHundredThousandTensorsArePlannedInFewPiecesAndLittleMemoryARank) {
+TEST(PlanScaleTest, PlansAHundredThousandTensorsWithFewPieces) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is not the plan's";
   const auto moe = Tensors(96, 8192, 130);  // 1.1 T parameters
   ASSERT_GT(moe.size(), 100000u);

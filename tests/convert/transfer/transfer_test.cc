@@ -52,7 +52,7 @@ std::vector<std::byte> ValuesIn(StepReader& step, const std::string& name) {
   return bytes;
 }
 
-TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
+TEST(TransferTest, OneTensorCanFillSeveralOfTheSameUnit) {
   const TempDir dir;
   MadeSource source(kInfo, SomeTensors(), Count);
   std::vector<WrittenTensor> tensors;
@@ -80,7 +80,7 @@ TEST(TransferTest, OneSourceTensorBecomesSeveralOfTheSameUnit) {
 }
 
 // The index's views are laid out from the plan before the step is written, and are not made again.
-TEST(TransferTest, ThePlanHasTheLayoutOfTheStepThatIsWritten) {
+TEST(TransferTest, ThePlanMatchesTheWrittenStep) {
   const TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "source", RecipeOf({.layers = 2}, {.tp = 2})).ok());
   const auto source = Open(dir / "source");
@@ -133,7 +133,7 @@ TEST(TransferTest, ProgressEndsAtTheCost) {
   }
 }
 
-TEST(TransferTest, TryingReportsTheCountsOfARunAndWritesNothing) {
+TEST(TransferTest, ADryRunReportsTheCountsAndWritesNothing) {
   const TempDir dir;
   MadeSource source(kInfo, SomeTensors(),
                     [](const TensorEntry& tensor, uint64_t begin, std::span<std::byte> out) {

@@ -119,7 +119,7 @@ int Rounds() {
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 
-TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndEqualsWhatTrainingWrites) {
+TEST_P(ReshapeTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
     const RandomModel model = MakeRandomModel(GetParam(), random);
@@ -171,7 +171,7 @@ class ReshapeErrorTest : public testing::Test {
   const std::vector<std::string> only_source_ = {"a"};
 };
 
-TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
+TEST_F(ReshapeErrorTest, NamesATpThatDoesNotDivideTheHeads) {
   const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 3});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
@@ -180,7 +180,7 @@ TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(ReshapeErrorTest, MoreStagesThanLayersIsNamed) {
+TEST_F(ReshapeErrorTest, RefusesMoreStagesThanLayers) {
   const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.pp = 4});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
@@ -212,7 +212,7 @@ TEST_F(ReshapeErrorTest, ADamagedSourceLeavesNothing) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(ReshapeErrorTest, ADirectoryThatATrainingWritesIntoIsRefused) {
+TEST_F(ReshapeErrorTest, RefusesADirectoryThatATrainingWritesInto) {
   ASSERT_TRUE(Fs().MakeDir(dir_ / "b").ok());
   const auto lock = RunLock::Take(dir_ / "b");
   ASSERT_TRUE(lock.ok());
@@ -227,7 +227,7 @@ class NearlyFullFileSystem final : public UnsyncedFileSystem {
   Result<uint64_t> FreeBytes(const std::string&) override { return 12345; }
 };
 
-TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+TEST_F(ReshapeErrorTest, ReportsTooLittleSpaceBeforeWriting) {
   NearlyFullFileSystem full;
   const auto result = Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}});
   ASSERT_FALSE(result.ok());
@@ -237,7 +237,7 @@ TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
 }
 
 // Whatever fails, and when: no step, or the whole step.
-TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
+TEST_F(ReshapeErrorTest, AFailureAtAnyOperationLeavesNoPartialStep) {
   const Topology target{.tp = 1, .pp = 2, .dp = 1};
   FaultyFileSystem faulty(Fs());
   const auto attempt = [&](int64_t budget) {
@@ -269,7 +269,7 @@ TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
   EXPECT_EQ(result->files, 3u + 2u);
 }
 
-TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
+TEST(ReshapeResultTest, TheEstimateIsACloseUpperBound) {
   TempDir dir;
   ASSERT_TRUE(
       MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
@@ -308,7 +308,7 @@ class ReshapeResumeTest : public testing::Test {
   Files expected_;
 };
 
-TEST_F(ReshapeResumeTest, AKilledRunIsResumedAndTheBytesAreTheSame) {
+TEST_F(ReshapeResumeTest, AKilledRunResumesToIdenticalBytes) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   const int64_t operations = faulty.operations();
@@ -350,7 +350,7 @@ TEST_F(ReshapeResumeTest, DamagedUnitsAreWrittenAgain) {
   EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
 }
 
-TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
+TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreRemoved) {
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Attempt(faulty, "count").ok());
   faulty.SetBudget(faulty.operations() + faulty.operations() / 2);
@@ -363,7 +363,7 @@ TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
 }
 
 // It makes the directory; before it has the lock, another process takes that and puts a step there.
-TEST_F(ReshapeResumeTest, ADirectoryThatAnotherTookMeanwhileStays) {
+TEST_F(ReshapeResumeTest, KeepsADirectoryThatAnotherProcessCreated) {
   OvertakingFileSystem fs(Fs(), dir_ / "b");
   EXPECT_FALSE(Attempt(fs, "b").ok());
   EXPECT_TRUE(Fs().Stat(dir_ / "b/theirs").ok());
@@ -379,7 +379,7 @@ std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&
   return outcomes;
 }
 
-TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
+TEST_F(ReshapeResumeTest, ATeamOfRanksWritesIdenticalBytesAndReadsEachOnce) {
   TransferResult result;
   const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
     const auto mine = Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
@@ -405,7 +405,7 @@ class FullDisk final : public UnsyncedFileSystem {
   std::atomic<int> writes_ = 0;
 };
 
-TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
+TEST_F(ReshapeResumeTest, AFailedRankFailsAllAndLeavesNothing) {
   for (int failing : {0, 2}) {
     FullDisk full;
     const auto outcomes = RunTeam(3, [&](const RankTeam& team) {

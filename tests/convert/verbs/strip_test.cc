@@ -99,7 +99,7 @@ class StripTest : public testing::Test {
   const std::vector<std::string> only_source_ = {"run"};
 };
 
-TEST_F(StripTest, HuggingFaceTensorsAreThoseOfAPlainLoop) {
+TEST_F(StripTest, HuggingFaceTensorsEqualAPlainLoop) {
   for (const uint64_t window : {uint64_t{1} << 10, kDefaultMaxMemory}) {
     for (const bool tied : {true, false}) {
       for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) {
@@ -158,7 +158,7 @@ TEST_F(StripTest, HuggingFaceTensorsAreThoseOfAPlainLoop) {
   }
 }
 
-TEST_F(StripTest, ConfigSaysWhatTheModelIs) {
+TEST_F(StripTest, ConfigDescribesTheModel) {
   Make({.layers = 3, .vocab = 41, .positions = 7});
   recipe_.model["eos_token_id"] = 40;
   std::filesystem::remove_all(dir_ / "run");
@@ -196,7 +196,7 @@ TEST_F(StripTest, OnlyTheMastersAreRead) {
   for (const TransferredTensor& tensor : result->tensors) EXPECT_EQ(tensor.source, Role::kMaster);
 }
 
-TEST_F(StripTest, WithoutMastersTheWeightsServe) {
+TEST_F(StripTest, WithoutMastersTakesTheWeights) {
   Make({});
   recipe_.optimizer = false;
   std::filesystem::remove_all(dir_ / "run");
@@ -207,7 +207,7 @@ TEST_F(StripTest, WithoutMastersTheWeightsServe) {
     EXPECT_EQ(loaded.at(spec.name).bytes, ExpectedWeight(recipe_, spec.name, Dtype::kF32)) << spec.name;
 }
 
-TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
+TEST_F(StripTest, NativeOutputIsAStepOfWeightsOnTheSameTopology) {
   Make({.layers = 3});
   const auto result = Run({.dtype = Dtype::kBF16, .format = FindSystem("native"), .keep_fp32 = {"*norm*"}});
   ASSERT_TRUE(result.ok()) << result.status().message();
@@ -225,7 +225,7 @@ TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
   }
 }
 
-TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
+TEST_F(StripTest, LargeModelsAreSplitIntoFilesWithAnIndex) {
   Make({});
   const auto result = Run({.max_file_bytes = 4000});
   ASSERT_TRUE(result.ok());
@@ -245,7 +245,7 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
             result->files);
 }
 
-TEST(CutIntoFilesTest, FillsInOrderAndGivesGiantsTheirOwn) {
+TEST(CutIntoFilesTest, FillsFilesInOrderAndGivesLargeTensorsTheirOwn) {
   using Files = std::vector<std::vector<size_t>>;
   EXPECT_EQ(CutIntoFiles({4, 4, 4}, 8), (Files{{0, 1}, {2}}));
   EXPECT_EQ(CutIntoFiles({1, 20, 1, 1}, 8), (Files{{0}, {1}, {2, 3}}));
@@ -290,7 +290,7 @@ class StripOverflowTest : public StripTest {
   }
 };
 
-TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
+TEST_F(StripOverflowTest, CountsOverflowAndLeavesNothing) {
   for (const System* format : {FindSystem("hf"), FindSystem("native")}) {
     const auto result = Run({.format = format});
     ASSERT_TRUE(result.ok()) << result.status().message();
@@ -301,7 +301,7 @@ TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
   }
 }
 
-TEST_F(StripOverflowTest, ATrialForeseesItAndWritesNothing) {
+TEST_F(StripOverflowTest, ADryRunReportsItAndWritesNothing) {
   const auto step = StepReader::Open(Fs(), dir_ / "run/step-00000100");
   ASSERT_TRUE(step.ok());
   const auto tried = PlanStrip(**step, {})->Try();
@@ -342,7 +342,7 @@ TEST_F(StripTest, AFusedTensorKeepsFp32Whole) {
   EXPECT_EQ(loaded.at("transformer.h.1.attn.c_attn.weight").dtype, "F16");
 }
 
-TEST_F(StripTest, AGlobThatMatchesNothingIsNamed) {
+TEST_F(StripTest, NamesAGlobThatMatchesNothing) {
   Make({});
   const auto result = Run({.keep_fp32 = {"*.lm_haed.*"}});
   ASSERT_FALSE(result.ok());
@@ -351,7 +351,7 @@ TEST_F(StripTest, AGlobThatMatchesNothingIsNamed) {
   EXPECT_EQ(Left(), only_source_);
 }
 
-TEST_F(StripTest, AnUnknownArchitectureIsNamed) {
+TEST_F(StripTest, NamesAnUnknownArchitecture) {
   Make({});
   recipe_.model["architecture"] = "perceiver";
   std::filesystem::remove_all(dir_ / "run");
@@ -363,7 +363,7 @@ TEST_F(StripTest, AnUnknownArchitectureIsNamed) {
   EXPECT_TRUE(Run({.format = FindSystem("safetensors")}).ok());
 }
 
-TEST_F(StripTest, AModelThatContradictsItsTensorsIsNamed) {
+TEST_F(StripTest, NamesAModelThatContradictsItsTensors) {
   Make({});
   for (const auto& [field, value, named] :
        {std::tuple("hidden_size", json(32), "embedding.word.weight"),
@@ -398,7 +398,7 @@ class LyingFileSystem final : public WrappedFileSystem {
   int64_t left_;
 };
 
-TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
+TEST_F(StripTest, DetectsAByteThatTheDiskChanged) {
   Make({});
   for (int64_t lie_at = 0;; ++lie_at) {
     LyingFileSystem lying(Fs(), lie_at);
@@ -417,7 +417,7 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
 }
 
 // Whatever fails, the directory is there whole or not at all.
-TEST_F(StripTest, AFailureNeverLeavesHalfADirectory) {
+TEST_F(StripTest, AFailureLeavesNoPartialDirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
   const auto options = [&](FileSystem& fs) {

@@ -66,7 +66,7 @@ std::string Lines(const char* text) {
   return lines;
 }
 
-TEST(MegatronNamespacesTest, NoArgumentIsUnknownAndTheFunctionIsRight) {
+TEST(MegatronNamespacesTest, ReadsAllArgumentsAndTheRightFunction) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
     const json gpt = FunctionOfNamespace(MegatronNamespace(program, "gpt"));
     EXPECT_FALSE(gpt.contains("other")) << gpt["other"];
@@ -93,7 +93,7 @@ TEST(MegatronNamespacesTest, NoArgumentIsUnknownAndTheFunctionIsRight) {
 
 // Judged one by one by the programs' sources: what is not here is how a model is trained, cut, stored, logged
 // or served, or acts only together with one that is here.
-TEST(MegatronNamespacesTest, WhatChangesTheFunctionIsMappedOrRefused) {
+TEST(MegatronNamespacesTest, ArgumentsThatChangeTheFunctionAreMappedOrRefused) {
   EXPECT_EQ(
       ArgumentsThatMean("megatron_lm"),
       Lines("activation_func_clamp_value add_bias_linear add_position_embedding add_qkv_bias "
