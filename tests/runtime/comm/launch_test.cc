@@ -121,35 +121,35 @@ void ExpectStopped(const Outcome& outcome, const std::string& operation, const s
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, ARankThatSleepsOutsideAnyOperationIsNamed) {
+TEST(WatchdogTest, NamesARankThatSleepsOutsideAnyOperation) {
   const Outcome outcome = RunMpi(4, "mpi_hang sleep");
   ExpectStopped(outcome, "all-reduce of dp/grad bucket 2 \\(operation 18, ranks 0,1,2,3\\)",
                 "last seen in step 17, in no operation since it left all-reduce of dp/grad bucket 2");
   EXPECT_THAT(outcome.output, HasSubstr("in step 18: "));
 }
 
-TEST(WatchdogTest, ARankStoppedByASignalIsNamedAndStopped) {
+TEST(WatchdogTest, NamesAndStopsARankThatASignalStopped) {
   ExpectStopped(RunMpi(4, "mpi_hang stop"), "all-reduce of dp/grad bucket 2", "stopped by a signal");
 }
 
-TEST(WatchdogTest, ARankInAnotherOperationIsNamedWithIt) {
+TEST(WatchdogTest, NamesARankInAnotherOperation) {
   // Whoever notices first names who is elsewhere: the others rank 1, or rank 1 the others.
   ExpectStopped(RunMpi(4, "mpi_hang order"), "all-reduce of (dp|world)", "", "rank [0-9]+");
 }
 
-TEST(WatchdogTest, AMessageThatDoesNotComeNamesItsSender) {
+TEST(WatchdogTest, AMissingMessageNamesItsSender) {
   ExpectStopped(RunMpi(4, "mpi_hang message"), "(receive of dp/activation of micro-batch 3|all-reduce of dp)",
                 "last seen in step 17");
 }
 
-TEST(WatchdogTest, ARankThatIsKilledEndsTheJob) {
+TEST(WatchdogTest, AKilledRankEndsTheJob) {
   const Outcome outcome = RunMpi(4, "mpi_hang die");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobWithItsMessage) {
+TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobAndIsPrinted) {
   const Outcome outcome = RunMpi(4, "mpi_hang throw");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
@@ -157,7 +157,7 @@ TEST(WatchdogTest, AnErrorOnOneRankEndsTheJobWithItsMessage) {
   ExpectNobodyLeft(outcome.output);
 }
 
-TEST(WatchdogTest, AJobThatEndsWellSaysNothing) {
+TEST(WatchdogTest, ASuccessfulJobPrintsNothing) {
   const Outcome outcome = RunMpi(4, "mpi_hang none");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, Not(HasSubstr("cairn:")));
@@ -177,7 +177,7 @@ TEST(TorchrunTest, RanksOnCpusNeedMpi) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("all ranks agree")));
 }
 
-TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
+TEST(TorchrunTest, NamesAndKillsAStoppedRank) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang vote-stop");
   EXPECT_THAT(outcome.output, HasSubstr("status of 0: 1\n"));
   EXPECT_THAT(outcome.output, HasSubstr("status of 1: 137\n"));
@@ -187,20 +187,20 @@ TEST(TorchrunTest, AStoppedRankIsNamedAndKilled) {
 }
 
 // Its status, 0, would tell torchrun nothing; the other rank sees that the process is gone.
-TEST(TorchrunTest, ARankThatVanishesIsNoticedByTheOthers) {
+TEST(TorchrunTest, OtherRanksNoticeAVanishedRank) {
   const Outcome outcome = RunTorchrunStyle("mpi_hang vote-exit");
   EXPECT_THAT(outcome.output, HasSubstr(fmt::format("status of 0: {}\n", int{cairn::kExitLostPeer})));
   EXPECT_THAT(outcome.output, HasSubstr("its process is gone"));
 }
 
-TEST(LaunchTest, VariablesThatContradictEachOtherAreRefused) {
+TEST(LaunchTest, RefusesContradictoryVariables) {
   const Outcome outcome = RunShell("RANK=5 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 timeout 60 " +
                                    Program("mpi_hang") + " none");
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("error: environment variable RANK='5' is not a number from 0 to 1"));
 }
 
-TEST(LaunchTest, AProcessThatCannotMeetTheOthersDoesNotStart) {
+TEST(LaunchTest, AProcessThatCannotReachTheOthersDoesNotStart) {
   const std::string program = "timeout 60 " + Program("mpi_hang") + " none";
   const Outcome srun = RunShell("SLURM_STEP_NUM_TASKS=4 " + program);
   EXPECT_NE(srun.status, 0);

@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-TEST(NcclBackendTest, DoesTheCollectivesOfOneRank) {
+TEST(NcclBackendTest, RunsTheCollectivesOfOneRank) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   const auto nccl = NcclModule::Load(0);
   const auto store = c10::make_intrusive<c10d::HashStore>();

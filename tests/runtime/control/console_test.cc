@@ -21,7 +21,7 @@ class RedirectedStderr {
   UniqueFd before_;
 };
 
-TEST(Console, AFullStdoutIsReportedOnceAndSoIsThatItWorksAgain) {
+TEST(Console, ReportsAFullStdoutAndItsRecoveryOnce) {
   const UniqueFd full(::open("/dev/full", O_WRONLY));
   testing::internal::CaptureStderr();
   {
@@ -57,7 +57,7 @@ TEST(Console, AClosedPipeIsNotAnError) {
   std::signal(SIGPIPE, before);
 }
 
-TEST(Console, SaysHowManyRecordsAnOutputLost) {
+TEST(Console, ReportsHowManyRecordsAnOutputLost) {
   OutputHealth health("--log-json l");
   testing::internal::CaptureStderr();
   health.Note(OkStatus());

@@ -70,7 +70,7 @@ void SendToHostZero(const Hosts& hosts, const std::string& bytes) {
             static_cast<ssize_t>(bytes.size()));
 }
 
-TEST(Heartbeat, EachHostHearsAllOthersUntilOneFallsSilent) {
+TEST(Heartbeat, EachHostHearsTheOthersUntilOneIsSilent) {
   Hosts hosts(3);
   ASSERT_TRUE(hosts.Turns([&] {
     bool all = true;
@@ -83,7 +83,7 @@ TEST(Heartbeat, EachHostHearsAllOthersUntilOneFallsSilent) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1) && hosts.Hears(1, 0); }));
 }
 
-TEST(Heartbeat, OnlyTheWordOfTheLaunchIsHeard) {
+TEST(Heartbeat, IgnoresMessagesWithoutTheLaunchsWord) {
   Hosts hosts(2);
   hosts.heartbeats[1].reset();
   const std::string word = kWord;
@@ -98,7 +98,7 @@ TEST(Heartbeat, OnlyTheWordOfTheLaunchIsHeard) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1); }));
 }
 
-TEST(Heartbeat, AFloodOfStrangersDoesNotHoldUpATurn) {
+TEST(Heartbeat, AFloodOfForeignMessagesDoesNotDelayATurn) {
   Hosts hosts(2);
   std::atomic<bool> stop = false;
   std::thread stranger([&] {
@@ -110,7 +110,7 @@ TEST(Heartbeat, AFloodOfStrangersDoesNotHoldUpATurn) {
   EXPECT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1) && hosts.Hears(1, 0); }));
 }
 
-TEST(Heartbeat, PlacesThatCannotBeReadAreNeverHeard) {
+TEST(Heartbeat, MalformedAddressesAreNeverHeard) {
   auto heartbeat = Heartbeat::Open().value();
   std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"n0", "n1", "n2", "n3"});
   heartbeat->Begin(board, kWord, 0,
@@ -121,7 +121,7 @@ TEST(Heartbeat, PlacesThatCannotBeReadAreNeverHeard) {
 }
 
 // As a scheduler does it with a whole job: on continuing, nobody is accused of the time in between.
-TEST(Heartbeat, TimeInWhichTheProcessWasSuspendedDoesNotCount) {
+TEST(Heartbeat, SuspendedTimeDoesNotCount) {
   Hosts hosts(2);
   ASSERT_TRUE(hosts.Turns([&] { return hosts.Hears(0, 1); }));
   hosts.heartbeats[1].reset();

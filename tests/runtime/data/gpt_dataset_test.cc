@@ -45,7 +45,7 @@ TEST(GptDatasetTest, SampleSpansDocuments) {
 }
 
 // The walk of Megatron's helper against its meaning: sample k is tokens [k s, (k+1) s] of the long text.
-TEST(GptDatasetTest, SamplesCutTheLongTextEvenlyForRandomShapes) {
+TEST(GptDatasetTest, SamplesOfRandomShapesCoverTheTextOnce) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     TempDir dir;

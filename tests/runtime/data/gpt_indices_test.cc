@@ -70,7 +70,7 @@ TEST(GptIndicesTest, NearlyFullFinalEpochIsMixedInAsMegatronDoes) {
             (Ids{2, 18, 1, 9, 13, 21, 15, 14, 5, 3, 19, 10, 17, 11, 0, 12, 20, 16, 4, 6, 7, 8}));
 }
 
-TEST(GptIndicesTest, EpochsAreTheFewestThatSuffice) {
+TEST(GptIndicesTest, TakesTheFewestEpochsThatSuffice) {
   // 4 samples of 5 tokens and one token more: 21.
   EXPECT_EQ(PlanEpochs(21, 4, 5)->epochs, 1u);
   EXPECT_EQ(PlanEpochs(20, 4, 5)->epochs, 2u);

@@ -25,7 +25,7 @@ TEST(IndexedDatasetBuilderTest, WritesTheBytesThatMegatronWrites) {
   EXPECT_EQ(ReadFile(dir / "p.bin"), std::string("\1\0\2\0\3\0\2\1", 8));
 }
 
-TEST(IndexedDatasetBuilderTest, NothingIsVisibleBeforeFinishAndNothingStaysWithoutIt) {
+TEST(IndexedDatasetBuilderTest, NothingIsVisibleBeforeFinishOrLeftWithoutIt) {
   TempDir dir;
   {
     auto builder = IndexedDatasetBuilder::Create(FileSystem::Posix(), dir / "p", TokenType::kI32);
@@ -49,7 +49,7 @@ TEST(IndexedDatasetBuilderTest, ExistingFilesAreNeverOverwritten) {
   }
 }
 
-TEST(IndexedDatasetBuilderTest, FileThatAppearsMeanwhileIsNotOverwritten) {
+TEST(IndexedDatasetBuilderTest, FileThatAppearsLaterIsNotOverwritten) {
   TempDir dir;
   auto builder = IndexedDatasetBuilder::Create(FileSystem::Posix(), dir / "p", TokenType::kU16);
   ASSERT_TRUE(builder.ok());
@@ -59,7 +59,7 @@ TEST(IndexedDatasetBuilderTest, FileThatAppearsMeanwhileIsNotOverwritten) {
 }
 
 // The index makes it a dataset: after a power loss, too, it is there only if the tokens are.
-TEST(IndexedDatasetBuilderTest, TheNameOfTheTokensIsDurableBeforeThatOfTheIndex) {
+TEST(IndexedDatasetBuilderTest, TokensAreDurableBeforeTheIndex) {
   class Recorder final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;

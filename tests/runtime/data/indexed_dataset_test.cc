@@ -78,7 +78,7 @@ TEST_F(IndexedDatasetTest, IndexCutAtAnyByteIsRefused) {
   }
 }
 
-TEST_F(IndexedDatasetTest, IndexWithAByteTooManyIsRefused) {
+TEST_F(IndexedDatasetTest, IndexWithATrailingByteIsRefused) {
   ExpectRefused(Example::Index() + '\0', StatusKind::kCorrupt, "which does not fit its 135 bytes");
 }
 
@@ -134,7 +134,7 @@ TEST_F(IndexedDatasetTest, PointerThatContradictsTheLengthsIsNamed) {
   ExpectRefused(index, StatusKind::kCorrupt, "sequence 4 begins at 18 of the .bin file (byte 86)");
 }
 
-TEST_F(IndexedDatasetTest, DocumentIndexThatFallsIsNamed) {
+TEST_F(IndexedDatasetTest, DecreasingDocumentIndexIsNamed) {
   std::string index = Example::Index();
   Patch<int64_t>(index, 34 + 60 + 8 * 2, 0);
   ExpectRefused(index, StatusKind::kCorrupt, "document 2 begins with sequence 0 (byte 110)");

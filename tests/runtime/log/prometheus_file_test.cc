@@ -87,7 +87,7 @@ TEST(PrometheusFileTest, TheTextIsWellFormedAndComplete) {
   EXPECT_EQ(parsed["cairn_train_save_stall_seconds"].value, 0.25);
 }
 
-TEST(PrometheusFileTest, TheFileIsReplacedAndAFailureIsSaidOnce) {
+TEST(PrometheusFileTest, ReplacesTheFileAndReportsAFailureOnce) {
   TempDir dir;
   std::filesystem::create_directory(dir / "d");
   PrometheusFile file(dir / "d/train.prom");

@@ -138,7 +138,7 @@ TEST(TrainLogTest, TheEvaluationOfANanLossIsNotRecorded) {
       << said;
 }
 
-TEST(TrainLogTest, ALineIsMegatronsWithoutMissingValues) {
+TEST(TrainLogTest, ALineMatchesMegatronsWithoutMissingValues) {
   TrainConfig config;
   config.log_interval = 2;
   std::string line = LineOf(config, Report(1, 9, true), Report(2, 5, false));
@@ -185,7 +185,7 @@ TEST(TrainLogTest, TensorBoardHasMegatronsTagsEachStepAndNoNan) {
   EXPECT_EQ(count("mfu"), 0);
 }
 
-TEST(TrainLogTest, ThroughputAndMfuStandWhereTheyAreAskedFor) {
+TEST(TrainLogTest, PrintsThroughputAndMfuOnRequest) {
   TrainConfig config;
   config.log_interval = 2;
   std::string line = LineOf(config, Report(1, 5, false), Report(2, 5, false));
@@ -219,7 +219,7 @@ TEST(TrainLogTest, TensorBoardPointsWaitForALogLineOrAFullQueue) {
 }
 
 // 72 B s l h^2 (1 + s / 12h + v / 12lh), Megatron-LM's.
-TEST(StepFlopsTest, ModelFlopsAreMegatronsWithoutRecomputation) {
+TEST(StepFlopsTest, ModelFlopsMatchMegatronsWithoutRecomputation) {
   TrainConfig config;
   config.num_layers = 24;
   config.hidden_size = 1024;
@@ -243,7 +243,7 @@ TEST(StepFlopsTest, ModelFlopsAreMegatronsWithoutRecomputation) {
               1, 1e-12);
 }
 
-TEST(TrainLogTest, APlaceThatCannotBeOpenedIsRefused) {
+TEST(TrainLogTest, RefusesAPathThatCannotBeOpened) {
   TempDir dir;
   TrainConfig config;
   config.log_json = dir / "no/l";

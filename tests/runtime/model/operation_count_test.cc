@@ -176,7 +176,7 @@ class OperationCountTest : public testing::TestWithParam<bool> {
   const WithoutOneDnn without_;
 };
 
-TEST_P(OperationCountTest, OfALayerStaysWithinItsBudget) {
+TEST_P(OperationCountTest, CountsOfALayerStayWithinTheirBudget) {
   const auto model = GetParam() ? Llama : Gpt2;
   const Counted few = CountMicroBatch(model(1)), many = CountMicroBatch(model(2));
   const int64_t layer = many.total - few.total, rest = few.total - layer;
@@ -185,7 +185,7 @@ TEST_P(OperationCountTest, OfALayerStaysWithinItsBudget) {
 }
 
 // A copy to the host, or a size that is known on the device alone, makes a GPU wait.
-TEST_P(OperationCountTest, NothingOfAMicroBatchWaitsForTheDevice) {
+TEST_P(OperationCountTest, AMicroBatchNeverWaitsForTheDevice) {
   const Counted counted = CountMicroBatch((GetParam() ? Llama : Gpt2)(2));
   EXPECT_EQ(counted.synchronizing, 0) << counted.text;
 }

@@ -174,7 +174,7 @@ class CheckpointerTest : public testing::Test {
 
 // Copies under the next step, writes beside it, and a step that overlaps: on each topology from what another
 // one left.
-TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
+TEST_F(CheckpointerTest, LazySavesLoadIntoAnotherTopology) {
   Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 5);
   ExpectStep(4);
   ExpectStep(5);
@@ -184,7 +184,7 @@ TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
 }
 
 // Here "device memory" is memory like any other.
-TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
+TEST_F(CheckpointerTest, StateOnAGpuIsCopiedByDeviceCopy) {
   std::atomic<uint64_t> to_host = 0, to_gpu = 0;
   const auto copy = [&](void* to, const void* from, size_t bytes, bool to_device) {
     std::memcpy(to, from, bytes);
@@ -199,14 +199,14 @@ TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
   EXPECT_EQ(to_gpu, state);
 }
 
-TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
+TEST_F(CheckpointerTest, AllRanksSkipTheSameSaves) {
   Train({.tp = 2, .pp = 2, .dp = 1}, 0, 30, {.config = {.save_interval = "1", .save_overlap = "skip"}});
   ExpectStep(30);
 }
 
 // Saved at 10 and 20, decided at 30 on all ranks alike; a failure "every 0.1 ms" makes that every iteration,
 // and "never" none. A resumed training does not measure again.
-TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
+TEST_F(CheckpointerTest, AutoIntervalIsMeasuredAndKept) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
   Train(topology, 0, 33, {.config = {.save_interval = "auto", .mtbf = 1e-4 / 3600}});
@@ -221,7 +221,7 @@ TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
 
 // Gone while steps 3 to 10 are trained: the saves of 6 and 8 fail, each seen one step later; that of 11 does
 // not. Then the interval.
-TEST_F(CheckpointerTest, AFailedSaveIsTriedAgainSoonerThanTheIntervalIfAsked) {
+TEST_F(CheckpointerTest, AFailedSaveIsRetriedSoonIfRequested) {
   meanwhile_ = [&](int64_t iteration) {
     if (iteration == 2) std::filesystem::rename(run_, dir_ / "gone");
     if (iteration == 10) std::filesystem::rename(dir_ / "gone", run_);
@@ -240,7 +240,7 @@ TEST_F(CheckpointerTest, AFailedSaveIsTriedAgainSoonerThanTheIntervalIfAsked) {
   EXPECT_EQ(steps(), (std::vector<int64_t>{11, 12, 14, 20}));
 }
 
-TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
+TEST_F(CheckpointerTest, CompressionAndSplittingMayChangeBetweenSaves) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   Train(topology, 0, 6, {.config = {.save_codec = "zstd", .split_master = true}});
   ExpectStep(6);
@@ -248,7 +248,7 @@ TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
   ExpectStep(12);
 }
 
-TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
+TEST_F(CheckpointerTest, DerivedWeightsLoadBack) {
   weights_ = Dtype::kF16;
   Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.config = {.split_master = true}});
   ExpectStep(4);
@@ -256,7 +256,7 @@ TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
   ExpectStep(6);
 }
 
-TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
+TEST_F(CheckpointerTest, OldStepsAreRemovedAfterTheNewOneIsReadBack) {
   Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 10, {.config = {.keep_last = 2}});
   const auto steps = ListSteps(FileSystem::Posix(), run_);
   ASSERT_TRUE(steps.ok());
@@ -279,7 +279,7 @@ class LyingDisk final : public UnsyncedFileSystem {
   bool lied_ = false;
 };
 
-TEST_F(CheckpointerTest, AStepThatIsFoundDamagedNeverBecomesTheNewest) {
+TEST_F(CheckpointerTest, ADamagedSaveNeverBecomesTheNewestStep) {
   LyingDisk disk;
   failed_ = 1;
   int looks = 0;
@@ -295,7 +295,7 @@ TEST_F(CheckpointerTest, AStepThatIsFoundDamagedNeverBecomesTheNewest) {
 }
 
 // The newest step was out of reach for one start, which went back to the step before it.
-TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
+TEST_F(CheckpointerTest, DoesNotResumeFromAnAbandonedStep) {
   Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
   const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
   std::filesystem::rename(shard, dir_ / "aside");
@@ -307,7 +307,7 @@ TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
 }
 
 // The same, and the next save has a higher number than the step that was out of reach.
-TEST_F(CheckpointerTest, AStepSaysWhatItsTrainingCameFrom) {
+TEST_F(CheckpointerTest, AStepRecordsItsDescent) {
   Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
   const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
   std::filesystem::rename(shard, dir_ / "aside");
@@ -325,7 +325,7 @@ TEST_F(CheckpointerTest, AStepSaysWhatItsTrainingCameFrom) {
 }
 
 // A rank loses its local directory, and the run directory its newest steps.
-TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
+TEST_F(CheckpointerTest, LocalStepsAreRebuiltFromOtherRanks) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
   const CheckpointerOptions options{.config = {.save_interval = "4",
                                                .save_local = dir_ / "local-{rank}",
@@ -342,7 +342,7 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
 
 // One of two ranks has lost its directory, and the other has the step as a training wrote it that walked back
 // later. Neither its shard nor its parity is of the step that the others have.
-TEST_F(CheckpointerTest, ParityOfAStepThatWasWrittenAgainIsNotOfTheNewOne) {
+TEST_F(CheckpointerTest, StaleParityIsNotUsedForARewrittenStep) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
   const CheckpointerOptions options{.config = {.save_interval = "4",
                                                .save_local = dir_ / "local-{rank}",

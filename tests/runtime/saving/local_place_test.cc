@@ -82,7 +82,7 @@ TEST(LocalPlace, EveryRankIsInOneGroupLargerThanItsParity) {
         }
 }
 
-TEST(LocalPlace, ALostHostCostsNoGroupMoreThanOneMemberWhereHostsAreEnough) {
+TEST(LocalPlace, WithEnoughHostsALostHostCostsEachGroupOneMember) {
   const std::vector<std::string> hosts = Hosts(8, 4);
   const Groups groups = CutIntoGroups(hosts, {8, 1}).value();
   for (const std::vector<int>& group : groups) {
@@ -209,7 +209,7 @@ const OwnerCase kOwnerCases[] = {
      "OWNER"},
 };
 
-TEST(LocalPlace, OnlyTheRunDirectoryThatOwnsLocalStepsReadsOrCleansThem) {
+TEST(LocalPlace, OnlyTheOwningRunReadsOrCleansLocalSteps) {
   for (const OwnerCase& c : kOwnerCases) {
     SCOPED_TRACE(c.name);
     Scene scene;
@@ -234,7 +234,7 @@ TEST(LocalPlace, OnlyTheRunDirectoryThatOwnsLocalStepsReadsOrCleansThem) {
   }
 }
 
-TEST(LocalPlace, AnotherRunHasADirectoryOfItsOwn) {
+TEST(LocalPlace, AnotherRunHasItsOwnDirectory) {
   Scene scene;
   fs::create_directory(scene.dir / "b");
   const auto before = Tree(scene.place);
@@ -254,7 +254,7 @@ TEST(LocalPlace, TwoTrainingsNeverUseOneDirectory) {
 }
 
 // A directory that is not one place for all who see it, or whose lists lag behind.
-TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
+TEST(LocalPlace, RefusesADirectoryThatDoesNotListTheMark) {
   class Lagging final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;
@@ -276,7 +276,7 @@ TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
 }
 
 // Ranks that share a directory remove their marks while their leader cleans it.
-TEST(LocalPlace, AMarkThatItsRankRemovesMeanwhileIsNoError) {
+TEST(LocalPlace, AMarkRemovedByItsRankIsNotAnError) {
   class Racing final : public WrappedFileSystem {
    public:
     using WrappedFileSystem::WrappedFileSystem;
@@ -296,7 +296,7 @@ TEST(LocalPlace, AMarkThatItsRankRemovesMeanwhileIsNoError) {
   EXPECT_FALSE(fs::exists(scene.place + "/.rank-0badcafe-0"));
 }
 
-TEST(LocalPlace, AMarkIsOfACertainForm) {
+TEST(LocalPlace, ParsesOnlyWellFormedMarks) {
   for (const char* mark : {".rank-deadbeef-0", ".rank-01234567-31"}) EXPECT_TRUE(IsRankMark(mark)) << mark;
   for (const char* other : {".rank-", ".rank-deadbeef", ".rank-deadbeef-", ".rank-deadbeef-x",
                             ".rank-notes-of-me", ".rank-DEADBEEF-0", ".rank-deadbeef0-0", "rank-deadbeef-0"})

@@ -31,7 +31,7 @@ struct Machine {
   }
 };
 
-TEST(SaveCodecTest, TheModesThatDecideNothingSampleNothing) {
+TEST(SaveCodecTest, FixedModesTakeNoSamples) {
   for (const std::string mode : {"none", "zstd"}) {
     Machine machine{.codec = SaveCodec(mode, 1)};
     EXPECT_EQ(machine.Compressed(3), mode == "zstd" ? 3 : 0);
@@ -39,26 +39,26 @@ TEST(SaveCodecTest, TheModesThatDecideNothingSampleNothing) {
   }
 }
 
-TEST(SaveCodecTest, AutoTimesTheDiskFirstAndStaysWithWhatIsFaster) {
+TEST(SaveCodecTest, AutoMeasuresTheDiskFirstAndKeepsTheFasterMode) {
   Machine machine{.packed_seconds = 0.6};
   EXPECT_FALSE(machine.Save());
   EXPECT_EQ(machine.Compressed(20), 20);
   EXPECT_EQ(machine.samples, 1);
 }
 
-TEST(SaveCodecTest, ASampleThatPromisesTooMuchCostsOneSave) {
+TEST(SaveCodecTest, AnOptimisticSampleCostsOneSave) {
   Machine machine;  // the sample says 0.5 s; on cores that train it takes 2
   EXPECT_EQ(machine.Compressed(SaveCodec::kLookAgain), 1);
 }
 
-TEST(SaveCodecTest, ASampleThatPromisesNothingIsNotTakenEverySave) {
+TEST(SaveCodecTest, AnUnpromisingSampleIsNotRepeatedEverySave) {
   Machine machine;
   machine.sample.encode_seconds = 3;
   EXPECT_EQ(machine.Compressed(SaveCodec::kLookAgain), 0);
   EXPECT_EQ(machine.samples, 1);
 }
 
-TEST(SaveCodecTest, ADiskThatChangesIsNoticed) {
+TEST(SaveCodecTest, NoticesADiskThatBecomesFaster) {
   Machine machine{.packed_seconds = 0.6};
   machine.Compressed(10);
   machine.plain_seconds = 0.1;  // a faster disk: one plain save in kLookAgain tells

@@ -197,7 +197,7 @@ void CheckBubble(const PipelineShape& shape, const Outcome& outcome) {
                                      << shape.micro_batches << " micro-batches";
 }
 
-TEST(PipelineSchedule, OfTwoStagesInWords) {
+TEST(PipelineSchedule, SchedulesOfTwoStagesAreAsPublished) {
   const auto text = [](const StageSchedule& schedule) {
     std::string words;
     for (const auto& [kind, i, chunk] : schedule)
@@ -212,7 +212,7 @@ TEST(PipelineSchedule, OfTwoStagesInWords) {
   EXPECT_EQ(text(ForwardOnly({2, 2, 3})), "F0 F1 F0' F1' F2 F2' ");
 }
 
-TEST(PipelineSchedule, NoneDeadlocksWithMessagesInOrder) {
+TEST(PipelineSchedule, NoScheduleDeadlocksWithOrderedMessages) {
   for (int stages = 1; stages <= 6; ++stages)
     for (int64_t count = 1; count <= 13; ++count) {
       CheckSound(GPipe, {stages, 1, count}, true);
@@ -226,14 +226,14 @@ TEST(PipelineSchedule, NoneDeadlocksWithMessagesInOrder) {
 
 // Why a pipeline posts no receives ahead on a GPU: a stage's message to the next would wait behind one that
 // it is to receive later, and that one for the first to go round.
-TEST(PipelineSchedule, ReceivesAheadNeedATransportWithoutOrder) {
+TEST(PipelineSchedule, EarlyReceivesNeedAnUnorderedTransport) {
   const PipelineShape shape{5, 2, 2};
   EXPECT_TRUE(OrderedTransport(shape, Of(Forwards, shape), 0).ComesToAnEnd());
   EXPECT_FALSE(OrderedTransport(shape, Of(Forwards, shape), 1).ComesToAnEnd());
 }
 
 // (p - 1) / m, and (p - 1) / (m v) with v chunks; whatever a backward costs beside a forward.
-TEST(PipelineSchedule, BubbleIsTheFormulas) {
+TEST(PipelineSchedule, BubbleMatchesTheFormula) {
   for (const double backward : {1.0, 2.0, 3.0})
     for (int stages = 1; stages <= 6; ++stages)
       for (int groups = 1; groups <= 4; ++groups) {

@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](TrainConfig& c) { Full(c), c.checkpoint_in_cpu = true, c.recompute_num_layers = 2; }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(RecomputeMemoryTest, KeepsTheInputOfEachGroupAndNoMore) {
+TEST(RecomputeMemoryTest, KeepsOnlyTheInputOfEachGroup) {
   TrainConfig config = FourLayers();
   const int64_t nothing_recomputed = RunPasses(config).kept;
   Full(config);
@@ -173,7 +173,7 @@ TEST(RecomputeMemoryTest, KeepsTheInputOfEachGroupAndNoMore) {
 }
 
 // The weights of attention alone: b * heads * s * s, as probabilities, and after dropout.
-TEST(RecomputeMemoryTest, SelectiveKeepsNoWeightsOfAttention) {
+TEST(RecomputeMemoryTest, SelectiveRecomputationKeepsNoAttentionWeights) {
   TrainConfig config = FourLayers();
   const int64_t nothing_recomputed = RunPasses(config).kept;
   config.recompute_granularity = "selective";

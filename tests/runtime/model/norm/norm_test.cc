@@ -322,7 +322,7 @@ void ExpectRoundsAsLibtorch(at::ScalarType type) {
   }
 }
 
-TEST(NarrowFloatTest, RoundsAndWidensAsLibtorch) {
+TEST(NarrowFloatTest, RoundsAndWidensLikeLibtorch) {
   ExpectRoundsAsLibtorch<Bf16>(at::kBFloat16);
   ExpectRoundsAsLibtorch<Fp16>(at::kHalf);
 }

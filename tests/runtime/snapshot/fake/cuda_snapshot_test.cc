@@ -74,7 +74,7 @@ Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const Expected& expected
   return digests;
 }
 
-TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceAtAnyPaceOfStreams) {
+TEST(CudaSnapshotTest, CopiesTheStateBeforeTheFenceAtAnyPaceOfStreams) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 6; ++round) {
     const Expected expected(MakeRandomPieces(20, 14 << 20, random));
@@ -92,7 +92,7 @@ TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceAtAnyPaceOfStreams) {
   }
 }
 
-TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
+TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsReported) {
   std::mt19937_64 random(2);
   RandomPieces made;
   made.data = RandomBytes(2 * kChunkBytes + 100, random);  // three windows for two slots

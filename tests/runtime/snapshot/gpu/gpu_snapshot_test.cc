@@ -64,7 +64,7 @@ TEST_F(GpuSnapshotTest, TheModuleLoadsAndRefusesASlotSmallerThanAChunk) {
   EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument) << made.status().message();
 }
 
-TEST_F(GpuSnapshotTest, SameAsTwinAndAsMemcpy) {
+TEST_F(GpuSnapshotTest, EqualsTheTwinAndMemcpy) {
   const CudaSnapshotOptions options{.slot_bytes = 8 << 20, .slots = 3};
   Open(options);
   if (snapshot_ == nullptr) return;
@@ -116,7 +116,7 @@ TEST_F(GpuSnapshotTest, AFenceKeepsTheSourcesUntilTheyAreRead) {
   ASSERT_TRUE(snapshot_->SetArena({}).ok());
 }
 
-TEST_F(GpuSnapshotTest, OneAtATimeAndNoneBeyondTheArena) {
+TEST_F(GpuSnapshotTest, RefusesASecondSnapshotAndOverflowOfTheArena) {
   Open();
   if (snapshot_ == nullptr) return;
   const DeviceBytes device = ToDevice(std::vector<std::byte>(kPageBytes));
