@@ -319,7 +319,7 @@ class Walk {
   std::string story_;
 };
 
-TEST(RemovalWalkTest, NothingOfSomebodyElsesIsEverGoneAndNothingOfOursStays) {
+TEST(RemovalWalkTest, RandomCommandsKeepForeignFilesAndLeaveNothing) {
   const Sources sources;
   const bool is_long = std::getenv("CAIRN_LONG") != nullptr;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);

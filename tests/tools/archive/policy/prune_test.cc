@@ -84,7 +84,7 @@ class PruneTest : public testing::Test {
   std::map<std::string, std::string> why_;
 };
 
-TEST_F(PruneTest, TwoDirectoriesOfOneNameAreTwoRuns) {
+TEST_F(PruneTest, DirectoriesOfEqualNamesAreDifferentRuns) {
   Make("e1/gpt", 2, 'a');
   Make("e1/gpt", 4, 'a');
   Make("e2/gpt", 8, 'b');
@@ -100,7 +100,7 @@ TEST_F(PruneTest, TwoDirectoriesOfOneNameAreTwoRuns) {
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "b:8:weekly"}));
 }
 
-TEST_F(PruneTest, ARunThatWasStartedAnewUnderItsNameIsAnotherOne) {
+TEST_F(PruneTest, ARunRestartedUnderItsNameIsAnotherRun) {
   Make("e1/gpt", 8, 'a');
   Run(policy_);
   stdfs::remove_all(dir_ / "e1/gpt");
@@ -113,7 +113,7 @@ TEST_F(PruneTest, ARunThatWasStartedAnewUnderItsNameIsAnotherOne) {
   EXPECT_EQ(why_["gpt@8"], "of a run that is not on scratch, or not of this policy");
 }
 
-TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
+TEST_F(PruneTest, ArchivesARolledBackTrainingFromThatStep) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Run(policy_);
@@ -126,7 +126,7 @@ TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune takes neither
 }
 
-TEST_F(PruneTest, StepsThatATrainingGaveUpCountForNoClass) {
+TEST_F(PruneTest, AbandonedStepsCountForNoClass) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Run(policy_);
@@ -141,7 +141,7 @@ TEST_F(PruneTest, StepsThatATrainingGaveUpCountForNoClass) {
   EXPECT_EQ(newest->step, 6);
 }
 
-TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
+TEST_F(PruneTest, ABranchKeepsItsStepsAndItsAncestorItsOwn) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
   Make("e2/gpt", 4, 'a');  // copied before the ancestor's step 8
@@ -151,7 +151,7 @@ TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
   EXPECT_EQ(Stored(), (Members{"a:8:weekly", "b:6:weekly"}));
 }
 
-TEST_F(PruneTest, CopiesOfOneRunAreStoredOnceAndKeepWhatIsThere) {
+TEST_F(PruneTest, CopiesOfARunAreStoredOnce) {
   Make("e1/gpt", 4, 'a');
   Make("e2/gpt", 4, 'a');
   Run(policy_);
@@ -165,7 +165,7 @@ TEST_F(PruneTest, CopiesOfOneRunAreStoredOnceAndKeepWhatIsThere) {
   EXPECT_EQ(why_["gpt@4"], "of a run that several directories are copies of");
 }
 
-TEST_F(PruneTest, ADamagedStepIsNotStoredBecauseAnotherRunHasOneOfItsName) {
+TEST_F(PruneTest, AStepOfAnotherRunDoesNotReplaceADamagedOne) {
   Make("e1/gpt", 8, 'a');
   Make("e2/gpt", 8, 'b');
   policy_.runs = {dir_ / "e2/gpt"};
@@ -179,7 +179,7 @@ TEST_F(PruneTest, ADamagedStepIsNotStoredBecauseAnotherRunHasOneOfItsName) {
   EXPECT_EQ(MakePlan(fs, policy_, 0, 0)->failures.size(), 1u);
 }
 
-TEST_F(PruneTest, AnEmptiedStepIsStoredWhereTheStoreHasThisVeryRunsStep) {
+TEST_F(PruneTest, AnEmptiedStepCountsAsStoredIfTheRunMatches) {
   Make("e1/gpt", 8, 'a');
   const DirectoryFacts here = FactsOfDirectory(dir_ / "e1/gpt").value();  // as every training writes it
   ASSERT_TRUE(WriteSmallFile(fs, dir_ / "e1/gpt/.run",
@@ -195,7 +195,7 @@ TEST_F(PruneTest, AnEmptiedStepIsStoredWhereTheStoreHasThisVeryRunsStep) {
   EXPECT_EQ(MakePlan(fs, policy_, 0, 0)->failures.size(), 1u);
 }
 
-TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
+TEST_F(PruneTest, RemovesAMemberWhenItsLastClaimIsDropped) {
   Make("e1/gpt", 2, 'a');
   Policy daily = Of("daily", {dir_ / "e1/gpt"}, {.last = 1});
   Run(policy_);
@@ -214,7 +214,7 @@ TEST_F(PruneTest, AMemberGoesOnceItsLastClaimIsDropped) {
   EXPECT_EQ(Stored(), (Members{"a:4:daily, weekly"}));
 }
 
-TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
+TEST_F(PruneTest, ClaimsAreKeptInBundles) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2}));
   const uint64_t large = uint64_t{1} << 40;
@@ -228,7 +228,7 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
 }
 
-TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
+TEST_F(PruneTest, MembersWithoutAPolicyStayUntilAdopted) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   const auto store = [&](int64_t step, std::vector<std::string> claims) {
     const ArchiveSource source{dir_ / ("e1/gpt/" + StepDirName(step)), true};
@@ -246,7 +246,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   EXPECT_EQ(Stored(), (Members{"a:6:weekly"}));
 }
 
-TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
+TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldLabel) {
   Policy moved = policy_;
   moved.tag.clear();
   moved.path = dir_ / "old.toml";
@@ -264,7 +264,7 @@ TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
   EXPECT_EQ(Stored().size(), 1u);
 }
 
-TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
+TEST_F(PruneTest, MissingRunsFailThePlanByName) {
   Make("e1/gpt", 2, 'a');
   ASSERT_TRUE(MakeDirs(fs, dir_ / "e2/gpt").ok());
   stdfs::create_directory_symlink("e3", dir_ / "e3");  // goes round
@@ -277,7 +277,7 @@ TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
     EXPECT_NE(all.find(part), std::string::npos) << all;
 }
 
-TEST_F(PruneTest, ARunThatWasArchivedAndRemovedIsANote) {
+TEST_F(PruneTest, AnArchivedAndRemovedRunIsANote) {
   Make("e1/gpt", 2, 'a');
   Run(policy_);
   stdfs::remove_all(dir_ / "e1");
@@ -287,7 +287,7 @@ TEST_F(PruneTest, ARunThatWasArchivedAndRemovedIsANote) {
   EXPECT_NE(plan.notes[0].find("the store has 1 member from there"), std::string::npos) << plan.notes[0];
 }
 
-TEST_F(PruneTest, ClassesThatCanNeverAskForAnythingAreAFailure) {
+TEST_F(PruneTest, ClassesThatCanSelectNothingAreAFailure) {
   Make("e1/gpt", 10, 'a');
   policy_.classes = {{.every = 20}};
   EXPECT_TRUE(MakePlan(fs, policy_, 0, 0)->failures.empty());  // not yet

@@ -76,7 +76,7 @@ class BundleTest : public testing::Test {
   std::vector<std::string> problems_;
 };
 
-TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
+TEST_F(BundleTest, StoresEveryMemberInTwoFiles) {
   std::vector<std::string> before;
   for (const ArchiveMember& m : Members()) before.push_back(m.tar);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -117,7 +117,7 @@ TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   EXPECT_EQ(FindStored(store_, DescribeSource(**step)).value()->bundle, OnlyBundle());
 }
 
-TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
+TEST_F(BundleTest, DamageAffectsOneMemberWhichIsNotRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string path = store_.Path(OnlyBundle());
   const auto members = Members();
@@ -139,7 +139,7 @@ TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
 }
 
-TEST_F(BundleTest, ADamagedTarIsLeftOutAndSaid) {
+TEST_F(BundleTest, LeavesOutAndReportsADamagedTar) {
   const auto member = FindMember(store_, "gpt@10");
   FlipByte(store_.Path(member->tar), member->record->files.back().offset + 100);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -164,7 +164,7 @@ TEST_F(BundleTest, ABundleIsWrittenOnce) {
 }
 
 // Stops after every change in turn: every member is proven somewhere, and the next run ends the work.
-TEST_F(BundleTest, NothingIsLostWhereverItStops) {
+TEST_F(BundleTest, AStopAtAnyOperationLosesNoMember) {
   Save(30);
   const std::string template_store = dir_ / "template";
   stdfs::copy(store_.directory(), template_store);
@@ -190,7 +190,7 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
   EXPECT_GT(changes, 10);
 }
 
-TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
+TEST_F(BundleTest, RebuildsALostSidecarFromTheBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const auto before = Members();
@@ -225,7 +225,7 @@ TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
   EXPECT_TRUE(BytesOf(path) == good);
 }
 
-TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
+TEST_F(BundleTest, AMemberRepairedFromItsSourceLeavesTheBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const auto member = FindMember(store_, "gpt@10");
@@ -236,7 +236,7 @@ TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
-TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
+TEST_F(BundleTest, RemovesTheOtherCopyOnlyAfterTheBundleIsProven) {
   const auto member = *FindMember(store_, "gpt@10");
   const std::string tar = store_.Path(member.tar);
   for (const char* suffix : {"", ".json"}) stdfs::copy(tar + suffix, dir_ / (std::string("kept") + suffix));
@@ -254,7 +254,7 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
   }
 }
 
-TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
+TEST_F(BundleTest, AListShowsBundlesAndTheirChecks) {
   const auto listed = [&] { return ListChecked(store_).value(); };
   EXPECT_EQ(listed().size(), 3u);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -278,7 +278,7 @@ TEST_F(BundleTest, AListFollowsBundlesAndTheirChecks) {
   EXPECT_TRUE(listed().empty());
 }
 
-TEST_F(BundleTest, ABundleThatCannotBeFinishedLeavesNothing) {
+TEST_F(BundleTest, AnUnfinishedBundleLeavesNothing) {
   // No room for a file whose name ends so.
   struct FullDisk final : WrappedFileSystem {
     explicit FullDisk(std::string_view ending)
@@ -298,7 +298,7 @@ TEST_F(BundleTest, ABundleThatCannotBeFinishedLeavesNothing) {
 }
 
 // Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
-TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
+TEST_F(BundleTest, RemovesSidecarsOnlyAfterTarsAreDurablyRemoved) {
   struct Journal final : WrappedFileSystem {
     using WrappedFileSystem::WrappedFileSystem;
     std::vector<std::string> calls;
@@ -316,7 +316,7 @@ TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
             (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
 }
 
-TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
+TEST_F(BundleTest, DetectsEveryFlippedByteOfASidecar) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const std::string text = BytesOf(store_.Path(name + ".json"));
@@ -336,7 +336,7 @@ TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
   EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);
 }
 
-TEST(BundleNameTest, IsNoTarOfOneMember) {
+TEST(BundleNameTest, DiffersFromNamesOfSingleTars) {
   EXPECT_EQ(ParseTarName("gpt-bundle-00000010-00000020.aaaaaaaa.tar"), std::nullopt);
   EXPECT_EQ(ParseBundleName("gpt-bundle-00000010-00000020.aaaaaaaa.tar")->first_step, 10);
   for (const char* name : {"gpt-step-00000010.aaaaaaaa.tar", "gpt-bundle-1-2-step-00000010.aaaaaaaa.tar",

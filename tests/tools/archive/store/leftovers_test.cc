@@ -52,7 +52,7 @@ constexpr Case kCases[] = {
     {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kNone, FileKind::kOther},
 };
 
-TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
+TEST(LeftoversTest, OnlyCompleteNamesOfCairnAreLeftovers) {
   for (const Case& c : kCases) {
     EXPECT_EQ(LeftoverOf(c.name, c.kind), c.leftover) << c.name;
     EXPECT_TRUE(LooksLikeLeftover(c.name)) << c.name;
@@ -62,7 +62,7 @@ TEST(LeftoversTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
     EXPECT_FALSE(LooksLikeLeftover(name)) << name;
 }
 
-TEST(LeftoversTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
+TEST(LeftoversTest, RemovesOnlyMarkedLeftoversAndNamesTheOthers) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir, outside;
   {  // what a process was killed in

@@ -119,7 +119,7 @@ TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
   EXPECT_EQ((*view)->OpenForRead(JoinPath(tar, "../x"), Direct::kOff).status().kind(), StatusKind::kNotFound);
 }
 
-TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
+TEST_F(ArchiveRunTest, DetectsEveryFlippedByteOfATar) {
   const auto copy = Store(FileSystem::Posix());
   const auto member = ListStore(store_)->front();
   const std::string tar = store_.Path(member.tar);
@@ -143,7 +143,7 @@ TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
   EXPECT_TRUE(StoreFiles().empty());
 }
 
-TEST_F(ArchiveRunTest, ATarWhoseParityOrSidecarCannotBeWrittenIsNotStored) {
+TEST_F(ArchiveRunTest, WithoutItsParityOrSidecarATarIsNotStored) {
   for (const char* refused : {".tar.parity.partial", ".tar.json.partial"}) {
     SmallDisk fs(uint64_t{1} << 40, refused);
     EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace) << refused;
@@ -151,7 +151,7 @@ TEST_F(ArchiveRunTest, ATarWhoseParityOrSidecarCannotBeWrittenIsNotStored) {
   }
 }
 
-TEST_F(ArchiveRunTest, ParityCountsForTheRoomThatIsNeeded) {
+TEST_F(ArchiveRunTest, TheSpaceCheckIncludesParity) {
   const auto step = StepReader::Open(FileSystem::Posix(), source_);
   SmallDisk fs(TarBytesAtMost((*step)->manifest()), "");
   EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace);
@@ -169,7 +169,7 @@ TEST_F(ArchiveRunTest, ASourceThatChangesWhileItIsReadIsNotStored) {
   }
 }
 
-TEST_F(ArchiveRunTest, ASourceThatIsRewrittenBehindTheReaderIsNotStored) {
+TEST_F(ArchiveRunTest, ASourceRewrittenAfterItWasReadIsNotStored) {
   PrankFileSystem fs(2, [&] {  // shard 0 has been read; its bytes are as before, its time is not
     std::filesystem::last_write_time(source_ + "/shard-00000.h5",
                                      std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
@@ -186,7 +186,7 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
   EXPECT_TRUE(StoreFiles().empty());
 }
 
-TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
+TEST_F(ArchiveRunTest, RemovesASourceOnlyIfNothingElseIsLost) {
   const auto copy = Store(FileSystem::Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
   EXPECT_EQ(DeleteSource(store_, source_, *copy, true).kind(), StatusKind::kInvalidArgument);
@@ -214,7 +214,7 @@ TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
-TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
+TEST_F(ArchiveRunTest, AStepThatWasSavedAgainIsNotDeletedForItsOldCopy) {
   const auto copy = Store(FileSystem::Posix());
   std::filesystem::remove_all(source_);
   StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
@@ -225,7 +225,7 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
 }
 
 // Stops after every change in turn: there is always a whole copy, and the next run ends the work.
-TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
+TEST_F(ArchiveRunTest, AStopAtAnyOperationLosesNoCopy) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep({fs, store_.directory()}, *step, {}));

@@ -114,7 +114,7 @@ class TreeTest : public testing::Test {
   const Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
+TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreSeparateMembers) {
   for (const std::string run : {"a", "b"}) {
     Write(dir_ / (run + "/m/w"), std::string(50'000, run[0]));
     SetTime(dir_ / (run + "/m/w"), 1'700'000'000);
@@ -131,7 +131,7 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 
-TEST_F(TreeTest, AnotherPathIsAnotherTreeAndTheSameOneIsStoredOnce) {
+TEST_F(TreeTest, TreesAreIdentifiedByPathAndStoredOnce) {
   for (const std::string run : {"a", "b"}) Write(dir_ / (run + "/m/w"), "same");
   ASSERT_TRUE(Run(dir_ / "a/m")->stored);
   EXPECT_FALSE(Run(dir_ / "a/m")->stored);
@@ -141,7 +141,7 @@ TEST_F(TreeTest, AnotherPathIsAnotherTreeAndTheSameOneIsStoredOnce) {
   EXPECT_TRUE(Run(dir_ / "a/m")->stored);
 }
 
-TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCopy) {
+TEST_F(TreeTest, AFileRewrittenInPlaceIsStoredAgainBeforeDeletion) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   SetTime(tree + "/w", 1'700'000'000);
@@ -158,7 +158,7 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
   EXPECT_EQ(BytesOf(dir_ / "back/w"), "new bytes");
 }
 
-TEST_F(TreeTest, WhatThisProcessReadBeforeIsReadAgainWhereItMayHaveChanged) {
+TEST_F(TreeTest, ReadsFilesAgainIfTheyMayHaveChanged) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   const auto before = DescribeTree(FileSystem::Posix(), tree, Links::kRefuse);
@@ -168,7 +168,7 @@ TEST_F(TreeTest, WhatThisProcessReadBeforeIsReadAgainWhereItMayHaveChanged) {
   EXPECT_FALSE(CompareTrees(*after, *before).ok());
 }
 
-TEST_F(TreeTest, ARepairStoresNoOtherContent) {
+TEST_F(TreeTest, ARepairRefusesChangedContent) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   ASSERT_TRUE(Run(tree).ok());
@@ -187,7 +187,7 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   EXPECT_TRUE(VerifyMember(store_, Members()[0]).problems.empty());
 }
 
-TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
+TEST_F(TreeTest, AnUnusualTreeRoundTrips) {
   const std::string root = MakeOddTree();
   const auto before = Portrait(root);
   int number = 0;
@@ -207,7 +207,7 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
   EXPECT_FALSE(stdfs::exists(root));
 }
 
-TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
+TEST_F(TreeTest, RebuildsTheSidecarOfAnUnusualTree) {
   const std::string root = MakeOddTree();
   for (const StoreOptions& options : {StoreOptions{}, StoreOptions{.pack = true, .max_tar_bytes = 1}}) {
     const auto copy = StoreTree(store_, root, {}, options);
@@ -222,7 +222,7 @@ TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
   }
 }
 
-TEST_F(TreeTest, AHoleComesBackAsAHole) {
+TEST_F(TreeTest, AHoleIsRestoredAsAHole) {
   Write(dir_ / "m/sparse", "begin");
   stdfs::resize_file(dir_ / "m/sparse", 64 << 20);
   Write(dir_ / "m/zeros", std::string(4096, '\0'));
@@ -236,7 +236,7 @@ TEST_F(TreeTest, AHoleComesBackAsAHole) {
   EXPECT_LT(st.st_blocks * 512, 1 << 20);
 }
 
-TEST_F(TreeTest, LinksThatLeadOutAreRefusedKeptOrFollowedAsAsked) {
+TEST_F(TreeTest, LinksThatLeadOutsideAreRefusedKeptOrFollowed) {
   Write(dir_ / "blobs/1", "content");
   Write(dir_ / "blobs/deep/2", "deeper");
   stdfs::create_directories(dir_ / "snapshot/s");
@@ -264,7 +264,7 @@ TEST_F(TreeTest, LinksThatLeadOutAreRefusedKeptOrFollowedAsAsked) {
   EXPECT_EQ(stdfs::read_symlink(dir_ / "followed/s/inside"), "../own");
 }
 
-TEST_F(TreeTest, ALinkByWayOfAnotherThatLeadsOutLeadsOut) {
+TEST_F(TreeTest, ALinkThroughALinkThatLeadsOutsideLeadsOutside) {
   Write(dir_ / "out/x", "x");
   Write(dir_ / "m/own", "own");
   stdfs::create_symlink("../out", dir_ / "m/d");
@@ -274,7 +274,7 @@ TEST_F(TreeTest, ALinkByWayOfAnotherThatLeadsOutLeadsOut) {
   for (const TreeFile& file : *files) EXPECT_EQ(file.leaves, file.kind == EntryKind::kLink) << file.name;
 }
 
-TEST_F(TreeTest, WhatGoesRoundOrIsNoFileIsRefusedByName) {
+TEST_F(TreeTest, RefusesCyclesAndSpecialFilesByName) {
   Write(dir_ / "m/own", "own");
   stdfs::create_symlink(dir_ / "m", dir_ / "m/round");
   EXPECT_NE(Run(dir_ / "m", false, Links::kFollow).status().message().find("/round: lies within itself"),
@@ -313,7 +313,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   EXPECT_TRUE(Restore(record, dir_ / "back").ok());
 }
 
-TEST(EscapedNames, AreUtf8AndGiveTheNameBack) {
+TEST(EscapedNames, AreUtf8AndRoundTrip) {
   uint32_t random = 1;
   for (int i = 0; i < 2000; ++i) {
     std::string name;

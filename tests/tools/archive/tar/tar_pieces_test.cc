@@ -73,7 +73,7 @@ class TarPiecesTest : public testing::Test {
   const cairn::Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
-TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
+TEST(TarPieceNameTest, RoundTrips) {
   const std::string tar = "gpt-step-00000010.aaaaaaaa.tar";
   EXPECT_EQ(TarPieceName(tar, 1), tar);
   EXPECT_EQ(TarPieceName(tar + ".partial", 12), tar + ".12.partial");
@@ -85,7 +85,7 @@ TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
   EXPECT_FALSE(ParseTarPieceName("gpt-bundle-00000010-00000020.aaaaaaaa.tar.2"));  // those are of one file
 }
 
-TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
+TEST_F(TarPiecesTest, GnuTarReadsEveryPiece) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   EXPECT_EQ(record.pieces.size(), record.files.size() + 1);  // and SHA256SUMS
@@ -106,7 +106,7 @@ TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
   EXPECT_EQ(Shell(fmt::format("cd '{}' && sha256sum -c SHA256SUMS", out)), 0);
 }
 
-TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
+TEST_F(TarPiecesTest, AReadPastTheEndNamesItsOffsetInTheTar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   const auto tar = OpenTar(FileSystem::Posix(), store_.Place(record),
@@ -118,7 +118,7 @@ TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
       << read.message();
 }
 
-TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
+TEST_F(TarPiecesTest, AnyPieceSizeRestoresTheSameStep) {
   std::mt19937 random(1);
   for (int i = 0; i < 12; ++i) {
     const StoreOptions options{.pack = i % 2 == 1, .max_tar_bytes = 1 + random() % 600'000};
@@ -143,7 +143,7 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
   }
 }
 
-TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
+TEST_F(TarPiecesTest, ATreeCanBeStoredInPieces) {
   ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 150'000}).ok());
   const ArchiveMember notes = Member("notes");
   EXPECT_EQ(notes.record->pieces.size(), 2u);
@@ -152,7 +152,7 @@ TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
   EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", dir_ / "notes", dir_ / "again")), 0);
 }
 
-TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
+TEST_F(TarPiecesTest, NamesMissingTruncatedAndSwappedPieces) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
@@ -181,7 +181,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
   EXPECT_FALSE(stdfs::exists(dir_ / "again"));
 }
 
-TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
+TEST_F(TarPiecesTest, DamageIsNamedByFileAndNeverRestored) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
@@ -198,7 +198,7 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
   EXPECT_EQ(Trouble(), "");
 }
 
-TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
+TEST_F(TarPiecesTest, WithoutASidecarAMissingPieceIsNamed) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   const std::string tar = Member().tar;
@@ -217,7 +217,7 @@ TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
   EXPECT_EQ(Trouble(), "");
 }
 
-TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
+TEST_F(TarPiecesTest, ParityOrTheSourceRepairsIt) {
   ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.1, .max_tar_bytes = 1}).ok());
   std::vector<std::string> good;
   for (const std::string& path : Paths()) good.push_back(BytesOf(path));
@@ -243,7 +243,7 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   EXPECT_GT(Paths().size(), 1u);
 }
 
-TEST_F(TarPiecesTest, IsNeverBundledAndAListFollowsEveryFile) {
+TEST_F(TarPiecesTest, IsNeverBundledAndListsEveryFile) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
   EXPECT_TRUE(PlanBundles(*ListStore(store_), {large, large, large}, true, [](const auto&) {
@@ -258,7 +258,7 @@ TEST_F(TarPiecesTest, IsNeverBundledAndAListFollowsEveryFile) {
   EXPECT_EQ(state(), MemberState::kVerified);
 }
 
-TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
+TEST_F(TarPiecesTest, NeedsOnlyThePiecesOfRequestedFiles) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   const TarPlace place = store_.Place(record);
@@ -272,7 +272,7 @@ TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
   EXPECT_TRUE(ReadSmallFile(**view, JoinPath((*view)->root(), "index.h5"), 1 << 30).ok());
 }
 
-TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
+TEST_F(TarPiecesTest, RefusesAnInconsistentSidecar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord good = *Member().record;
   ASSERT_EQ(*DecodeRecord(EncodeRecord(good)), good);
@@ -302,7 +302,7 @@ TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
 }
 
 // Stops after every change in turn: nothing pretends, and the next run ends the work.
-TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
+TEST_F(TarPiecesTest, AStopWhileStoringLeavesNoApparentMember) {
   bool done = false;
   for (int changes = 0; !done; ++changes) {
     StoppingFileSystem stopping(changes);
@@ -319,7 +319,7 @@ TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
   }
 }
 
-TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
+TEST_F(TarPiecesTest, AStoppedRemovalIsFinished) {
   ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.05, .max_tar_bytes = 1}).ok());
   const std::string tar = Member().tar;
   stdfs::copy(store_.directory(), dir_ / "template");
