@@ -42,7 +42,7 @@ class VerifiedSuccessorTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
 };
 
-TEST_F(VerifiedSuccessorTest, OneStepIsReadAndFromThenOnTheRecordCounts) {
+TEST_F(VerifiedSuccessorTest, ReadsAStepOnceThenTrustsTheRecord) {
   EXPECT_EQ(Find(30).status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(TrustOf(30), Trust::kUnverified);
   const auto stays = Find(10);
@@ -72,7 +72,7 @@ TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNotASuccessor) {
   EXPECT_TRUE(Find(20).ok());
 }
 
-TEST_F(VerifiedSuccessorTest, NoTrainingResumesFromWeightsAlone) {
+TEST_F(VerifiedSuccessorTest, AStepWithOnlyWeightsIsNotASuccessor) {
   const auto step = StepReader::Open(fs_, Path(30));
   StripOptions weights{.dtype = Dtype::kF16, .format = FindSystem("native")};
   const auto stripped = Strip(fs_, **step, temp_ / "out", weights);

@@ -83,7 +83,7 @@ TEST(VerifyStandingTest, TheStrongestPassAndEveryOpenFailureCount) {
   }
 }
 
-TEST(VerifyStandingTest, AFileThatLooksDifferentWasNotChecked) {
+TEST(VerifyStandingTest, AChangedFileCountsAsUnchecked) {
   const std::vector<Check> checks = {Sample(0, 550), Pass(CheckKind::kEveryByte, 1100)};
   EXPECT_EQ(StandingOf(checks, kFiles).trust, Trust::kVerified);
   const auto changed_by = [&](auto change) {
@@ -104,7 +104,7 @@ TEST(VerifyStandingTest, AFileThatLooksDifferentWasNotChecked) {
   EXPECT_DOUBLE_EQ(StandingOf({Sample(0, 550)}, kFiles).share, 0.5);
 }
 
-TEST(VerifyStandingTest, AnOldRecordHoldsForFilesNotWrittenSince) {
+TEST(VerifyStandingTest, AnOldRecordHoldsForUnchangedFiles) {
   Check old = Pass(CheckKind::kEveryByte, 1100);
   old.files.clear();
   EXPECT_EQ(StandingOf({old}, FilesAt(99)).trust, Trust::kVerified);

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-TEST(RunListingTest, TellsTheStateOfEveryStep) {
+TEST(RunListingTest, ShowsTheStateOfEveryStep) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   StepRecipe recipe = RecipeOf({}, {.tp = 2});
@@ -44,7 +44,7 @@ TEST(RunListingTest, TellsTheStateOfEveryStep) {
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000040.partial-ab").status().kind(), StatusKind::kNotFound);
 }
 
-TEST(RunListingTest, AStepByItselfIsJudgedAsItIsInItsRun) {
+TEST(RunListingTest, ASingleStepHasTheStateItHasInItsRun) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   const StepRecipe recipe = RecipeOf({}, {});
@@ -119,7 +119,7 @@ TEST_F(VerifiedStepTest, AWeakerCheckHidesNoFailureAndAddsNothing) {
   EXPECT_EQ(Listed().state, "verified");
 }
 
-TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
+TEST_F(VerifiedStepTest, AReplacedFileIsAChangeEvenIfEqual) {
   Look({});
   const std::string shard = step_ + "/shard-00000.h5";
   const auto time = std::filesystem::last_write_time(shard);
@@ -129,7 +129,7 @@ TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
   EXPECT_EQ(Listed().state, "changed since verified");
 }
 
-TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {
+TEST_F(VerifiedStepTest, RecordsRoundTrip) {
   Look({.values = true});  // MakeStep draws weights and masters apart: these fail
   Look({.structure = false, .sample = SampleSize{.fraction = 0.3}});
   const std::vector<Check> checks = ReadVerifyRecord(fs_, step_, manifest_);
@@ -146,7 +146,7 @@ TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {
   EXPECT_TRUE(ReadVerifyRecord(fs_, step_, other).empty());
 }
 
-TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
+TEST_F(VerifiedStepTest, ReadsRecordsOfEarlierVersions) {
   std::filesystem::create_directory(dir_ / "gpt/verified");
   const auto write = [&](const std::string& fields) {
     std::ofstream(dir_ / "gpt/verified/step-00000100.json")
@@ -163,7 +163,7 @@ TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
   EXPECT_EQ(Listed().state, "verified");
 }
 
-TEST_F(VerifiedStepTest, ARecordOfALaterVersionStays) {
+TEST_F(VerifiedStepTest, KeepsRecordsOfLaterVersions) {
   const std::string path = dir_ / "gpt/verified/step-00000100.json",
                     later = R"({"version": 99, "checks": [7]})";
   std::filesystem::create_directory(dir_ / "gpt/verified");
@@ -179,7 +179,7 @@ TEST(PurgeClockTest, DaysCountFromTheLastAccess) {
 }
 
 // By its own record, or by that of the step that followed it.
-TEST(RunListingTest, TellsUnhealthySteps) {
+TEST(RunListingTest, ShowsUnhealthySteps) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir dir;
   StepRecipe recipe = RecipeOf({}, {});

@@ -26,7 +26,7 @@ class CalibrationTest : public testing::Test {
   static inline Calibration calibration_;
 };
 
-TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
+TEST_F(CalibrationTest, PredictsTablesThatWereLeftOut) {
   std::vector<std::string> groups;
   for (const RunRow& row : rows_) groups.push_back(row.group);
   const auto held = CrossValidate(rows_, groups, cluster_);
@@ -46,7 +46,7 @@ TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
   for (const HeldOut& group : *held) EXPECT_LE(group.best_rank, 3) << group.group;
 }
 
-TEST_F(CalibrationTest, OnlyRowsOfOneConfigurationShareAWeight) {
+TEST_F(CalibrationTest, RowsOfOneConfigurationShareAWeight) {
   RunRow a = rows_[0];
   a.setup = Known();
   std::vector<RunRow> rows(6, a);  // two the same, and four that differ from these
@@ -68,7 +68,7 @@ TEST_F(CalibrationTest, TheKnownRunLiesWithinItsBounds) {
   EXPECT_TRUE(p.fits);
 }
 
-TEST_F(CalibrationTest, WithoutMeasurementsThePriorsHold) {
+TEST_F(CalibrationTest, WithoutMeasurementsUsesThePriors) {
   const auto calibration = Calibrate({}, cluster_);
   ASSERT_TRUE(calibration.ok());
   for (const auto& info : TimeConstantInfos())

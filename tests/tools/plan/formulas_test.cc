@@ -55,7 +55,7 @@ TEST(FormulasTest, PublishedTables) {
 }
 
 // The paper's 96·B·s·l·h²·(1 + s/6h + v/16lh), and Megatron-LM's 72·B·s·l·h²·(1 + s/12h + v/12lh).
-TEST(FormulasTest, OfAPlainGptTheyAreThePublishedFormulas) {
+TEST(FormulasTest, MatchThePublishedFormulasForAPlainGpt) {
   const double l = 24, h = 1024, s = 2048, v = 50304, batch = 8;
   const ModelShape shape{.layers = 24, .hidden = 1024, .heads = 16, .seq = 2048, .vocab = 50304};
   const double block = batch * s * l * h * h;
@@ -91,7 +91,7 @@ TEST(FormulasTest, RecomputationIsOnePassOfFour) {
                    SimpleTflops(18e9, 1024, 256, 90.5, 16, true) * 3);
 }
 
-TEST(FormulasTest, SizeIsThatOfTheTables) {
+TEST(FormulasTest, SizeMatchesTheTables) {
   const auto size = [](int64_t layers, int64_t hidden) {
     const ModelShape shape{.layers = layers, .hidden = hidden, .heads = 64, .vocab = 250000};
     return fmt::format("{:.0f}", shape.TotalParams() / 1e9);

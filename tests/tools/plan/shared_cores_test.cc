@@ -46,7 +46,7 @@ IterationTime TimeOn(const Cluster& cluster, const RunRow& row) {
   return TimeOf(row.shape, row.setup, cluster, Believed());
 }
 
-TEST(SharedCoresTest, RanksWithACoreEachTakeNoTurns) {
+TEST(SharedCoresTest, RanksWithTheirOwnCoreDoNotShareTime) {
   Cluster own = TwoCores();
   own.cores = 0;
   for (const RunRow& row : {Row(1, 1, 1, 2), Row(2, 1, 1, 2), Row(1, 2, 1, 2), Row(1, 1, 2, 2)}) {
@@ -55,7 +55,7 @@ TEST(SharedCoresTest, RanksWithACoreEachTakeNoTurns) {
   }
 }
 
-TEST(SharedCoresTest, MoreRanksThanCoresDoTheWorkOfAllOnThem) {
+TEST(SharedCoresTest, MoreRanksThanCoresShareTheCores) {
   const double alone = TimeOn(TwoCores(), Row(1, 1, 1, 2)).steady;
   for (const RunRow& row : {Row(1, 1, 4, 2), Row(1, 4, 1, 2), Row(1, 2, 2, 2), Row(1, 1, 8, 2)}) {
     const IterationTime time = TimeOn(TwoCores(), row);
@@ -66,7 +66,7 @@ TEST(SharedCoresTest, MoreRanksThanCoresDoTheWorkOfAllOnThem) {
   EXPECT_GT(TimeOn(TwoCores(), Row(1, 4, 1, 2)).Total(), TimeOn(TwoCores(), Row(1, 1, 4, 2)).steady * 2);
 }
 
-TEST(SharedCoresTest, NodesBringTheirCores) {
+TEST(SharedCoresTest, CoresGrowWithNodes) {
   Cluster nodes = TwoCores();
   nodes.gpus_per_node = 2;
   EXPECT_EQ(TimeOn(nodes, Row(1, 1, 4, 2)).turns, 0);
@@ -117,19 +117,19 @@ class SweepTest : public testing::Test {
   std::vector<RunRow> rows_;
 };
 
-TEST_F(SweepTest, HalfOfItPredictsTheOtherHalf) {
+TEST_F(SweepTest, HalfOfTheRowsPredictTheOtherHalf) {
   const HeldOut held = Halves();
   EXPECT_LT(held.time.Median(), 0.06);
   EXPECT_LT(held.time.Worst(), 0.4);
   EXPECT_GE(held.within_time * 10, static_cast<int>(held.time.all.size()) * 8);
 }
 
-TEST_F(SweepTest, ARunThatWasDisturbedDoesNotSpoilIt) {
+TEST_F(SweepTest, OneDisturbedRunDoesNotSpoilTheFit) {
   *rows_[4].seconds *= 2.5;
   EXPECT_LT(Halves().time.Median(), 0.1);
 }
 
-TEST_F(SweepTest, ConstantsThatNoRowFeelsStayWhereTheyWere) {
+TEST_F(SweepTest, UnconstrainedConstantsStayUnchanged) {
   std::vector<RunRow> single;
   for (const RunRow& row : rows_)
     if (row.setup.gpus == 1) single.push_back(row);

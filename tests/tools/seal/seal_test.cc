@@ -80,7 +80,7 @@ class SealTest : public testing::Test {
 
 class SealedSystemTest : public SealTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(SealedSystemTest, DamageIsFoundByName) {
+TEST_P(SealedSystemTest, NamesDamagedFiles) {
   const ForeignStep step = Make(GetParam());
   const SealResult result = Sealed(step);
   ASSERT_EQ(result.outcome, SealOutcome::kSealed)
@@ -115,7 +115,7 @@ TEST_P(SealedSystemTest, DamageIsFoundByName) {
   EXPECT_EQ(FirstProblem(step), step.path + "/added.txt: was added after the seal");
 }
 
-TEST_P(SealedSystemTest, NothingIsSealedThatLacksAFileOrItsEnd) {
+TEST_P(SealedSystemTest, RefusesAStepThatLacksAFileOrItsEnd) {
   const ForeignStep step = Make(GetParam());
   const auto files = ListStepFiles(Disk(), step.path);
   ASSERT_TRUE(files.ok());
@@ -141,7 +141,7 @@ TEST_P(SealedSystemTest, NothingIsSealedThatLacksAFileOrItsEnd) {
   EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);
 }
 
-TEST_P(SealedSystemTest, AFailureLeavesNoSealOrAWholeOne) {
+TEST_P(SealedSystemTest, AFailureLeavesNoSealOrACompleteOne) {
   const ForeignStep step = Make(GetParam());
   FaultyFileSystem faulty(Disk());
   ASSERT_TRUE(SealForeignStep(faulty, step, Now()).ok());
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Systems, SealedSystemTest,
                            return name;
                          });
 
-TEST_F(SealTest, ARecordInATorchFileIsComparedWithItsOwnChecksum) {
+TEST_F(SealTest, ComparesRecordsOfTorchFilesWithTheirChecksums) {
   const ForeignStep step = Make("megatron-deepspeed");
   const auto files = ListStepFiles(Disk(), step.path);
   const auto largest = std::ranges::max_element(*files, {}, &StepFile::bytes);
@@ -185,7 +185,7 @@ TEST_F(SealTest, ARecordInATorchFileIsComparedWithItsOwnChecksum) {
   EXPECT_EQ(ReadSeal(Disk(), step.path)->problems.size(), 1u);
 }
 
-TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
+TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
   const ForeignStep step = Make("megatron-deepspeed");
   const std::string tracker = dir_ / "run/latest";
   ASSERT_EQ(*step.step, 100);
@@ -207,7 +207,7 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   EXPECT_EQ(Sealed(step, strict).outcome, SealOutcome::kSealed);
 }
 
-TEST_F(SealTest, FilesThatAreYoungOrGrowAreStillWritten) {
+TEST_F(SealTest, YoungOrGrowingFilesAreUnfinished) {
   const ForeignStep step = Make("dcp");
   SealOptions quiet = Now();
   quiet.quiet_seconds = 3600;
@@ -244,7 +244,7 @@ TEST_F(SealTest, TheLockOfARunInAStepIsNotContent) {
   EXPECT_EQ(FirstProblem(step), "");
 }
 
-TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
+TEST_F(SealTest, TransformersWriteTheTrainerStateLast) {
   const std::string run = dir_ / "hf";
   for (const char* step : {"checkpoint-20", "checkpoint-100"}) {
     WriteText(run + "/" + step + "/trainer_state.json", "{}");
@@ -266,7 +266,7 @@ TEST_F(SealTest, StepsOfTransformersHaveTheirTrainersStateLast) {
   EXPECT_EQ(ListForeignSteps(Disk(), steps->front().path)->size(), 1u);
 }
 
-TEST_F(SealTest, NumberedShardsHaveNoGap) {
+TEST_F(SealTest, NumberedShardsMustHaveNoGap) {
   const std::string model = dir_ / "model";
   WriteText(model + "/pytorch_model-00001-of-00003.bin", "x");
   WriteText(model + "/pytorch_model-00003-of-00003.bin", "x");
@@ -277,13 +277,13 @@ TEST_F(SealTest, NumberedShardsHaveNoGap) {
   EXPECT_EQ(Sealed({model, std::nullopt}).problems[0].what, "is empty");
 }
 
-TEST_F(SealTest, StepsOfCairnNeedNone) {
+TEST_F(SealTest, NativeStepsNeedNoSeal) {
   ASSERT_TRUE(MakeStep(Disk(), dir_ / "native", RecipeOf({}, {})).ok());
   for (const std::string& path : {dir_ / "native", dir_ / "native/step-00000100"})
     EXPECT_EQ(ListForeignSteps(Disk(), path).status().kind(), StatusKind::kNotSupported) << path;
 }
 
-TEST_F(SealTest, AnArchiveTakesOnlyWhatWasSealed) {
+TEST_F(SealTest, ArchivesOnlySealedSteps) {
   const ForeignStep step = Make("dcp");
   const SealResult result = Sealed(step);
   const Store store(Disk(), dir_ / "store");
@@ -311,7 +311,7 @@ TEST_F(SealTest, AnArchiveTakesOnlyWhatWasSealed) {
   EXPECT_TRUE(report.touched.empty());
 }
 
-TEST(SealRecordTest, EveryChangedByteIsRefused) {
+TEST(SealRecordTest, RefusesEveryChangedByte) {
   Seal seal{.system = "dcp",
             .step = 7,
             .sealed_unix_seconds = 12,

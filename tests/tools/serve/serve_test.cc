@@ -144,7 +144,7 @@ std::pair<json, json> SaveOfTwo(const std::string& run, uint64_t first_end, uint
   return replies;
 }
 
-TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
+TEST(ServeTest, TwoRanksSaveOneStepThatLoadsBack) {
   const TempDir dir;
   const auto [first, second] = SaveOfTwo(dir / "run", 2, 2);
   ASSERT_TRUE(first.contains("ok")) << first;
@@ -171,7 +171,7 @@ TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
   EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 2, 2, 2}));
 }
 
-TEST(ServeTest, ReadsIntoSeveralWindowsRunAtOnce) {
+TEST(ServeTest, ReadsIntoSeveralWindowsRunConcurrently) {
   const TempDir dir;
   ASSERT_TRUE(SaveOfTwo(dir / "run", 2, 2).first.contains("ok"));
   Trainer reader;
@@ -201,7 +201,7 @@ TEST(ServeTest, ReadsIntoSeveralWindowsRunAtOnce) {
   EXPECT_EQ(reader.Ask({{"do", "check"}, {"handle", ok["handle"]}}).packet.head["kind"], "corrupt");
 }
 
-TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
+TEST(ServeTest, AnUnwrittenTensorFailsTheSaveByName) {
   const TempDir dir;
   const auto [first, second] = SaveOfTwo(dir / "run", 2, 3);
   EXPECT_NE(first["error"].get<std::string>().find("tensor a"), std::string::npos) << first;
@@ -228,13 +228,13 @@ json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trai
   return reply;
 }
 
-TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
+TEST(ServeTest, NamesARankWhoseTrainerDiesBeforeItsCopy) {
   const TempDir dir;
   const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer&) {});
   EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
-TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
+TEST(ServeTest, NamesATrainerThatDiesDuringItsCopy) {
   const TempDir dir;
   const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer& trainer) {
     trainer.HandOver();
@@ -243,7 +243,7 @@ TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
   EXPECT_NE(reply["error"].get<std::string>().find(kRankOneDied), std::string::npos) << reply;
 }
 
-TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
+TEST(ServeTest, AnAbandonedCopyFailsTheSave) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -254,7 +254,7 @@ TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
   EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
-TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
+TEST(ServeTest, ALateRankIsNamedAndGetsTheErrorWhenItArrives) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 2, 0, 2, 1);
@@ -275,7 +275,7 @@ TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
 }
 
 // By the job's store, where the host of that rank, or this one, has lost the directory.
-TEST(ServeTest, NewsOfAFailureEndASaveAtOnce) {
+TEST(ServeTest, AReportedFailureEndsASaveImmediately) {
   const TempDir dir;
   for (const int rank : {0, 1}) {
     Trainer trainer;
@@ -289,7 +289,7 @@ TEST(ServeTest, NewsOfAFailureEndASaveAtOnce) {
   }
 }
 
-TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
+TEST(ServeTest, ASaveOutlivesItsTrainer) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -301,7 +301,7 @@ TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
 }
 
 // After a node died: the restarted training waits for the run, and rank 1 will never come.
-TEST(ServeTest, AHelperWhoseTrainerIsDeadSoonGivesTheRunFree) {
+TEST(ServeTest, AHelperOfADeadTrainerReleasesTheRunSoon) {
   const TempDir dir;
   constexpr double kDeadline = 40;  // seconds; a tenth of it is left
   const auto start = std::chrono::steady_clock::now();
@@ -319,7 +319,7 @@ TEST(ServeTest, AHelperWhoseTrainerIsDeadSoonGivesTheRunFree) {
 }
 
 // As with Lustre's localflock: the host of each has a lock of its own.
-TEST(ServeTest, ARunThatAnotherHostTookTooIsSavedToNoMore) {
+TEST(ServeTest, StopsSavingIfAnotherHostHoldsTheRunsLockToo) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -333,7 +333,7 @@ TEST(ServeTest, ARunThatAnotherHostTookTooIsSavedToNoMore) {
       << refused;
 }
 
-TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {
+TEST(ServeTest, AFailedSaveOfAnExistingStepFails) {
   const TempDir dir;
   ASSERT_TRUE(SaveOfTwo(dir / "run", kRows, kRows).second.contains("ok"));  // rank 1 has no shard
   std::thread second([&] {
@@ -349,7 +349,7 @@ TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {
   second.join();
 }
 
-TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
+TEST(ServeTest, ARunRemovedBetweenSavesIsCreatedAgain) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -361,7 +361,7 @@ TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
 }
 
 // A process that opens the lock's file again waits for itself.
-TEST(ServeTest, ARunIsOneUnderEveryPathThatLeadsThere) {
+TEST(ServeTest, AllPathsToARunMeanTheSameRun) {
   const TempDir dir;
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
@@ -372,7 +372,7 @@ TEST(ServeTest, ARunIsOneUnderEveryPathThatLeadsThere) {
   EXPECT_TRUE(trainer.Save().contains("ok"));
 }
 
-TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
+TEST(ServeTest, MalformedRequestsGetAnErrorAndChangeNothing) {
   const TempDir dir;
   Trainer trainer;
   for (const json& request :
@@ -386,7 +386,7 @@ TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
   EXPECT_TRUE(trainer.Ask({{"do", "close"}, {"handle", 9}}).packet.head.contains("ok"));
 }
 
-TEST(ServeTest, TensorsThatExcludeEachOtherAreRefusedBeforeTheCopy) {
+TEST(ServeTest, ConflictingTensorsAreRefusedBeforeTheCopy) {
   Trainer trainer;
   const auto tensor = [](const char* name) {
     return json{{"fqn", name}, {"dtype", "fp32"}, {"shape", {2}}, {"pieces", json::array()}};
@@ -402,7 +402,7 @@ TEST(ServeTest, TensorsThatExcludeEachOtherAreRefusedBeforeTheCopy) {
   EXPECT_NE(reply["error"].get<std::string>().find("tensors a and a/b"), std::string::npos) << reply;
 }
 
-TEST(ServeTest, AFailedSystemCallIsToldWithItsErrnoAndPath) {
+TEST(ServeTest, AFailedSystemCallIsReportedWithErrnoAndPath) {
   const TempDir dir;
   const std::string file = dir / "file";
   ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), file, "x").ok());
@@ -467,7 +467,7 @@ std::vector<json> Requests(const std::string& run) {
 
 // Each field of each request in turn has each of these values. The helper ends with its trainer, and the run
 // is free.
-TEST(ServeTest, AFieldOfAnotherTypeHoldsNeitherTheHelperNorTheRun) {
+TEST(ServeTest, AFieldOfTheWrongTypeBlocksNeitherHelperNorRun) {
   const size_t count = Requests("").size();
   for (size_t changed = 0; changed < count; ++changed) {
     const json fields = Requests("")[changed].flatten();
