@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// Memory that is touched, in huge pages where they are to be had, aligned to a page.
+// Memory that is touched, in huge pages if available, aligned to a page.
 class WarmBuffer {
  public:
   // Errors: NoSpace.

@@ -39,7 +39,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// `bytes` of shared, touched memory in `path`, which is there; mapped until the process ends.
+// `bytes` of shared, touched memory in the existing file `path`; mapped until the process ends.
 Result<std::span<std::byte>> MapShared(const std::string& path, uint64_t bytes) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return PosixError("open", path, errno);

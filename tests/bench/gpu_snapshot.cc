@@ -54,7 +54,7 @@ std::byte* DeviceBytes(uint64_t bytes) {
 // Pages that were touched, huge ones if available, as in runtime/snapshot/snapshot.cc.
 std::span<std::byte> TouchedPages(uint64_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) Check(NoSpace("{} bytes of host memory are not to be had", bytes));
+  if (memory == MAP_FAILED) Check(NoSpace("{} bytes of host memory are not available", bytes));
   (void)::madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 1, bytes);
   return {static_cast<std::byte*>(memory), bytes};

@@ -1,7 +1,7 @@
 """What other people save checkpoints with, and ours: each saves a state durably, reads it back, and loads it.
 
-save() returns (stall, durable) in seconds: when training could go on, and when every file was fsynced. read_back()
-yields (key, tensor) of what lies there. load() fills live tensors, which are there and touched, as at a resume.
+save() returns (stall, durable) in seconds: when training could continue, and when every file was fsynced. read_back()
+yields (key, tensor) of what lies there. load() fills live tensors, which are allocated and touched, as at a resume.
 """
 
 import glob
@@ -174,7 +174,7 @@ class CairnTorch:
 
 
 class CairnTorchLazy(CairnTorch):
-    """The same with the optimizer given: the copy runs beside the training, which waits for the plan alone."""
+    """The same with the optimizer given: the copy runs alongside the training, which waits only for the plan."""
 
     name = "cairn.torch lazy"
 
@@ -216,7 +216,7 @@ class Ours:
 
 
 class OursLazy(Ours):
-    """The copy runs beside a stand-in for forward and backward that takes ten memcpys of the state."""
+    """The copy runs alongside a stand-in for forward and backward that takes ten memcpys of the state."""
 
     name = "cairn, lazy"
     how = "save_lazy"

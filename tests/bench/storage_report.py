@@ -51,7 +51,7 @@ def tables(report):
     return "\n\n".join([f"Llama 8B, {report['share']}: {report['bytes'] / 1e9:.2f} GB, median of {report['rounds']} rounds; all loaded and equal",
                         real_table(report, "save", "saved by"), real_table(report, "load", "loaded by"),
                         "Reshaped from DP 8 with ZeRO 3 to TP 8; every tensor of the result equal", reshape_table(report),
-                        "Metadata alone, one process for all ranks", metadata_table(report)])
+                        "Only metadata, one process for all ranks", metadata_table(report)])
 
 
 def gnuplot(path, size, *lines):

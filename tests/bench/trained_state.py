@@ -1,6 +1,6 @@
 """The state that the benchmarks save and load: a really trained one, in memory that bench_server shares.
 
-trained_step(cairn, bytes) trains a GPT of so many bytes on the King James Bible, once per machine: it stays in the
+trained_step(cairn, bytes) trains a GPT of that many bytes on the King James Bible, once per machine: it stays in the
 user's cache. llama_run() trains a Llama for as long as it takes to have a whole state. Shared maps the tensors of a step
 and asks our side for one measurement at a time, so that ours and the peers' take turns in one loop.
 """

@@ -47,7 +47,7 @@ class Contender:
 
 
 class Limit:
-    """A read of so many bytes of the source's largest files, and a write. `backs`: seconds of reading that back."""
+    """A read of `bytes` bytes of the source's largest files, and a write. `backs`: seconds of reading that back."""
 
     name = LIMIT
 

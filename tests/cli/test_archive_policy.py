@@ -1,4 +1,4 @@
-"""`cairn archive` by policy: what is kept, by when, and what is told to whom; repair, recall and the scheduler's texts."""
+"""`cairn archive` by policy: what is kept, by when, and what is reported where; repair, recall and the scheduler's texts."""
 
 import fcntl
 import json
@@ -325,7 +325,7 @@ class PolicyTest(CliTest):
             time.sleep(chance.random() * 0.15)
             process.kill()
             process.wait()
-            if (self.dir / "back").exists():  # whole, or the weights alone, which are stored first
+            if (self.dir / "back").exists():  # whole, or only the weights, which are stored first
                 if self.json("ls", self.dir / "back")[0]["steps"][0]["bytes_by_role"]["exp_avg"] > 0:
                     self.assertTrue(tree(self.dir / "back") == before[20])
                 else:

@@ -522,7 +522,7 @@ class DiffTest(CliTest):
         for _ in range(2):
             self.cairn("reshape", "mg", "x", "--resume", code=2, says=[name, "CRC-32", "--no-checksums"])
             self.assertFalse((self.dir / "x").exists())
-        # Strip reads the masters alone: damage of one counts, wherever it lies in its record. (The largest records are
+        # Strip reads only the masters: damage of one counts, wherever it lies in its record. (The largest records are
         # of the tied embedding, whose copies would differ first.)
         size = sorted({r.file_size for r in records})[-2]
         for at in (0, size // 8 * 4, size - 4):  # low bytes: the values still round to the weights

@@ -1,4 +1,4 @@
-"""What README.md and docs/ say is there: links and their anchors, verbs and their flags, paths of the tree."""
+"""Everything that README.md and docs/ mention exists: links and their anchors, verbs and their flags, paths of the tree."""
 
 import functools
 import os

@@ -36,7 +36,7 @@ class RemovalTest(CliTest):
         self.archive("run", self.step, "--store", self.store, "--delete-newest")
 
     def start(self, *args, until, stop=True):
-        """The command, stopped as soon as a path that fits `until` is there; None if it was too fast."""
+        """The command, stopped as soon as a path that fits `until` exists; None if it was too fast."""
         command = subprocess.Popen(
             [CAIRN, *map(str, args)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""cairn reshape as a user runs it: killed and gone on with, under mpirun, refused.
+"""cairn reshape as a user runs it: killed and resumed, under mpirun, refused.
 
 CAIRN_LONG=1 kills 200 times instead of 12.
 """
@@ -40,7 +40,7 @@ class ReshapeTest(CliTest):
         resumed = whole = 0
         for _ in range(KILLS):
             shutil.rmtree(self.dir / "killed", ignore_errors=True)
-            for flags in ([], ["--resume"]):  # the one that goes on may be killed as well
+            for flags in ([], ["--resume"]):  # the one that resumes may be killed as well
                 child = subprocess.Popen([*map(str, command), *flags], cwd=self.dir, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL)
                 try:

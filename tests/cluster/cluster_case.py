@@ -93,7 +93,7 @@ class ClusterCase(unittest.TestCase):
 
     @staticmethod
     def srun(nodes, *command, ranks=None):
-        """On the first so many nodes that are up, or on those with these names."""
+        """On the first `nodes` nodes that are up, or on those with these names."""
         where = ["-N", nodes] if isinstance(nodes, int) else ["-N", len(nodes), "-w", ",".join(nodes)]
         count = nodes if isinstance(nodes, int) else len(nodes)
         ranks = ranks or count

@@ -55,12 +55,12 @@ class LaunchNameTest(ClusterCase):
 
     def test_a_requeued_reshape_does_not_meet_in_the_room_of_the_killed_one(self):
         self.finish(self.one_node(2, *self.train(iterations=1)))
-        leader = self.reshape(0, step_id=0)  # alone: it opens the room and waits for rank 1
+        leader = self.reshape(0, step_id=0)  # only rank 0: it opens the room and waits for rank 1
         self.wait(lambda: list(SHARED.glob("reshaped/*partial*/team-room*")), "the room", log=leader)
         self.cluster["n1"].kill()
         self.cluster["n1"].boot()
         follower = self.reshape(1, step_id=0)
-        time.sleep(8 * self.plain)  # it looks for the room before rank 0 is there
+        time.sleep(8 * self.plain)  # it looks for the room before rank 0 starts
         leader = self.reshape(0, step_id=0)
         self.wait(lambda: not leader.running() and not follower.running(), "the two ranks", times=40)
         self.cairn("verify", SHARED / "reshaped")

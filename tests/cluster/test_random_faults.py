@@ -23,7 +23,7 @@ class RandomFaults:
     def setUp(self):
         super().setUp()
         self.random = random.Random(self.seed())
-        self.newest = 0  # the newest step that is said to be saved
+        self.newest = 0  # the newest step that was reported as saved
         self.starts = 0
         self.launchers = []
 

@@ -212,7 +212,7 @@ void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally) {
     bytes += files.back().second;
   }
   const std::vector<Swap> swaps = AllSwaps();
-  // Seeds: the bits of all files one behind the other, then the lengths, then the swaps, then the clean
+  // Seeds: the bits of all files in order, then the lengths, then the swaps, then the clean
   // loads.
   const auto attempt = [&](Patient& patient, uint64_t seed) -> std::string {
     uint64_t at = seed < 8 * bytes ? seed / 8 : seed - 8 * bytes;

@@ -1,6 +1,6 @@
 // Goal errors: every call fails once, or fails from then on, as a disk that is full or gone.
 //
-// The failure is reported, names the file and keeps its kind; committed steps are there, also after a power
+// The failure is reported, names the file and keeps its kind; committed steps are kept, also after a power
 // loss; no file is synced again after a failed sync; and once the disk is well, the work can be done. What
 // the system calls below return (EINTR, short transfers) is in system_calls.cc.
 #include "tests/faults/errors.h"

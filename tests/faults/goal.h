@@ -1,4 +1,4 @@
-// One goal of the fault tests: so many states tried, each by a seed that alone brings it back.
+// One goal of the fault tests: a number of states, each of which its seed reproduces.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class Tally {
   std::vector<std::string> complaints_;
 };
 
-// Tries seeds 0 to `states` - 1, or the one that the options name, on so many threads. `attempt` returns the
+// Tries seeds 0 to `states` - 1, or the one that the options name, on `threads` threads. `attempt` returns the
 // complaint.
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt);

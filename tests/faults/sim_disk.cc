@@ -127,7 +127,7 @@ void SimDisk::MakeNode(Tree& tree, const DiskOp& op) {
   if (op.kind == Kind::kCreate) tree[op.inode].bytes = std::make_shared<std::string>();
 }
 
-// False where what the operation names is not there; nothing is done then.
+// False if the file that the operation names does not exist; nothing is done then.
 bool SimDisk::Apply(Tree& tree, const DiskOp& op) {
   if (op.kind == Kind::kCreate || op.kind == Kind::kMakeDir) MakeNode(tree, op);
   auto& entries = tree[op.directory].entries;

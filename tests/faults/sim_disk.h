@@ -7,7 +7,7 @@
 // - of everything else any subset may have reached the disk, in any order: writes whole, torn at 512 B or
 //   4 KiB, or not at all (the sectors then hold zeros or noise), entries lost, renames before the data they
 //   name. One operation on a directory is atomic, as on every journaling file system, and happens only where
-//   what it names is there.
+//   the file that it names exists.
 // A process that dies loses nothing that it did: the page cache stays. The operation under way may be half
 // done.
 #pragma once
@@ -63,7 +63,7 @@ class SimDisk final : public FileSystem {
   // As it stands now: all of it durable, nothing remembered.
   std::unique_ptr<SimDisk> Settled() const;
   // The process died while it did operation `at` of `journal`, which began on this disk as it was when it was
-  // made or settled. What went before is there, durable or not. `at` may be journal.size(): after the last.
+  // made or settled. What came before has happened, durable or not. `at` may be journal.size(): after the last.
   std::unique_ptr<SimDisk> AfterKill(const Journal& journal, size_t at, Random& random) const;
   // The same moment, and the power went: a disk that may have been found after it. All of it durable.
   // `story`, if given, gets a description of the losses.

@@ -198,7 +198,7 @@ Status SaveReadPrune(const std::string& run_dir, const StepRecipe& recipe, bool&
   return ApplyRetention(fs, run_dir, {.keep_last = 1}, recipe.nonce);
 }
 
-// The complaint. `fired`: there were so many calls.
+// The complaint. `fired`: false if there were fewer calls.
 std::string TryCall(Call call, int64_t at, int error, bool& fired) {
   const TempDir temp(TempDir::Place::kMemory);
   const std::string run_dir = temp / "run";
@@ -219,7 +219,7 @@ std::string TryCall(Call call, int64_t at, int error, bool& fired) {
                        status.ok() ? "success" : status.message());
   };
   if (TheInjector().synced_again()) return named("synced again after a failure");
-  if (MustSucceed(call, error) && !status.ok()) return named("it should have gone on");
+  if (MustSucceed(call, error) && !status.ok()) return named("it should have continued");
   const auto check = [&]() -> std::string {
     std::vector<std::string> damaged;
     const auto found = Resume(fs, run_dir, &damaged);

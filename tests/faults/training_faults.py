@@ -9,7 +9,7 @@ Prints one JSON line a goal: tried, passed, failing_seed. CAIRN says where `cair
   signals       SIGTERM, SIGUSR1 or SIGHUP at random moments: the job ends with the step it was in, committed and good
   rank_killed, rank_stopped, rank_slow
                 one of 8 ranks during a save: no step that does not verify, the culprit is named within 10 s, and
-                training goes on with fewer ranks on another topology
+                training continues with fewer ranks on another topology
 """
 
 import argparse
@@ -218,7 +218,7 @@ def rank_fault(dir, rng, count, signum):
         last = newest(run)
         resumed = Training(run, (2, 2, 1, 1), "--train-iters", last + 2)
         if resumed.finish() != 0 or newest(run) != last + 2 or not all_verify(run):
-            return i, "fewer ranks do not go on: " + resumed.output()[-500:]
+            return i, "fewer ranks do not continue: " + resumed.output()[-500:]
     return count, None
 
 

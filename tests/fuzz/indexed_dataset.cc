@@ -1,4 +1,4 @@
-// PREFIX.idx of Megatron's indexed datasets. What is behind the first half of a 2-byte length is the .bin
+// PREFIX.idx of Megatron's indexed datasets. What follows the first half of a 2-byte length is the .bin
 // file or, where that does not say, as many bytes as the index describes.
 #include "runtime/data/indexed_dataset.h"
 

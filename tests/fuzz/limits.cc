@@ -123,7 +123,7 @@ namespace {
 
 void* TryNew(std::size_t bytes, std::size_t alignment) {
   bytes = std::max<std::size_t>(bytes, 1);
-  // Before it is tried: the counter tells of what is there, and this would never be.
+  // Before it is tried: the counter counts existing memory, which this would never be.
   if (bytes > cairn::kInputBytes && cairn::g_input)
     cairn::Break("fuzz: an input asks for more than 512 MiB of memory at once\n");
   void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__

@@ -87,7 +87,7 @@ Catalog Large() {
   return catalog;
 }
 
-// The exceptions of the first of four chunks take so much that the other three are not there, of which a
+// The exceptions of the first of four chunks take so much that the other three are missing, of which a
 // reader that counts chunks alone thinks that they are.
 std::string ExceptionsTakeAll() {
   Catalog catalog = Large();

@@ -226,7 +226,7 @@ class Mixer(Part):
     def __init__(self, index):
         super().__init__(f"{index}.", {"rows.weight": ([8, 4], 0), "columns.weight": ([4, 8], 1), "columns.bias": ([4], None),
                                        "pair.weight": ([12, 4], 0)})
-        if TP > 1:  # two matrices one behind the other, each cut
+        if TP > 1:  # two matrices one after another, each cut
             whole = start_value(f"{index}.pair.weight", [12, 4])
             self.pair.weight.data = torch.cat([half.chunk(TP)[tp_rank] for half in whole.chunk(2)])
         self.register_buffer("mask", torch.tensor([True, False, True]))

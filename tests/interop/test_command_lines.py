@@ -95,13 +95,13 @@ class CommandLines(Case):
         return both, said
 
     def test_megatron_with_and_without_deepspeed(self):
-        alone, _ = self.expect_to_resume("alone", MEGATRON, 4)
+        plain, _ = self.expect_to_resume("plain", MEGATRON, 4)
         with open(self.path("ds.json"), "w") as config:
             json.dump(DEEPSPEED_3D_JSON, config)
         together, said = self.expect_to_resume("together", DEEPSPEED_3D, 4)
         self.assertIn("loss scale: 4096.0", said)  # of the file, as in DeepSpeed
         self.assertIn("--loss-scale 12 has no effect here", said)
-        self.assertEqual(together[1], alone[1])  # later ones differ: a scale of 2^32 skips the first updates
+        self.assertEqual(together[1], plain[1])  # later ones differ: a scale of 2^32 skips the first updates
 
     def test_what_lies_beside_the_data_is_named(self):
         words = SHRUNK.replace("--vocab-size 257", "").split() + ["--train-iters", "1", "--global-batch-size", "1"]

@@ -17,8 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 DTYPES = {1: numpy.uint8, 2: numpy.int8, 3: numpy.int16, 4: numpy.int32, 5: numpy.int64, 8: numpy.uint16}
 PROSE = [
-    "In the beginning was the word, and the word went on for a long time.",
-    "And it was said among them: who has counted the stones of the cairn?",
+    "In the beginning was the word, and the word lasted for a long time.",
+    "And they said among themselves: who has counted the stones of the cairn?",
     "Then the travellers came down from the mountain, and every one laid a stone.",
     "The wind took the sand away — but the stones of the cairn it could not take.",
 ]
@@ -161,9 +161,9 @@ class DatasetTest(Case):
                     self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
 
     def test_transformers_load_the_tokenizer_of_a_release(self):
-        """By way of a training, its step alone in an archive and back; where a model has no such form, that is said."""
+        """Through a training and its step restored from an archive; a model that transformers cannot express is reported."""
         from transformers import AutoTokenizer
-        hard = ["The word", " two  spaces\n\n and\ttabs ", "Ünseen \u2603 \U0001f600 signs", "And it was said among them: 7919"]
+        hard = ["The word", " two  spaces\n\n and\ttabs ", "Ünseen \u2603 \U0001f600 signs", "And they said among themselves: 7919"]
         corpus = self.write("a.txt", prose(2000))
         self.sentencepiece("llama", corpus, model_type="bpe", normalization_rule_name="identity", byte_fallback=True,
                            remove_extra_whitespaces=False)

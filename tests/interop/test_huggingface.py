@@ -382,7 +382,7 @@ class HuggingFaceTest(CliTest):
         self.cairn("strip", "virtual", "half", "--format", "native", "--dtype", "bf16")
         self.cairn("verify", "virtual")
         self.cairn("convert", "virtual", "of-virtual", "--to", "hf")
-        for run in ("wide", "half"):  # the step alone, without its run
+        for run in ("wide", "half"):  # only the step, without its run
             self.cairn("archive", "run", f"{run}/step-00000000", "--store", "store")
             self.cairn("archive", "restore", f"store:{run}@0", f"back-{run}/step-00000000")
             self.cairn("verify", f"back-{run}/step-00000000")

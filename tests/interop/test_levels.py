@@ -62,7 +62,7 @@ class Levels(Case):
                           "--exit-interval", str(first + more - 1))
 
     def expect_continuation(self, before, after, step):
-        """`after` goes on from `step`, with the losses that the unbroken training has."""
+        """`after` continues from `step`, with the losses of the unbroken training."""
         self.assertEqual(min(after), step + 1)
         common = sorted(set(before) & set(after))
         unbroken = self.train("unbroken", MESH, "--bf16", "--train-iters", "100000", "--exit-interval", str(max(after)))

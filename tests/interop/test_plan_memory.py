@@ -55,7 +55,7 @@ def flags(case, separate):
              "vocab-size": "vocab", "micro-batch-size": "mbs", "global-batch-size": "gbs",
              "tensor-model-parallel-size": "tp", "pipeline-model-parallel-size": "pp", "zero-stage": "zero"}
     line = [x for name, key in model.items() for x in (f"--{name}", str(case[key]))]
-    if "llama" in case:  # so many groups of heads
+    if "llama" in case:  # the number of groups of heads
         line += ["--swiglu", "--ffn-hidden-size", str(case["ffn"]), "--num-query-groups", str(case["llama"])]
         line += LLAMA if separate else []
     if separate and case["recompute"] == "full":

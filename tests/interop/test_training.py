@@ -399,7 +399,7 @@ def write_dataset(prefix, sequences=2000, length=40):
 
 
 class NothingButAStepEndsATraining(Case):
-    """What lies around a training fails; the training goes on, or saves first. One rank, without mpirun."""
+    """The surroundings of a training fail; it continues, or saves first. One rank, without mpirun."""
 
     def start(self, *flags, model=TINY, **kwargs):
         kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}

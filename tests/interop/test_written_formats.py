@@ -239,7 +239,7 @@ class DeepSpeedTest(Case):
         self.assertEqual({f"model.{name}" for name in loaded}, set(theirs))
         for name, value in loaded.items():
             self.assertTrue(same_bits(value, theirs[f"model.{name}"]), name)
-        if source == "tied2":  # ZeRO-3 keeps the masters alone
+        if source == "tied2":  # ZeRO-3 keeps only the masters
             cairn("convert", self.path(source), self.path("tied2-megatron"), "--config", config, "--to", "megatron", "--zero", 1)
             cairn("diff", self.path(source), self.path("tied2-megatron"), "--config", config)
 
@@ -283,7 +283,7 @@ class DeepSpeedTest(Case):
 
 
     def check_names_that_cannot_be(self):
-        """Two names that are each said to be the other's, and two tensors that are said to be one and differ."""
+        """Two names each mapped to the other, and two tensors that should be equal but differ."""
         path = self.path("tied2", "global_step2", "mp_rank_00_model_states.pt")
         state = torch.load(path, weights_only=False)
         first, second = "model.transformer.wte.weight", "model.lm_head.weight"
@@ -441,7 +441,7 @@ class MegatronOptimizerTest(Case):
         self.check_a_hole_in_a_cell()
 
     def check_a_hole_in_a_cell(self):
-        """One data parallel rank's range is not there."""
+        """One data parallel rank's range is missing."""
         step = self.path("model_space", "iter_0000003")
         metadata = torch.distributed.checkpoint.FileSystemReader(step).read_metadata()
         chunks = [entry.chunks for name, entry in metadata.state_dict_metadata.items() if name.startswith("optimizer.state.")]

@@ -1,5 +1,5 @@
 """Trainings that change the program in the middle, on the same tokens: the losses are those of the training that stayed.
-Either another program's goes on in `cairn train`, or the other way round.
+Another program's training continues in `cairn train`, or the other way round.
 
 DATA_PROBE (tests/runtime/data/data_probe.cc) says in which order a dataset's samples come.
 """

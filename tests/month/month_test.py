@@ -3,7 +3,7 @@
 
     month_test.py --seed 7 [--days 30] [--report FILE.html]   one month
     month_test.py --scenario NAME | --scenarios               a rule each, in one to three days
-    month_test.py --long [--seeds 100]                        many months, two at a time; goes on where it was
+    month_test.py --long [--seeds 100]                        many months, two at a time; continues where it stopped
     month_test.py --mutants [NAME...]                         builds each mutant and demands that it is caught
     month_test.py --check-mutants                             each mutant's text is still in the sources
 
@@ -62,7 +62,7 @@ def seed_once(seed, days, out):
 
 
 def scenario_once(name):
-    """None where nothing was found, or the oracle's words."""
+    """None if nothing was found, or the oracle's words."""
     root = place(name[:20])
     try:
         play(name, root)

@@ -7,7 +7,7 @@ It reads SHA-256s and JSON, never the programs under test. The rules:
     I3 theirs    what is not Cairn's is never changed or removed
     I4 proof     a step or tree that Cairn removed had a copy in the store, or newer healthy steps as its flags say
     I5 alarm     a job that left out what it was asked for fails, one with no trouble succeeds; status.json says the same
-    I6 lineage   a training goes on from the newest healthy step of its own
+    I6 lineage   a training continues from the newest healthy step of its own
 """
 
 import json

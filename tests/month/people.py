@@ -63,7 +63,7 @@ def link_away(world, step):
 
 
 def give_up(world, tar):
-    """What could not be repaired is removed by hand, and is lost where nothing else has it."""
+    """What could not be repaired is removed by hand, and is lost if nothing else has it."""
     with world.act("operator", f"rm {os.path.basename(tar)}*, which could not be repaired"):
         for path in world.store.glob(os.path.basename(tar) + "*"):
             path.unlink()

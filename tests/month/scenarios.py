@@ -209,7 +209,7 @@ def s6_a_link_to_a_live_runs_newest_step(world):
 
 @training
 def s7_a_branch_and_local_steps(world):
-    """cp -r as a branch: it goes on from its own step, not from a local step of the other."""
+    """cp -r as a branch: it continues from its own step, not from a local step of the other."""
     first = trainer.new(world, "la", "la", local="node0")
     trainer.train(world, first, 4, save_interval=4)
     second = people.branch(world, first, "lb", "lb")
@@ -270,7 +270,7 @@ def s13_save_and_load_of_one_name(world):
 
 @training
 def m4_a_file_size_limit(world):
-    """SIGXFSZ ends no training: a save that fails is reported, and the next command goes on."""
+    """SIGXFSZ ends no training: a save that fails is reported, and the next command succeeds."""
     lineage = trainer.new(world, "x", "x")
     trainer.train(world, lineage, 2)
     done = trainer.train(world, lineage, 2, limit_file_bytes=1_000_000, may_fail=True)

@@ -25,7 +25,7 @@ def _digest(stream):
 
 
 def _entries(path):
-    """{name: SHA-256} of the files of one plain tar, packed ones as they were; what cannot be read is not there."""
+    """{name: SHA-256} of the files of one plain tar, unpacked; files that cannot be read are left out."""
     found, packed = {}, False
     try:
         with tarfile.open(path) as tar:

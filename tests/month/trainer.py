@@ -24,7 +24,7 @@ def new(world, name, place, made=False, **more):
 
 
 def train(world, lineage, iterations=2, kill_after=None, extra=(), ranks=1, may_fail=False, limit_file_bytes=None, **flags):
-    """Goes on for so many iterations, then saves and exits."""
+    """Continues for `iterations` iterations, then saves and exits."""
     if lineage.made:
         return make(world, lineage, iterations)
     expected = newest(world, lineage)
@@ -61,7 +61,7 @@ def judge(world, lineage, done, expected, target, may_fail):
     came_from = int(resumed.group(2)) if resumed else None
     if done.code == 0 or resumed:
         world.oracle.expect(came_from == expected, "I6 lineage",
-                            f"{lineage.name} went on from {resumed and resumed.group(0)}, its own newest healthy step is {expected}")
+                            f"{lineage.name} continued from {resumed and resumed.group(0)}, its own newest healthy step is {expected}")
     world.oracle.expect(done.code == 0 or may_fail, "I6 lineage", f"the training {lineage.name} ends with {done.code}:\n{done.text[-1500:]}")
     if done.code == 0 and not may_fail:
         there = {step.number for step in world.oracle.in_dir(world.oracle.steps, lineage.path)}

@@ -45,7 +45,7 @@ def rot_step(world, step):
 
 @contextlib.contextmanager
 def outage(world):
-    """The store's file system is away: its mount point is there, and cannot be written to."""
+    """The store's file system is not mounted: its mount point exists, and cannot be written to."""
     aside = world.root / "store-away"
     os.rename(world.store, aside)
     world.store.write_text("not mounted\n")

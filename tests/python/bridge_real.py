@@ -1,6 +1,6 @@
 """Megatron Bridge's own `pretrain` on a machine without a GPU, for bridge_cases.py. What it cannot have there is stood in for, and nothing else:
 
-- transformer_engine, which Bridge imports unasked: names alone, for modules of Bridge; Megatron-Core goes without. Apex's and its Adam:
+- transformer_engine, which Bridge imports unasked: only names, for modules of Bridge; Megatron-Core goes without. Apex's and its Adam:
   FusedAdam of tests/interop.
 - CUDA: tensors are on the CPU, streams and events do nothing, the generator of a GPU is that of the CPU and is not set. Groups are gloo's.
 - typing.override, before Python 3.12. The warm-up of fused functions is left out.

@@ -370,7 +370,7 @@ def refused(rank, world, directory):
 
 
 def guide(rank, world, directory, steps):
-    """docs/guide/save-from-deepspeed.md: its Python, which has saved so many steps then."""
+    """docs/guide/save-from-deepspeed.md: its Python, which has saved `steps` steps then."""
     import ranks
 
     join(rank, world, directory, f"guide-{steps}")

@@ -1,6 +1,6 @@
 """What the ranks of test_hf.py run, CASE(rank, world, directory): the Trainer of transformers and accelerate itself under FSDP2, on gloo and the CPU.
 
-accelerate shards over GPUs alone: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
+accelerate shards only over GPUs: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
 """
 
 import hashlib
@@ -148,7 +148,7 @@ def tied(rank, world, directory):
 
 
 def without_fsdp(rank, world, directory, name):
-    """A Trainer alone, under DDP or DeepSpeed, without patch(): what it saves by its own means is sealed, archived and published."""
+    """A Trainer under DDP or DeepSpeed, without patch(): its own checkpoints are sealed, archived and published."""
     settings = {**SETTINGS, "max_steps": 4, "use_cpu": True}
     if name == "zero3":
         os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")

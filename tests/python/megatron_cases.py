@@ -156,7 +156,7 @@ def check_equal(found, expected):
 
 
 def unbroken(rank, world, directory):
-    """Six iterations of each setting. The third is saved with Cairn while the training goes on, and beside it by Megatron itself."""
+    """Six iterations of each setting. The third is saved with Cairn while the training continues, and also by Megatron itself."""
     for name in SETTINGS:
         training = Training(rank, world, name, directory, "unbroken")
         random.seed(f"{parallel_state.get_tensor_model_parallel_rank()} {parallel_state.get_pipeline_model_parallel_rank()}")
@@ -302,7 +302,7 @@ def complex_of(rank, world):
 
 
 def guide(rank, world, directory, iterations):
-    """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved so many iterations then."""
+    """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved `iterations` iterations then."""
     import ranks
 
     training = Training(rank, world, "tp2", directory, f"guide-{iterations}", tp=1)

@@ -225,7 +225,7 @@ class ConfigTest(unittest.TestCase):
         self.strip("llama", run, "one-of-several", "--allow", "ema.*")
 
     def test_a_tensor_of_another_module_fills_no_place(self):
-        """"reward.norm.weight" ends as the model's norm does, which is not there."""
+        """"reward.norm.weight" ends like the model's norm, which is missing."""
         state = dict(self.trained["llama"][0].state_dict())
         other = torch.full_like(state.pop("model.norm.weight"), 9)
         for number, value in enumerate(({"model": {**state, "reward.norm.weight": other}}, {"model": state, "reward": {"norm.weight": other}})):

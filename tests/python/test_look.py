@@ -163,7 +163,7 @@ class ValuesTest(unittest.TestCase):
                 with self.subTest(system=system), cairn.open(HERE / system) as checkpoint:
                     self.assertEqual("exp_avg" in checkpoint.roles(), system not in ("hf", "safetensors"))
                     for name, tensor in checkpoint.items():
-                        role = "master" if (system, tensor.role) == ("universal", "weight") else tensor.role  # it has the fp32 alone
+                        role = "master" if (system, tensor.role) == ("universal", "weight") else tensor.role  # it has only the fp32
                         self.assertEqual(tensor.tobytes(), run[tensor.name, role].tobytes(), name)
 
     @unittest.skipUnless(os.environ.get("CAIRN_TRAIN"), "the trainer is not built")

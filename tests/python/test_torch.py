@@ -1011,7 +1011,7 @@ class RoundTripTest(ProcessTest):
         for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (2, held)):
             self.assertRegex(warnings_, f"keep_last=2: .*step-0000000{number}.*{reason}")
         self.assertEqual(warnings_.count("steps of other runs stay"), 1)
-        with self.assertNoLogs("cairn.torch"):  # each is told once
+        with self.assertNoLogs("cairn.torch"):  # each is reported once
             cairn.torch.save({"w": 11}, run, 11, keep_last=3)
         cairn.run(["verify", run / "step-00000010"], capture=True)
         with self.assertRaisesRegex(ValueError, "keep_last=-1"):
@@ -1208,7 +1208,7 @@ class RoundTripTest(ProcessTest):
 
 
 class OptimizerTest(ProcessTest):
-    """Saves whose copy runs beside the training, until the optimizer's step."""
+    """Saves whose copy runs alongside the training, until the optimizer's step."""
 
     def setUp(self):
         super().setUp()

@@ -203,7 +203,7 @@ def dcp_before(rank, world, directory):
 
 
 def dcp_after(rank, world, directory):
-    """The training goes on from a step of DCP's, and keeps its newest two steps: of Cairn's, nothing else."""
+    """The training continues from a step of DCP's, and keeps its newest two steps, only of Cairn's."""
     if rank == 0:
         shutil.rmtree(f"{directory}/llama/checkpoint/step-6")
     time.sleep(1)

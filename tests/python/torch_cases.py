@@ -279,7 +279,7 @@ def with_dcp(rank, world, directory):
 
 
 def resume(rank, world, directory):
-    """Six steps, with a save after the third while the training goes on; then the last three again, from the checkpoint."""
+    """Six steps, with a save after the third while the training continues; then the last three again, from the checkpoint."""
     join(rank, world, directory, "resume")
     job = training(fsdp, rank)
     job.train(3)
@@ -298,7 +298,7 @@ def resume(rank, world, directory):
 
 
 def rank_dies(rank, world, directory):
-    """Rank 2 is killed between its begin and its save; the others are told, and the step before is whole."""
+    """Rank 2 is killed between its begin and its save; the others get an error, and the step before is whole."""
     dies(rank, world, directory, "dies", cairn.torch._api, "stage")
 
 
@@ -325,7 +325,7 @@ def dies(rank, world, directory, name, module, function):
 
 
 def rank_is_late(rank, world, directory):
-    """Rank 1 does not save the second step in time: every other rank is told which rank is late, and its host."""
+    """Rank 1 does not save the second step in time: every other rank learns which rank is late, and its host."""
     join(rank, world, directory, "late")
     for step in (1, 2):
         if (rank, step) == (1, 2):

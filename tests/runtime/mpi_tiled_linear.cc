@@ -35,7 +35,7 @@ TrainConfig Config(int zero_stage, bool tiled) {
   c.train_iters = 3;
   c.lr = 1e-3;
   c.zero_stage = zero_stage;
-  // What is not needed now is not there, so that the peak is of what is.
+  // Parts that are not needed now are not allocated, so that the peak counts only the needed ones.
   c.stage3_param_persistence_threshold = c.stage3_prefetch_bucket_size = c.stage3_max_reuse_distance = 0;
   c.reduce_bucket_size = 1;
   c.memory_centric_tiled_linear = tiled;

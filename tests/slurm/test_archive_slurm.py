@@ -26,7 +26,7 @@ every = 1
 
 TRAIN = """#!/bin/bash
 #SBATCH --job-name=train --ntasks=1 --requeue --open-mode=append --output={dir}/train.log --signal=B:USR1@60 --time=20
-# The trainer saves on the signal and ends; the job asks for its requeue, and goes on from that step.
+# The trainer saves on the signal and ends; the job asks for its requeue, and continues from that step.
 iters=1000000
 if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ]; then
   iters=$((10#$(ls {run} | sed -n 's/^step-\\([0-9]*\\)$/\\1/p' | tail -1) + 20))

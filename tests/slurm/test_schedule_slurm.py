@@ -23,7 +23,7 @@ keep = "full"
 every = 1
 """
 
-# Records what it is started with, lasts while `hold` is there, and exits as `exit` says.
+# Records what it is started with, lasts while `hold` exists, and exits as `exit` says.
 PROGRAM = """#!/bin/sh
 cd '{dir}'
 echo "working on it"

@@ -21,7 +21,7 @@ TensorEntry Entry(const std::string& name, Role role, Dtype dtype, Dims shape) {
   return entry;
 }
 
-// A weight in two shards, the first with `rows` of its rows, and a JSON of so many bytes.
+// A weight in two shards, the first with `rows` of its rows, and a JSON of `bytes` bytes.
 Catalog CatalogOf(uint64_t rows, uint64_t json_bytes, uint64_t file_offset) {
   Catalog catalog;
   catalog.files = {"shard-00000.h5", "shard-00001.h5"};

@@ -90,7 +90,7 @@ TEST_F(ExtentsAheadTest, ReadsInAnyOrderWithAnyAmountOfMemory) {
     ExtentsAhead ahead = Ahead(max_bytes, max_bytes / 2 + 1);
     std::vector<size_t> order(wanted_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // Not in the order of the plan, but never long before it: what is not planned yet is not to be had.
+    // Not in the order of the plan, but never long before it: what is not planned yet is not available.
     for (size_t i = 0; i + 3 <= order.size(); i += 3) std::shuffle(&order[i], &order[i] + 3, rng);
     for (const size_t i : order) ExpectTakes(ahead, i);
     EXPECT_FALSE((*ahead.Take({0, 0})).has_value());  // it was taken

@@ -93,7 +93,7 @@ TEST_F(CommitterTest, AStepThatAppearedDuringTheSaveIsNotReplaced) {
   EXPECT_TRUE(stdfs::is_empty(committer->step_dir()));
 }
 
-// It tells people where the run is, and the run went on.
+// It shows people where the run is, and the run has continued.
 TEST_F(CommitterTest, AddingAnOlderStepKeepsLatest) {
   ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
   auto committer = Create();

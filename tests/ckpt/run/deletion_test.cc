@@ -210,9 +210,9 @@ TEST_F(DeletionTest, ProofIsANewerStepThatPassesItsCheck) {
   stays = stays_for(10);
   ASSERT_TRUE(stays.ok()) << stays.status().message();
   EXPECT_NE(stays->Text().find(Path(20)), std::string::npos);
-  const Status alone = stays_for(20).status();  // the newest good one
-  EXPECT_EQ(alone.kind(), StatusKind::kCorrupt);
-  EXPECT_NE(alone.message().find(Path(30) + ": a bit"), std::string::npos) << alone.message();
+  const Status only = stays_for(20).status();  // the newest good one
+  EXPECT_EQ(only.kind(), StatusKind::kCorrupt);
+  EXPECT_NE(only.message().find(Path(30) + ": a bit"), std::string::npos) << only.message();
   Save(40, /*bad=*/true);
   EXPECT_FALSE(stays_for(20).ok());  // an unhealthy step does not count
   stays = stays_for(40);             // but may itself go

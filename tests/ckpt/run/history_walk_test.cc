@@ -366,7 +366,7 @@ class Walk {
     CheckOrigin(dir);
   }
 
-  // Until two healthy steps of the newest branch are there, the step that it came from is.
+  // Until two healthy steps of the newest branch exist, the step that it came from must.
   void CheckOrigin(const Dir& dir) {
     const Node* first = dir.tip;
     while (first->parent != nullptr && first->parent->branch == dir.tip->branch) first = first->parent;

@@ -174,7 +174,7 @@ TEST(RankTeamTest, APeerReadsOnlyCompleteMessages) {
   });
   LeaveTeam(fs, dir.path(), other, NoSpace("the disk is full"), 0);
   EXPECT_GT(looks, 3);
-  // A rank that fails because of it would say nothing new.
+  // A rank that fails because of it would add nothing new.
   LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path(), lead), 0);
   const Status waited = AwaitTeam(Disk(), dir.path(), lead).status();
   EXPECT_EQ(waited.message(), expected);

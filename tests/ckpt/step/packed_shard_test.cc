@@ -264,7 +264,7 @@ TEST_P(JoinedShard, IsBitIdenticalToThePlainShard) {
   }
 }
 
-// A catalog that says of an fp16 weight and its master that each is to be had from the other.
+// A catalog that says of an fp16 weight and its master that each is computed from the other.
 TEST(PackedShard, RefusesCyclesOfJoins) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;

@@ -48,7 +48,7 @@ class Group {
   const MemberFiles& files() const { return files_; }
   FileSystem& fs() { return fs_; }
 
-  // Rebuilds all files of a lost member beside the files that are there, and compares.
+  // Rebuilds all files of a lost member beside the existing files, and compares.
   void ExpectRebuilt(int member) {
     const std::string path = dir_ / "rebuilt";
     Status status = RebuildShard(fs_, path, *group_, member, files_);

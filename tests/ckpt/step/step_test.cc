@@ -234,8 +234,8 @@ TEST_F(StepTest, SavingAStepAgainKeepsTheSupersededOne) {
   EXPECT_TRUE(filesystem::exists(StepPath()));
 }
 
-// Stops a save and the retention behind it at every operation in turn. Afterwards the old step or the new one
-// is there, whole, and the new one wherever the save had said so; cleaning up takes nothing away.
+// Stops a save and the retention after it at every operation in turn. Afterwards the old step or the new one
+// is whole: the new one if the save had reported success. Cleaning up removes neither.
 TEST_F(StepTest, AStoppedSaveLeavesTheOldOrTheNewStep) {
   FaultyFileSystem faulty(fs_);
   int64_t stops = 0, committed = 0;
@@ -330,7 +330,7 @@ TEST_F(StepTest, IfAStepCannotBeRestoredItsReplacementStays) {
   EXPECT_FALSE(filesystem::exists(partial));
 }
 
-// A listing may miss what is renamed while it goes on.
+// A listing may miss a file that is renamed meanwhile.
 class HalfListing final : public WrappedFileSystem {
  public:
   HalfListing() : WrappedFileSystem(FileSystem::Posix()) {}

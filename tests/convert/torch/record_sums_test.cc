@@ -58,7 +58,7 @@ TEST_F(RecordSumsTest, NamesARecordWithAFlippedBit) {
   }
 }
 
-// What nobody read says nothing of what was.
+// Records that were not read are not judged.
 TEST_F(RecordSumsTest, IgnoresUnreadRecords) {
   SummedRecord damaged = Record(20'000, 100), unsummed = Record(30'000, 100);
   damaged.record.crc ^= 1;

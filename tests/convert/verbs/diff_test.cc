@@ -82,7 +82,7 @@ TEST(Diff, ComparesUnderGivenNamesAndOtherValuesByName) {
   EXPECT_EQ(result->compared, 1);
   EXPECT_FALSE(result->within_tolerance);
 
-  options.others_b = nullptr;  // only one of them has any: then what holds them is told
+  options.others_b = nullptr;  // only one of them has any: then its tensors are listed
   options.ignore = {"model.x*", "x"};
   const auto apart = Diff(a.Open(), b.Open(), options);
   ASSERT_TRUE(apart.ok()) << apart.status().message();

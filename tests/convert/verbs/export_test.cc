@@ -130,7 +130,7 @@ TEST_P(ExportTest, RandomTopologiesRoundTrip) {
   }
 }
 
-// Whatever fails, the directory is there whole or not at all.
+// Whatever fails, the directory is complete or does not exist.
 TEST_P(ExportTest, AFailureLeavesNoPartialDirectory) {
   MakeTrained(dir_ / "run", {.layers = 1}, GetParam().weights, 1);
   FaultyFileSystem faulty(Fs());
@@ -188,7 +188,7 @@ TEST_F(RefusalTest, FormatsRefuseUnsupportedState) {
   EXPECT_THAT(Refusal("megatron", {.topology = {.pp = 3}, .dtype = {}}), HasSubstr("layers"));
   EXPECT_THAT(Refusal("megatron", {.topology = {.zero = 2}, .dtype = {}}), HasSubstr("no ZeRO 2"));
   for (const char* format :
-       {"megatron", "torch-dist"}) {  // their arguments name the first and the last stage alone
+       {"megatron", "torch-dist"}) {  // their arguments name only the first and the last stage
     const auto six = [&](const Topology& topology) {
       return Refusal(format, {.topology = topology, .dtype = {}}, RecipeOf({.layers = 6}, {}));
     };

@@ -416,7 +416,7 @@ TEST_F(StripTest, DetectsAByteThatTheDiskChanged) {
   }
 }
 
-// Whatever fails, the directory is there whole or not at all.
+// Whatever fails, the directory is complete or does not exist.
 TEST_F(StripTest, AFailureLeavesNoPartialDirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());

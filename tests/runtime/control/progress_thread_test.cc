@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Done after so many polls; says how many there were.
+// Done after the given number of polls; counts them.
 class Countdown : public Pollable {
  public:
   explicit Countdown(int polls) : left_(polls) {}

@@ -93,7 +93,7 @@ TEST(WatchdogDeathTest, NamesTheSilentHostNotTheWaitingOne) {
       "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
 }
 
-// No heartbeat gets through: the job goes on, and one line says so before the deadline comes.
+// No heartbeat gets through: the job continues, and one line says so before the deadline comes.
 TEST(WatchdogDeathTest, HostsNeverHeardAreReportedButNotBlamed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -123,7 +123,7 @@ TEST(WatchdogDeathTest, AWaitOnlyOnTheBoardDoesNotStopTheRank) {
       testing::ExitedWithCode(7), "");
 }
 
-// A scheduler that suspends a job and lets it go on later must not find all deadlines passed.
+// A scheduler that suspends a job and resumes it later must not find all deadlines passed.
 TEST(WatchdogDeathTest, SuspendedTimeDoesNotCount) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -34,7 +34,7 @@ std::vector<std::byte> AfterSteps(std::vector<std::byte> values, int64_t steps) 
   return values;
 }
 
-// The whole tensor of that role after so many steps.
+// The whole tensor of that role after `steps` steps.
 std::vector<std::byte> Expected(const ParameterSpec& spec, Role role, int64_t steps, Dtype weights) {
   const Role stored = role == Role::kWeight ? Role::kMaster : role;
   auto values = AfterSteps(ValuesOf({spec, stored, Dtype::kF32}, 1), steps);
@@ -62,7 +62,7 @@ class RankState {
 
   StateBuffers& buffers() { return *buffers_; }
 
-  // As it is after so many steps of the training.
+  // As it is after `steps` steps of the training.
   void Fill(int64_t steps) {
     Visit([&](Role role, const LocalParameter& p, std::span<std::byte> to, uint64_t skip) {
       const ParameterSpec& spec = specs_[p.index];

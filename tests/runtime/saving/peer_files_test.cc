@@ -26,7 +26,7 @@ std::string Content(int rank, int round) {
   return text;
 }
 
-// Everybody reads from everybody, several threads at once, in many sessions one behind the other: a rank that
+// All ranks read from all, several threads at once, in many sessions one after another: a rank that
 // is done with one meets messages of the next.
 TEST(PeerFiles, EveryRankReadsFromEveryOther) {
   constexpr int kRanks = 4, kRounds = 30;

@@ -1,5 +1,5 @@
-// The schedules by simulation: each stage takes its actions one after another, each as soon as what it needs
-// is there. Nothing here communicates or measures time.
+// The schedules by simulation: each stage takes its actions one after another, each as soon as its input
+// has arrived. Nothing here communicates or measures time.
 #include "runtime/schedules/pipeline_schedule.h"
 
 #include <fmt/format.h>

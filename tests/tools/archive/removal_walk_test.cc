@@ -70,7 +70,7 @@ class Somebody {
     }
   }
 
-  // Empty if all is there, under whatever name.
+  // Empty if everything exists, under whatever name.
   std::string Missing() const {
     std::set<std::string> files;
     std::set<ino_t> directories;
@@ -324,7 +324,7 @@ TEST(RemovalWalkTest, RandomCommandsKeepForeignFilesAndLeaveNothing) {
   const bool is_long = std::getenv("CAIRN_LONG") != nullptr;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   uint64_t seed = 0;
-  testing::internal::CaptureStderr();  // what is left is told there
+  testing::internal::CaptureStderr();  // leftovers are reported there
   for (; is_long ? seed < 2000 : std::chrono::steady_clock::now() < end; ++seed) {
     const std::string trouble = Walk(sources, seed).Do();
     EXPECT_EQ(trouble, "") << "walk " << seed;

@@ -102,14 +102,14 @@ std::string ProblemOf(const std::function<void(Manifest&)>& change,
 TEST(ModelCheckTest, AManifestMustMatchItsTensorsAndDirectory) {
   EXPECT_EQ(ProblemOf([](Manifest&) {}), "");
   EXPECT_EQ(ProblemOf([](Manifest&) {}, "back"), "") << "restored under another name";
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = nlohmann::json::object(); }), "") << "says nothing";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model = nlohmann::json::object(); }), "") << "no model";
   EXPECT_EQ(ProblemOf([](Manifest& m) {
               m.model["architecture"] = "my_own";
               m.model["hidden_size"] = 3;
             }),
             "");
   EXPECT_EQ(ProblemOf([](Manifest& m) { m.state.erase("iteration"); }), "");
-  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model["max_position_embeddings"] = 0; }), "") << "not said";
+  EXPECT_EQ(ProblemOf([](Manifest& m) { m.model["max_position_embeddings"] = 0; }), "") << "not recorded";
   const struct {
     const char* says;
     std::function<void(Manifest&)> change;

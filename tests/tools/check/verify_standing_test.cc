@@ -54,8 +54,8 @@ TEST(VerifyStandingTest, TheStrongestPassAndEveryOpenFailureCount) {
     Trust trust;
   } kCases[] = {
       {"nothing was looked at", {}, Trust::kUnverified},
-      {"the structure says nothing of the bytes", {Pass(kStructure)}, Trust::kUnverified},
-      {"values say nothing of what was saved", {Pass(kValues, 1100)}, Trust::kUnverified},
+      {"the structure does not prove the bytes", {Pass(kStructure)}, Trust::kUnverified},
+      {"values do not prove the saved bytes", {Pass(kValues, 1100)}, Trust::kUnverified},
       {"a sample is a part", {Sample(0, 22)}, Trust::kPartlyVerified},
       {"every byte is all", {byte_passes}, Trust::kVerified},
       {"a weaker pass takes nothing", {byte_passes, Pass(kStructure), Sample(0, 22)}, Trust::kVerified},

@@ -66,7 +66,7 @@ TEST(CommandTreeTest, HiddenOptionsAreLeftOutAndGroupsKept) {
   EXPECT_EQ(Flag("--red").group, "");
 }
 
-TEST(CommandTreeTest, TheSynopsisNamesWhatIsRequired) {
+TEST(CommandTreeTest, TheSynopsisNamesRequiredArguments) {
   EXPECT_EQ(SynopsisWords(Copy()), (Words{"[OPTIONS]", "--to DIR", "--red|--blue", "SRC..."}));
   EXPECT_EQ(SynopsisWords(ExampleProgram()), (Words{"[OPTIONS]", "COMMAND"}));
 }

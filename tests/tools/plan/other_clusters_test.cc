@@ -104,7 +104,7 @@ TEST(OtherClustersTest, BoundsHoldForAnUnmeasuredCluster) {
     const Judged judged = Uncalibrated(place);
     Print(name, judged);
     ExpectWithinBounds(name, judged);
-    EXPECT_LT(judged.Width(), std::log(3)) << name << ": bounds that say nothing";
+    EXPECT_LT(judged.Width(), std::log(3)) << name << ": bounds too wide to be useful";
   }
 }
 

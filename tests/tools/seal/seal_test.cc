@@ -193,7 +193,7 @@ TEST_F(SealTest, TheTrackerShowsWhichStepsAreFinished) {
   strict.strict = true;
   stdfs::remove(tracker);
   EXPECT_NE(Sealed(step, strict).unfinished.find("latest is not there yet"), std::string::npos);
-  EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied alone, it has none
+  EXPECT_EQ(Sealed(step).outcome, SealOutcome::kSealed);  // copied without its tracker
   WriteText(tracker, "global_step90");
   SetTime(tracker, 1000);  // before the step's files were written
   EXPECT_NE(Sealed(step, strict).unfinished.find("latest still names global_step90"), std::string::npos);

@@ -37,7 +37,7 @@ TEST_F(OriginsTest, IsTheLastStepReadWithTheSameTensors) {
 
 TEST_F(OriginsTest, PartialOrLaterReadsDoNotCount) {
   Read({30, "a"}, all_, 2);
-  Read({20, "a"}, all_, 1);  // weights alone, to evaluate them
+  Read({20, "a"}, all_, 1);  // only weights, to evaluate them
   EXPECT_EQ(Of(31, all_), 30);
   Read({40, "a"}, all_, 2);  // a later step than the one that is saved
   EXPECT_EQ(Of(31, all_), 30);

@@ -74,7 +74,7 @@ TEST_F(DcpParamGroupsTest, SharedNamesOfTwoOptimizersAreResolvedOrUnknown) {
   for (const json& group : together) EXPECT_TRUE(group["params"].is_null());
 }
 
-// Members that are numbers say nothing: a training of another program may number its parameters differently.
+// Numbers do not identify members: a training of another program may number its parameters differently.
 TEST_F(DcpParamGroupsTest, MembersWithoutNamesAreUnknown) {
   Add({"optim", "param_groups", "0", "params"}, {0, 1});
   Add({"optim", "param_groups", "1", "lr"}, 0.5);

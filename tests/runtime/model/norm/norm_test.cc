@@ -258,7 +258,7 @@ TEST(NormTest, NoBitDependsOnTheNumberOfThreads) {
   EXPECT_TRUE(at::equal(one.backward.weights, three.backward.weights));
 }
 
-// The seam to autograd: gradients of weights are added to what is there, those of residual and block
+// The seam to autograd: gradients of weights are added to the existing ones, those of residual and block
 // returned.
 TEST(NormTest, AfterAResidualBothResultsCarryGradients) {
   const NormInputs in({.residual = true, .drops = true});

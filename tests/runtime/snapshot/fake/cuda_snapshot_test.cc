@@ -38,7 +38,7 @@ struct Expected {
   SnapshotDigests digests;
 };
 
-// What a saver does while the arena fills: it reads what WaitFor says is there.
+// As a saver does while the arena fills: it reads the bytes that WaitFor reports.
 bool FillsInOrder(DeviceSnapshot& snapshot, std::span<const std::byte> arena,
                   std::span<const std::byte> expected) {
   constexpr uint64_t kRead = 256 << 10;

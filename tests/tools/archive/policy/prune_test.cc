@@ -157,7 +157,7 @@ TEST_F(PruneTest, CopiesOfARunAreStoredOnce) {
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly"}));
   Make("e1/gpt", 6, 'a', 1);
-  Make("e2/gpt", 6, 'a', 2);  // both went on, under an older version
+  Make("e2/gpt", 6, 'a', 2);  // both continued, under an older version
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:4:weekly", "a:6:weekly", "a:6:weekly"}));
   PruneBy(policy_);
@@ -204,7 +204,7 @@ TEST_F(PruneTest, RemovesAMemberWhenItsLastClaimIsDropped) {
   Make("e1/gpt", 4, 'a');
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:daily, weekly", "a:4:weekly"}));
-  PruneBy(policy_);  // 2 is asked for by neither any more; daily has not said so
+  PruneBy(policy_);  // neither asks for 2 any more, but daily has not run since
   EXPECT_EQ(Stored(), (Members{"a:2:daily", "a:4:weekly"}));
   EXPECT_EQ(why_["gpt@2"], "no class asks for it; it stays, claimed by daily, too");
   PruneBy(policy_);

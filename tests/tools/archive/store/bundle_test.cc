@@ -269,7 +269,7 @@ TEST_F(BundleTest, AListShowsBundlesAndTheirChecks) {
   ASSERT_TRUE(DropFromBundle(store_, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
   EXPECT_EQ(listed()[0].scrub.unix_seconds, now);
-  const std::string bundle = store_.Path(OnlyBundle());  // changed: what was seen of it says nothing now
+  const std::string bundle = store_.Path(OnlyBundle());  // changed: earlier checks do not count now
   stdfs::last_write_time(bundle, stdfs::last_write_time(bundle) + std::chrono::hours(1));
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 0);
   stdfs::remove(dir_ / "store/ledger.sqlite");

@@ -207,7 +207,7 @@ TEST_F(TarPiecesTest, WithoutASidecarAMissingPieceIsNamed) {
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
     EXPECT_FALSE(RebuildRecord({store_, tar}, {}).ok()) << path;
-    if (path != paths.back()) {  // which holds SHA256SUMS alone, and no name tells of it
+    if (path != paths.back()) {  // which holds only SHA256SUMS, and no name shows it
       EXPECT_FALSE(RestoreTar({store_, tar}, dir_ / "back/x", {}).ok()) << path;
       EXPECT_NE(Member().trouble.find(path + " is missing"), std::string::npos) << Member().trouble;
     }
@@ -286,7 +286,7 @@ TEST_F(TarPiecesTest, RefusesAnInconsistentSidecar) {
   lying.pieces.front() = UINT64_MAX;
   EXPECT_TRUE(refused(lying));
   lying = good;
-  lying.pieces[0] += lying.pieces[1];  // a file would go on in the next
+  lying.pieces[0] += lying.pieces[1];  // a file would continue in the next
   lying.pieces[1] = 0;
   EXPECT_TRUE(refused(lying));
   lying = good;
