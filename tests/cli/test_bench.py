@@ -85,10 +85,10 @@ class BenchTest(CliTest):
         self.assertEqual(report["classes"]["master_fp32"]["bytes"], 2 * report["classes"]["weight_bf16"]["bytes"])
         self.assertEqual(report["verified_bytes"], 2 * sum(each["bytes"] for each in report["classes"].values()))
 
-    def test_a_table_for_people(self):
+    def test_prints_a_table(self):
         self.cairn("save", *SMALL, "--dir", self.dir, says=["flush_ratio", ">= 0.98", "memcpy"])
 
-    def test_too_little_room_is_told_before_anything_is_done(self):
+    def test_too_little_space_is_reported_first(self):
         self.cairn("save", "--bytes", "100000TB", "--dir", self.dir, code=2, says=["of disk", "are free"])
         self.cairn("limits", "--dir", self.dir / "missing", code=2)
 

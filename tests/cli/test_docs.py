@@ -121,7 +121,7 @@ class DocsTest(unittest.TestCase):
         self.assertGreater(seen, 50)
 
     @unittest.skipUnless(os.environ.get("CAIRN_TRAIN"), "cairn train's flags are cairn-train's, which was not built")
-    def test_flags_that_stand_alone_are_some_verbs(self):
+    def test_flags_outside_of_commands_exist(self):
         known = all_flags() | {"--nproc-per-node"}
         for path in (*ROOT.glob("scripts/*"), *ROOT.glob("tests/faults/main.cc"), *ROOT.glob("tests/**/CMakeLists.txt")):
             known.update(re.findall(r"--[a-z][\w-]*", path.read_text()))
@@ -132,7 +132,7 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(page=page.name, flag=flag):
                     self.assertTrue(flag in known, f"no program has {flag}")
 
-    def test_messages_that_are_explained_exist(self):
+    def test_explained_messages_exist(self):
         sources = [path for folder in ("ckpt", "convert", "runtime", "tools", "python") for path in (ROOT / folder).rglob("*")]
         text = "\n".join(path.read_text() for path in sources if path.suffix in (".cc", ".h", ".py"))
         said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # literals that stand beside each other
@@ -144,7 +144,7 @@ class DocsTest(unittest.TestCase):
             with self.subTest(message=message):
                 self.assertIn(message, said)
 
-    def test_the_table_of_formats_has_those_that_convert_takes(self):
+    def test_the_table_of_formats_matches_convert(self):
         text = subprocess.run([CAIRN, "convert", "--help"], capture_output=True, text=True, check=True).stdout
         rows = [row.split("|") for row in (ROOT / "docs/formats.md").read_text().splitlines() if row.startswith("| ")]
         rows = [row for row in rows if len(row) == 6 and "---" not in row[1]]
@@ -153,7 +153,7 @@ class DocsTest(unittest.TestCase):
             documented = {row[column].strip().split("`")[1] for row in rows[1:] if "`" in row[column]}
             self.assertEqual(documented, set(re.search(rf"{flag} ([\w-]+[|][\w|-]+)", text)[1].split("|")))
 
-    def test_the_versions_that_the_tests_run_are_named(self):
+    def test_names_the_tested_versions(self):
         page = (ROOT / "docs/formats.md").read_text()
         pins = "\n".join(file.read_text() for file in ROOT.glob("scripts/requirements*.txt"))
         for name in "torch megatron-core deepspeed torchtitan transformers accelerate safetensors".split():

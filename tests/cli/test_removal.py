@@ -60,7 +60,7 @@ class RemovalTest(CliTest):
                 file.write(os.urandom(4096))
         return bad
 
-    def test_a_failed_command_leaves_what_others_put_into_its_run_directory(self):
+    def test_a_failed_command_keeps_files_of_others_in_its_run(self):
         for flags in (
             ["reshape", self.damaged(), "new", "--tp", 1],
             ["convert", self.dir / "bad", "new", "--to", "native"],
@@ -78,7 +78,7 @@ class RemovalTest(CliTest):
                 self.assertEqual(list(self.dir.glob(f"*{MARK}")), [])
                 shutil.rmtree(self.dir / "new")
 
-    def test_a_directory_that_looks_like_a_leftover_stays_and_is_named(self):
+    def test_a_directory_named_like_a_leftover_stays_and_is_named(self):
         theirs = self.dir / "release.partial-20261127"
         theirs.mkdir()
         (theirs / "notes.txt").write_text("precious")
@@ -88,7 +88,7 @@ class RemovalTest(CliTest):
             done.stderr, r"release\.partial-20261127 looks like what a killed command left.*Remove it by hand"
         )
 
-    def test_what_a_killed_command_left_goes_with_the_next_one_whatever_it_is(self):
+    def test_the_next_command_removes_leftovers_of_a_killed_one(self):
         shutil.rmtree(self.run_dir)
         self.make_step("--layers", 4, "--hidden", 256, "--vocab", 2000)
         self.archive("run", self.run_dir, "--store", self.dir / "big", "--delete-newest")
@@ -155,7 +155,7 @@ class RemovalTest(CliTest):
             )
         self.assertEqual(self.finish(command)[0], 0)
 
-    def test_what_came_meanwhile_is_not_replaced(self):
+    def test_a_file_that_appeared_later_is_not_replaced(self):
         for name, command in self.commands("one").items():
             if "in run" in name or name in RUNS:
                 continue
@@ -169,7 +169,7 @@ class RemovalTest(CliTest):
                 self.assertEqual([p.name for p in self.dir.glob("one*")], ["one"])
                 (self.dir / "one").unlink()
 
-    def test_a_run_directory_whose_lock_cannot_be_made_does_not_stay(self):
+    def test_a_run_directory_without_a_lock_is_removed(self):
         for inodes in (2, 3):
             mount = self.mount("-o", f"size=64m,nr_inodes={inodes}", at=f"mount-{inodes}")
             self.cairn("reshape", self.run_dir, mount / "out", "--tp", 1, code=2)
@@ -192,7 +192,7 @@ class RemovalTest(CliTest):
             "tensors": [*restore, place, "--tensors", "*"],
         }
 
-    def test_walks(self):
+    def test_random_walks(self):
         end = time.monotonic() + 10
         number = 0
         while number < 200 if LONG else time.monotonic() < end:

@@ -71,7 +71,7 @@ class ScheduleTest(unittest.TestCase):
     def facts(self):
         return [(self.dir / name).read_text() for name in ("args", "starts", "path")]
 
-    def test_what_cannot_be_said_is_refused(self):
+    def test_characters_that_cannot_be_quoted_are_refused(self):
         for scheduler in ("--cron", "--systemd"):
             self.assertRegex(self.schedule(self.policy, scheduler, "--every-hours", 36, code=2),
                              "^cairn: --every-hours 36: (cron|systemd) can say 1, 2, 3, 4, 6, 8, 12, 24")

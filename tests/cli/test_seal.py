@@ -54,7 +54,7 @@ class SealTest(CliTest):
         self.cairn("fingerprint", second)  # the seal is in nobody's way
         self.check_damage(run, first, second)
 
-    def test_a_time_in_the_future_is_a_wrong_clock(self):
+    def test_a_time_in_the_future_means_a_wrong_clock(self):
         step = self.make_run(steps=(100,)) / "global_step100"
         file = min(step.iterdir())
         for each in step.iterdir():
@@ -98,7 +98,7 @@ class SealTest(CliTest):
         self.cairn("verify", second, code=1, says=[SEAL, "digest"])
         self.assertEqual(self.newest(run, says="passed over"), str(first))
 
-    def test_a_watcher_seals_each_step_once_it_is_done(self):
+    def test_watch_seals_each_finished_step(self):
         run = self.make_run(steps=(100,))
         step, late = run / "global_step100", run / "global_step110"
         (run / "latest").unlink()
@@ -129,7 +129,7 @@ class SealTest(CliTest):
             time.sleep(0.1)
         self.fail(f"{path} did not come")
 
-    def test_a_step_that_was_sealed_in_spite_of_its_damage_is_not_resumed_from(self):
+    def test_a_step_sealed_despite_damage_is_not_resumed_from(self):
         run = self.make_run(steps=(100, 200))
         second = run / "global_step200"
         victim = next(second.glob("*optim_states.pt"))
@@ -139,7 +139,7 @@ class SealTest(CliTest):
         self.assertEqual(self.newest(run, says=["sealed with --anyway", victim.name]), str(run / "global_step100"))
         self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed", "sealed with problems"])
 
-    def test_runs_in_a_checkpoint_that_has_no_seal_are_named(self):
+    def test_runs_inside_an_unsealed_checkpoint_are_named(self):
         """As accelerate's checkpoint has two, once cairn.hf saves it."""
         self.make_step()
         checkpoint = self.dir / "run" / "checkpoint-100"
@@ -178,7 +178,7 @@ class SealTest(CliTest):
         self.seal(new, new, "--publish", step, code=2, says="--publish takes one step")
         self.assertEqual((step / "more").read_text(), "this one")
 
-    def test_what_stands_in_the_way_leaves_nothing(self):
+    def test_an_existing_target_is_refused_and_leaves_nothing(self):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"
         self.seal(run / "nothing", code=2)
@@ -206,7 +206,7 @@ class SealTest(CliTest):
         subprocess.run(["mount", "-o", "remount,ro", full], check=True)
         self.seal(full / "global_step100", code=2, says="no permission to write")
 
-    def test_a_step_is_archived_as_a_whole_though_it_holds_one(self):
+    def test_a_step_inside_another_is_archived_with_it(self):
         """As the Trainer's checkpoint-100 holds DeepSpeed's global_step100."""
         step = self.dir / "out" / "checkpoint-100"
         self.make_run("out/checkpoint-100", steps=(100,))
@@ -369,7 +369,7 @@ class PlaceTest(CliTest):
         self.typed(done)
         self.cairn("inspect", weights.parent, "--from", "dcp")
 
-    def test_nothing_that_is_read(self):
+    def test_a_directory_without_a_checkpoint_is_refused(self):
         nothing = self.dir / "nothing"
         nothing.mkdir()
         (nothing / "notes.txt").write_text("x")

@@ -33,7 +33,7 @@ class MessagesTest(ClusterCase):
 
 
 class LocksOfTheDeadTest(ClusterCase):
-    def test_a_restart_elsewhere_says_who_holds_the_lock(self):
+    def test_a_restart_elsewhere_names_the_holder_of_the_lock(self):
         training = self.start(self.srun(2, *self.train("--save-interval", 5, iterations=1_000_000)))
         training.reach(7)
         self.cluster["n1"].cut()
@@ -53,7 +53,7 @@ class LaunchNameTest(ClusterCase):
         command = [*words, CAIRN, "reshape", self.run_dir, SHARED / "reshaped", "--tp", 2]
         return self.start(self.cluster[f"n{rank + 1}"].command(*command), f"reshape.{rank}")
 
-    def test_a_requeued_reshape_does_not_meet_in_the_room_of_the_killed_one(self):
+    def test_a_requeued_reshape_does_not_join_the_killed_one(self):
         self.finish(self.one_node(2, *self.train(iterations=1)))
         leader = self.reshape(0, step_id=0)  # only rank 0: it opens the room and waits for rank 1
         self.wait(lambda: list(SHARED.glob("reshaped/*partial*/team-room*")), "the room", log=leader)
@@ -74,11 +74,11 @@ class ParityTest(ClusterCase):
         command = self.train("--save-local", SCRATCH / "local", "--save-local-interval", 5, *flags, iterations=iterations)
         return self.finish(self.srun(2, *command, ranks=4))
 
-    def test_a_group_that_a_node_defeats_is_warned_of(self):
+    def test_warns_of_a_group_that_one_node_could_lose(self):
         said = self.train_locally("--redundancy", "xor:4")
         self.assertRegex(said, r"warning: --redundancy xor:4 covers the loss of no node: 2 ranks .*, rank \d \(host n\d\) .* xor:2 would")
 
-    def test_groups_are_laid_out_over_nodes_of_equal_names(self):
+    def test_groups_span_nodes_of_equal_names(self):
         for node in self.cluster.nodes:
             node.run("hostname", "localhost")
         self.assertIn("parity covers the loss of any 1 of 2 nodes", self.train_locally("--redundancy", "xor:2", iterations=5))

@@ -65,7 +65,7 @@ class StorageFaultsTest(MountedCase):
     def test_short_transfers(self):
         self.save_under("short")
 
-    def test_a_directory_that_is_gone_for_a_while(self):
+    def test_a_directory_that_disappears_for_a_while(self):
         training = self.begin("--on-save-error", "warn", iterations=200)
         self.fault("any ENOENT")
         self.wait(lambda: "FAILED (3 so far)" in training.output(), "three failures", log=training)

@@ -53,7 +53,7 @@ class SlurmTest(CliTest):
         self.addCleanup(self.slurm.stop)
         self.slurm.start()
 
-    def test_a_training_that_is_signalled_requeues_and_is_archived_on_schedule(self):
+    def test_a_signalled_training_requeues_and_is_archived(self):
         if not TRAINER:
             self.skipTest("cairn-train is not built")
         (self.dir / "text.txt").write_text("it must still stand after a crash and a purge\n" * 500)
