@@ -125,7 +125,7 @@ class DatasetTest(Case):
         self.assertEqual(documents[0][-1], model.eos_id())
         self.assertEqual(model.decode(documents[0][:-1].tolist()), text)
 
-    def test_models_of_others_give_the_tokens_of_sentencepiece(self):
+    def test_other_models_give_the_tokens_of_sentencepiece(self):
         corpus = self.write("a.txt", prose(2000))
         texts = [prose(n) for n in (1, 10, 300)]
         lines = self.write("a.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))
@@ -143,7 +143,7 @@ class DatasetTest(Case):
                                                  hard_vocab_limit=False, **options)
         return sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
 
-    def test_a_long_text_has_the_tokens_of_the_whole(self):
+    def test_a_long_text_is_tokenized_as_a_whole(self):
         """However many parts it is read in: one line, many, with models that put a space before a text."""
         corpus = self.write("a.txt", prose(2000))
         texts = {"lines": prose(40_000), "line": prose(40_000).replace("\n", " "), "marks": "\u2014\U0001f600 x" * 400_000}
@@ -195,7 +195,7 @@ class DatasetTest(Case):
         self.assertIn("no tokenizer for transformers", told.stdout)
         self.assertFalse(os.path.exists(self.path("q.tokenizer")))
 
-    def test_dry_run_tells_the_same_and_writes_nothing(self):
+    def test_dry_run_reports_the_same_and_writes_nothing(self):
         text = self.write("a.txt", prose(3000))
         arguments = [text, "--train-sentencepiece", "--vocab-size", "400", "--json"]
         before = os.listdir(self.dir)
@@ -205,7 +205,7 @@ class DatasetTest(Case):
         for key in ("documents", "tokens", "bytes", "vocab_size", "dtype", "model_bytes"):
             self.assertEqual(dry[key], facts[key], key)
 
-    def test_trouble_is_one_line_and_leaves_nothing(self):
+    def test_errors_are_one_line_and_leave_nothing(self):
         text = self.write("a.txt", "text")
         empty = self.write("empty.txt", "")
         bad_json = self.write("bad.jsonl", '{"text": "a"}\n{')

@@ -210,7 +210,7 @@ class FunctionTest(Case):
                     self.assertEqual(logits(back, self.ids)[0], family)
                     self.assertTrue(torch.equal(logits(back, self.ids)[1], wanted))
 
-    def test_what_cannot_be_trained_is_named(self):
+    def test_untrainable_models_are_named(self):
         batches = ["--mock-data", "--seq-length", 64, "--threads", 1, "--train-iters", 1]
         for number, (config, flags, says) in enumerate((
                 (GPT2Config(**GPT2), ["--num-attention-heads", 8], "num_attention_heads would be 8, and is 4 there"),
@@ -222,7 +222,7 @@ class FunctionTest(Case):
             cairn("convert", source, native, "--to", "native")
             self.refused(says, "train", *batches, *flags, "--load", native, "--finetune")
 
-    def test_losses_of_two_checkpoints(self):
+    def test_compares_the_losses_of_two_checkpoints(self):
         """verify --loss: the loss is transformers', equal for what is the same model, and another where a head is elsewhere."""
         source, native, wide, ids, text = (self.path(name) for name in ("source", "native", "wide", "ids.txt", "text.txt"))
         os.mkdir(self.path("scratch"))
@@ -292,7 +292,7 @@ class FunctionTest(Case):
         self.assertEqual(os.listdir(self.path("scratch")), [])
         return told
 
-    def test_stated_type_stays(self):
+    def test_the_stated_type_is_kept(self):
         source, back = self.path("source"), self.path("back")
         make(GPT2Config(**GPT2)).save_pretrained(source)
         config = json.load(open(source + "/config.json")) | {"dtype": "bfloat16"}
@@ -303,7 +303,7 @@ class FunctionTest(Case):
         cairn("strip", self.path("native"), self.path("cast"), "--dtype", "fp16")
         self.assertEqual(AutoModelForCausalLM.from_pretrained(self.path("cast"), dtype="auto").dtype, torch.float16)
 
-    def test_of_megatron_core(self):
+    def test_through_megatron_core(self):
         if not hasattr(numpy, "product"):  # asked for by megatron-core before 0.15
             numpy.product = numpy.prod
         from megatron.core import parallel_state

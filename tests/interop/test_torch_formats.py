@@ -119,7 +119,7 @@ class TorchFilesTest(Case):
         else:
             self.assertEqual(read, value)
 
-    def test_random_objects_read_as_they_were_saved(self):
+    def test_random_objects_round_trip(self):
         for seed in range(60):
             rng = random.Random(seed)
             value = {f"entry{i}": random_value(rng, 4) for i in range(8)}
@@ -130,7 +130,7 @@ class TorchFilesTest(Case):
             with self.subTest(seed=seed), open(path, "rb") as file:
                 self.check(value, read["tree"], bytearray(file.read()))
 
-    def test_an_optimizer_beside_the_weights_is_stripped(self):
+    def test_an_optimizer_next_to_the_weights_is_stripped(self):
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.ones(1, 3)).sum().backward()
@@ -169,7 +169,7 @@ class TorchFilesTest(Case):
             for name, value in state.items():
                 self.assertTrue(same_bits(dump.tensors[name, "weight"], value), name)
 
-    def test_elements_that_are_not_understood_are_an_error(self):
+    def test_unknown_element_types_are_an_error(self):
         """Beside a plain tensor; each would be missing from the result, or mean something else there."""
         plain = torch.ones(2)
         complex_values = torch.randn(4, dtype=torch.cfloat)
@@ -252,7 +252,7 @@ class TorchFilesTest(Case):
 
 
 class OwnNamesTest(Case):
-    def test_safetensors_of_a_model_that_nobody_knows(self):
+    def test_safetensors_of_an_unknown_model(self):
         tensors = {"base_model.model.q.lora_A.weight": torch.randn(4, 8), "mask": torch.tensor([True, False]),
                    "count": torch.tensor(3), "empty": torch.zeros(0, 2), "half": torch.randn(3, 5).bfloat16()}
         for directory, name in (("adapter", "adapter_model.safetensors"), ("mamba9", "model.safetensors")):
@@ -379,7 +379,7 @@ class BesideTheWeightsTest(Case):
                           for i, v in enumerate(self.weights.values())},
                 "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "params": list(range(len(self.weights)))}]}
 
-    def test_scalars_and_the_optimizer_beside_a_compiled_model(self):
+    def test_scalars_and_the_optimizer_of_a_compiled_model(self):
         for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
             torch.save({"model": {prefix + k: v for k, v in self.weights.items()}, "optimizer": self.adam(), "iter_num": 2000,
                         "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
@@ -392,7 +392,7 @@ class BesideTheWeightsTest(Case):
         self.assertIn("model.odd", told)
         self.strip_file("odd.pt", "--allow", "model.odd")
 
-    def test_arrays_and_objects_beside_the_model(self):
+    def test_arrays_and_objects_next_to_the_model(self):
         rng = np.random.RandomState(3).get_state()
         torch.save({"model": self.weights, "epoch": np.int64(3), "hist": np.arange(5, dtype=np.int32), "rng": rng,
                     "names": np.array(["a", "bb"]), "obj": np.array([1, None], dtype=object), "best": np.float32(0.25)}, self.path("n.pt"))
@@ -422,7 +422,7 @@ class BesideTheWeightsTest(Case):
         self.assertIn("hyper_parameters", left)
         self.assertTrue(any("best_model_score" in name for name in left))
 
-    def test_one_ranks_part_is_said_to_be_one(self):
+    def test_a_file_of_one_rank_is_noted(self):
         from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
         torch.distributed.init_process_group("gloo", init_method="file://" + self.path("store"), rank=0, world_size=1)
         try:
@@ -450,7 +450,7 @@ class BesideTheWeightsTest(Case):
             self.assertIn("set tie_word_embeddings to false there, or leave it out with --allow 'lm_head.weight'", told)
             cairn("strip", self.path("d"), self.path("x"), "--config", self.path("config.json"), "--allow", "lm_head.weight")
 
-    def test_a_long_name_goes_into_every_format(self):
+    def test_a_long_name_fits_every_format(self):
         name = "w" * 65535
         torch.save({name: torch.ones(3)}, self.path("long.pt"))
         for target in ("native", "dcp", "safetensors"):
@@ -466,7 +466,7 @@ class BesideTheWeightsTest(Case):
 class TypesWithoutArithmeticTest(Case):
     """Scales and numbers of quantized blocks keep their bits; nobody casts them."""
 
-    def test_from_safetensors_through_every_format_and_back(self):
+    def test_round_trip_through_every_format(self):
         from safetensors.torch import load_file
         bits = torch.arange(64, dtype=torch.uint8).reshape(8, 8)
         saved = {"experts.0.w": bits.view(torch.float4_e2m1fn_x2), "norm.weight": torch.randn(8).bfloat16(),
@@ -500,7 +500,7 @@ class TypesWithoutArithmeticTest(Case):
 
 
 class DcpTest(Case):
-    def test_chunks_of_any_world(self):
+    def test_chunks_of_any_number_of_ranks(self):
         subprocess.run([sys.executable, os.path.join(HERE, "dcp_writer.py"), self.dir], check=True, timeout=500,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         fingerprints = {"nested": set(), "flat": set()}
@@ -546,7 +546,7 @@ class DcpTest(Case):
         optimizer.step()
         return get_state_dict(model, optimizer, options=StateDictOptions(**options))
 
-    def test_a_state_dict_gets_its_form_back(self):
+    def test_a_state_dict_keeps_its_structure(self):
         """Flattened or not, under whatever keys: the program that saved it loads what cairn wrote, also through a step."""
         import torch.distributed.checkpoint as dcp
         for i, (flat, wrap) in enumerate((flat, wrap) for flat in (True, False) for wrap in (
@@ -604,7 +604,7 @@ class DcpTest(Case):
         cairn("convert", self.path("src"), self.path("without"), "--to", "dcp", "--allow", "dataloader.*")
         self.assertNotIn("dataloader.dp_rank_0", [name for name, _ in Dump(self.path("without")).tensors])
 
-    def test_a_buffer_of_a_type_that_is_not_held_can_be_left_out(self):
+    def test_a_buffer_of_an_unsupported_type_can_be_left_out(self):
         import torch.distributed.checkpoint as dcp
         dcp.save({"w": torch.ones(3, 2), "freqs_cis": torch.ones(3, dtype=torch.complex64)}, checkpoint_id=self.path("src"), no_dist=True)
         self.assertIn("--allow 'freqs_cis' leaves it out", cairn("verify", self.path("src"), status=2).stderr)

@@ -42,7 +42,7 @@ def run_writer(case, name, *args, timeout=1500, path=None):
 
 
 class DcpTest(Case):
-    def test_torch_loads_it_into_any_world(self):
+    def test_torch_loads_it_into_any_number_of_ranks(self):
         run_writer(self, "dcp_writer.py")
         source = self.path("nested4")
         for name, flags in (("one", []), ("rows", ["--dp", "3"])):
@@ -52,7 +52,7 @@ class DcpTest(Case):
         for world in (2, 3):
             self.assertTrue(os.path.exists(self.path(f"loaded{world}")), world)
 
-    def test_masters_and_numbers_of_a_native_step(self):
+    def test_keeps_masters_and_numbers_of_a_native_step(self):
         step = self.path("run")
         subprocess.run([os.environ["CAIRN_MAKE_STEP"], step, "--tp", "2", "--pp", "2", "--dp", "2"], check=True)
         out = self.path("out")
@@ -84,7 +84,7 @@ class DcpTest(Case):
             self.assertIsNone(zipfile.ZipFile(io.BytesIO(item)).testzip())
             torch.load(io.BytesIO(item), weights_only=True)
 
-    def test_the_same_bytes_again_and_no_overwriting(self):
+    def test_is_reproducible_and_overwrites_nothing(self):
         step = self.path("run")
         subprocess.run([os.environ["CAIRN_MAKE_STEP"], step], check=True)
         for target in ("dcp", "megatron-deepspeed", "torch-dist", "universal"):
@@ -183,7 +183,7 @@ class DeepSpeedTest(Case):
                          {"world": 4, "frozen": "layers.1", "config": stage(3)}),
     }
 
-    def test_it_goes_on_as_if_nothing_had_happened(self):
+    def test_its_training_continues_bit_by_bit(self):
         if importlib.util.find_spec("deepspeed") is None:
             self.skipTest("deepspeed is not installed")
         batches = {"batches": write_batches(self.path("data"), 29, 7)}
@@ -368,7 +368,7 @@ class MegatronOptimizerTest(Case):
     it in torch_dist and in Megatron-LM's older form, every key and no other, at another TP and PP; further updates give the
     same bits."""
 
-    def test_its_trainings_go_on(self):
+    def test_its_trainings_continue(self):
         if importlib.util.find_spec("megatron") is None:
             self.skipTest("megatron-core is not installed")
         batches = {"batches": write_batches(self.path("data"), 64, 8)}
@@ -419,7 +419,7 @@ class MegatronOptimizerTest(Case):
                 check_losses(self, self.path(step), expected, CORE_FLAGS, "--data-path", self.path("data"),
                              mesh=(2, 1, 1) if "legacy" in step else (1, 1, 1))
 
-    def test_trainings_of_older_versions_go_on(self):
+    def test_trainings_of_older_versions_continue(self):
         older = os.path.join(sys.prefix, "older")
         if not os.path.isdir(os.path.join(older, "megatron")):
             self.skipTest("no older megatron-core is installed")
