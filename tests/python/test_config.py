@@ -127,7 +127,7 @@ class ConfigTest(unittest.TestCase):
                 said = self.cairn("diff", self.directory / name, self.directory / release, "--config", self.config(name), "--ignore", "optimizer")
                 self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
 
-    def test_the_optimizer_comes_along(self):
+    def test_the_optimizer_is_read(self):
         """Cut as the weights are: what AdamW holds of a fused matrix is of its parts."""
         for name, (model, optimizer) in self.trained.items():
             state = get_optimizer_state_dict(model, optimizer)["state"]
@@ -153,14 +153,14 @@ class ConfigTest(unittest.TestCase):
                         moments[source] = {key: one.tobytes() for key, one in checkpoint.items() if one.role in ROLES[1:]}
                 self.assertEqual(*moments.values())
 
-    def test_a_step_of_it_needs_no_config_any_more(self):
+    def test_a_native_step_of_it_needs_no_config(self):
         native = self.directory / "native"
         self.cairn("convert", self.directory / "gpt2", native, "--config", self.config("gpt2").parent, "--to", "native")
         self.cairn("verify", native, "--values", "--hash")
         self.cairn("strip", native, self.directory / "native-release", "--dtype", "fp32")
         self.same_as_trained("native-release", "gpt2")
 
-    def test_of_dcp(self):
+    def test_reads_dcp(self):
         dcp.save(state_of(*self.trained["phi3"]), checkpoint_id=self.directory / "dcp", no_dist=True)
         self.strip("phi3", self.directory / "dcp", "dcp-release")
         self.cairn("verify", self.directory / "dcp", "--config", self.config("phi3"))
@@ -188,7 +188,7 @@ class ConfigTest(unittest.TestCase):
         path.write_text(json.dumps({**json.loads(self.config("llama").read_text()), **fields}))
         return path
 
-    def test_what_does_not_fit_is_named(self):
+    def test_mismatches_are_named(self):
         run = self.directory / "llama"
         self.refused(run, "missing: model.layers.2", self.changed_config(num_hidden_layers=3))
         self.refused(run, "no place .*layers.1.*--allow", self.changed_config(num_hidden_layers=1))
@@ -224,7 +224,7 @@ class ConfigTest(unittest.TestCase):
         self.refused(run, "several models, behind 'ema.', 'model.'.*--allow", self.config("llama"))
         self.strip("llama", run, "one-of-several", "--allow", "ema.*")
 
-    def test_a_tensor_of_another_module_fills_no_place(self):
+    def test_a_tensor_of_another_module_is_not_used(self):
         """"reward.norm.weight" ends like the model's norm, which is missing."""
         state = dict(self.trained["llama"][0].state_dict())
         other = torch.full_like(state.pop("model.norm.weight"), 9)
@@ -233,7 +233,7 @@ class ConfigTest(unittest.TestCase):
             cairn.torch.save(value, run, step=1)
             self.refused(run, "several models, behind '.*--allow", self.config("llama"))
 
-    def test_a_head_beside_its_model(self):
+    def test_a_head_outside_of_its_model(self):
         """Modules of one's own around transformers' base model; a head somewhere else is none of it."""
         model, _ = self.trained["llama"]
         state = {f"net.backbone.{key}": tensor for key, tensor in model.base_model.state_dict().items()}
@@ -265,7 +265,7 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual(sorted(groups[0.25] + groups[0.5]), sorted(checkpoint.keys()))
                 self.assertTrue(all(".attention." in name or ".mlp." in name for name in groups[0.5]), groups[0.5])
 
-    def test_two_models_each_with_its_optimizer(self):
+    def test_two_models_with_an_optimizer_each(self):
         """Their states have the same names too."""
         one, other = self.trained["llama"], trained(MODELS["llama"], frozen=("embed_tokens",))
         step_of(*other)
@@ -282,7 +282,7 @@ class ConfigTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "several models, behind 'actor_optim.', 'critic_optim.'"):
                 cairn.open(run, config=self.config("llama"), allow=["critic.*"])
 
-    def test_a_head_of_another_module_leaves_the_models_names(self):
+    def test_a_head_of_another_module_does_not_rename_the_model(self):
         """Small tensors and large ones have their names of one state dict."""
         model, _ = self.trained["llama"]
         value = {"lm_head.weight": torch.zeros(1, 32)}
@@ -290,13 +290,13 @@ class ConfigTest(unittest.TestCase):
             self.refused(run, "several models, behind 'model.', 'value.'", self.config("llama"))
             self.strip("llama", run, f"{run.name}-release", "--allow", "value.*")
 
-    def test_states_by_numbers(self):
+    def test_states_keyed_by_numbers(self):
         model, optimizer = self.trained["llama"]
         run = self.directory / "numbers"
         cairn.torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, run, step=1)
         self.weights_alone("llama", run, "go by numbers .*get_optimizer_state_dict")
 
-    def test_what_a_release_leaves_out_is_named(self):
+    def test_values_that_a_release_leaves_out_are_named(self):
         run = self.directory / "scale"
         cairn.torch.save({"model": {"a": torch.ones(3)}, "logit_scale": torch.tensor(2.5)}, run, step=1)
         for verb, format in (("strip", "--format"), ("convert", "--to")):
