@@ -12,7 +12,7 @@ TEST(Utf8Test, FindsTheEndOfCharactersOfEachLength) {
   EXPECT_EQ(Utf8Length("\xF4\x8F\xBF\xBF"), 4u);  // U+10FFFF
 }
 
-// As Python's bytes.decode(errors="replace") counts.
+// As Python's bytes.decode(errors="replace") does it.
 TEST(Utf8Test, InvalidSequencesAreReplacedAsInPython) {
   const std::pair<std::string_view, size_t> bad[] = {
       {"\x80", 1},         {"\xC1\xBF", 1},     {"\xE0\x9F\xBF", 1},     {"\xED\xA0\x80", 1}, {"\xE2\x82", 2},

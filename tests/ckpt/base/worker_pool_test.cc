@@ -41,7 +41,7 @@ TEST(WorkerPool, OneThreadKeepsTheOrder) {
   EXPECT_TRUE(std::ranges::is_sorted(done));
 }
 
-// With another task waiting behind it, and one that waits for room.
+// One more task waits in the queue, and one waits for a place in it.
 TEST(WorkerPool, TheFirstErrorDropsTasksThatHaveNotBegun) {
   std::atomic<int> runs = 0;
   WorkerPool pool(1, /*waiting=*/1);

@@ -21,7 +21,7 @@ struct Format {
 constexpr Format kHalf = {Dtype::kF16, 10, -14, 15};
 constexpr Format kBrain = {Dtype::kBF16, 7, -126, 127};
 
-// What a 16-bit pattern stands for, from the definition of the format.
+// The value of a 16-bit pattern, from the definition of the format.
 double ValueOf(const Format& f, uint16_t bits) {
   const int mantissa = bits & ((1 << f.mantissa_bits) - 1);
   const int exponent = (bits & 0x7fff) >> f.mantissa_bits;
@@ -96,7 +96,7 @@ void ExpectRounded(const Format& format) {
 TEST(CastTest, Fp32ToFp16RoundsToNearestEven) { ExpectRounded(kHalf); }
 TEST(CastTest, Fp32ToBf16RoundsToNearestEven) { ExpectRounded(kBrain); }
 
-// Elements alone never take the ways of whole blocks. NaNs included.
+// Single elements never take the code paths of whole blocks. NaNs included.
 TEST(CastTest, CastingABlockEqualsCastingEachElement) {
   const std::vector<uint32_t> in = StratifiedPatterns();
   for (const Dtype to : {Dtype::kF16, Dtype::kBF16})

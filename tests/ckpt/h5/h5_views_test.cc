@@ -114,8 +114,8 @@ TEST(H5ViewsTest, InLargeIndexesTensorsOfOneDatasetAreLinks) {
   H5Fclose(file);
 }
 
-// HDF5 takes the names of a view's sources as formats. The values are ones: a source that HDF5 does not find
-// is zeros to it.
+// HDF5 takes the names of a view's sources as format strings. The values are ones: a missing source
+// reads as zeros.
 TEST(H5ViewsTest, PercentSignsInNamesAreKept) {
   Catalog catalog;
   catalog.files = {"shard-%d.h5"};

@@ -143,7 +143,7 @@ TEST_P(ExtentReaderTest, ErrorsNameATruncatedOrMissingFile) {
   std::filesystem::resize_file(file_.path, kExtentBytes + 100);
   OpenFiles files(fs(), file_.dir.path());
   ExtentReader reader(files, Options());
-  // By what an old catalog says, and by what the caller knows of the file.
+  // By an old catalog, and by the caller's knowledge of the file.
   for (const uint64_t file_bytes : {kFileBytes, kExtentBytes + 100}) {
     reader.Start(
         {.file = "file", .begin = kExtentBytes, .end = 2 * kExtentBytes, .file_bytes = file_bytes, .tag = 5});

@@ -1,5 +1,5 @@
-// What is taken in any order is what the file holds, neighbours are one read, and too little memory or a read
-// that fails stops nobody.
+// Extents taken in any order have the file's bytes, neighbours are one read, and neither little memory nor a
+// failed read stops the others.
 #include "ckpt/io/extents_ahead.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ TEST_F(ExtentsAheadTest, ReadsInAnyOrderWithAnyAmountOfMemory) {
     ExtentsAhead ahead = Ahead(max_bytes, max_bytes / 2 + 1);
     std::vector<size_t> order(wanted_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // Not in the order of the plan, but never long before it: what is not planned yet is not available.
+    // Not in the order of the plan, but never far ahead of it: unplanned extents are not available.
     for (size_t i = 0; i + 3 <= order.size(); i += 3) std::shuffle(&order[i], &order[i] + 3, rng);
     for (const size_t i : order) ExpectTakes(ahead, i);
     EXPECT_FALSE((*ahead.Take({0, 0})).has_value());  // it was taken

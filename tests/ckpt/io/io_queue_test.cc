@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Both engines must behave alike; where the kernel refuses io_uring, the second run says so and tests
+// Both engines must behave alike. If the kernel refuses io_uring, the second run reports it and tests
 // threads.
 class IoQueueTest : public testing::TestWithParam<bool> {
  protected:

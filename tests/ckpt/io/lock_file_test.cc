@@ -88,7 +88,7 @@ TEST_F(LockFileTest, TheTextStaysWhileTheLockIsShared) {
   EXPECT_TRUE(second.CheckHolder().ok());
 }
 
-// As with Lustre's localflock: the host of each has a lock of its own.
+// As with Lustre's localflock: each host has its own lock.
 TEST_F(LockFileTest, DetectsAnotherHostWithTheSameLockAndNamesIt) {
   {
     LockFile lock = Open();

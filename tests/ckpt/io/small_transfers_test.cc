@@ -1,4 +1,4 @@
-// Many short stretches must become few transfers: PagedFile writes them, WindowFile reads them.
+// Many short ranges must become few transfers: PagedFile writes them, WindowFile reads them.
 #include <gtest/gtest.h>
 
 #include "ckpt/io/paged_file.h"

@@ -21,8 +21,8 @@ void SubmitPage(WriteRing& ring, File& file) {
   ring.Submit(&file, 0, std::move(buffer));
 }
 
-// A reshape shares one ring between its stages; where one stage is done and drains the ring, the next must
-// still hear that its write failed, or what was never written would be published.
+// A reshape shares one ring between its stages. If one stage finishes and drains the ring, the next must
+// still get the error of its own write, or a step without those bytes would be published.
 TEST(WriteRingTest, AnErrorReachesAllUsersOfTheRing) {
   const TempDir temp(TempDir::Place::kDisk);
   FaultyFileSystem fs(FileSystem::Posix());

@@ -87,7 +87,7 @@ Catalog ExpertsExample() {
   return catalog;
 }
 
-// What a decoder says of a changed catalog.
+// The kind of error for a changed catalog.
 StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) {
   change(catalog);
   return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
@@ -119,7 +119,7 @@ TEST(CatalogTest, OnlyCodecsAndNamedRolesRaiseTheVersion) {
   EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
 }
 
-// The byte 255 and a text stand where the role's number would.
+// The byte 255 and a text take the place of the role's number.
 std::string WithRoleText(std::string_view role) {
   std::string bytes = EncodeCatalog(NamedExample());
   const size_t at = bytes.find(std::string("\xff\x03\0ema", 6));
@@ -141,11 +141,11 @@ TEST(CatalogTest, EqualNamesAreOneRole) {
   EXPECT_EQ(RoleNamed("exp_avg").value(), Role::kExpAvg);
   EXPECT_EQ(RoleNamed("ema").value(), RoleNamed("ema").value());
   EXPECT_NE(RoleNamed("ema").value(), RoleNamed("z").value());
-  EXPECT_EQ(ParseRole("ema"), std::nullopt);  // what other systems' states are held to
+  EXPECT_EQ(ParseRole("ema"), std::nullopt);  // the limit for states of other systems
   EXPECT_TRUE(IsOptimizerState(RoleNamed("ema").value()));
 }
 
-// Hands out windows of just the bytes that are asked for.
+// Returns windows of exactly the requested bytes.
 class Dribble final : public ByteSource {
  public:
   explicit Dribble(std::string_view bytes) : bytes_(bytes) {}
@@ -153,7 +153,7 @@ class Dribble final : public ByteSource {
     const std::string_view fresh = bytes_.substr(0, need - rest.size());
     bytes_.remove_prefix(fresh.size());
     auto window = std::make_unique<std::string>(std::string(rest) + std::string(fresh));
-    window_.swap(window);  // the old one, which `rest` is of, dies here
+    window_.swap(window);  // this frees the old one, to which `rest` points
     return *window_;
   }
 
@@ -243,12 +243,12 @@ TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
       std::string flipped = bytes;
       flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
       const auto decoded = DecodeCatalog(flipped);
-      if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ, structure holds
+      if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ
     }
   }
 }
 
-// What a decoder would have to read or fill is held to the chunk's size before anything is allocated.
+// Sizes to read or fill are checked against the chunk's size before anything is allocated.
 TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
   const auto decode = [](auto change) {
     return KindOf(PackedExample(), [&](Catalog& c) { change(c.pieces[1]); });

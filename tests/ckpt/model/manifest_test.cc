@@ -40,7 +40,7 @@ TEST(ManifestTest, UnknownVersionIsNotSupported) {
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
 }
 
-// Programs that know version 3 only would take another step for the newest.
+// Programs that know only version 3 would choose another step as the newest.
 TEST(ManifestTest, ADescentNeedsVersion4) {
   for (const Descent& descent :
        {Descent{.branches = {{"ab", 10}, {"", -1}}}, Descent{.origin = {{"ab", 1, 30}}}}) {
@@ -109,7 +109,7 @@ TEST(ManifestTest, ReadsBranchesOfVersion3) {
   EXPECT_EQ(EncodeManifest(*decoded), kVersion3);
 }
 
-// Programs that know version 1 only would look for the shards in the step's own directory.
+// Programs that know only version 1 would look for the shards in the step's own directory.
 TEST(ManifestTest, ShardsElsewhereNeedVersion2) {
   Manifest manifest = ExampleManifest();
   manifest.shards = "../../other/step-00000020";
@@ -127,7 +127,7 @@ TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
   EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().kind(), StatusKind::kCorrupt);
 }
 
-// What is nested deeper than the stack is deep, no printer of JSON comes back from.
+// Printing JSON nested deeper than the stack allows would crash.
 TEST(ManifestTest, DeepNestingIsCorrupt) {
   for (const int depth : {100, 1'000'000}) {
     const std::string deep = std::string(depth, '[') + std::string(depth, ']');

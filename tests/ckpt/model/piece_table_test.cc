@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Numbers of every length, ranks from none to all, digests from none to more than a block holds.
+// Numbers of every length, all ranks, and from no digest to more than a block holds.
 Piece RandomPiece(std::mt19937_64& random) {
   const auto number = [&] { return random() >> random() % 64; };
   Piece piece{.tensor = static_cast<uint32_t>(number()), .file = static_cast<uint32_t>(number())};

@@ -26,7 +26,7 @@ std::vector<ParameterSpec> Model(int layers, uint64_t hidden, uint64_t vocabular
   return specs;
 }
 
-// What all ranks write together, as a catalog.
+// The catalog of the pieces that all ranks write.
 Result<Catalog> WrittenShards(const std::vector<ParameterSpec>& specs, const Topology& topology) {
   Catalog catalog;
   for (const ParameterSpec& spec : specs) catalog.tensors.push_back({spec, Role::kWeight, Dtype::kF32});
@@ -61,7 +61,7 @@ TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
   }
 }
 
-// A layer's experts beside dense parameters, under topologies whose experts are cut otherwise.
+// A layer's experts with dense parameters, under topologies that cut the experts differently.
 TEST(PlacementTest, ExpertsHaveTheirOwnReplicasAndWriters) {
   std::mt19937 random(8);
   for (int round = 0; round < 200; ++round) {

@@ -115,7 +115,7 @@ TEST_F(CommitterTest, PublishedStepStaysAndIsNeverOverwritten) {
 TEST_F(CommitterTest, CreateRemovesLeftoversAndChecksSpaceAndPlace) {
   const std::string leftover = LeavePartial("cd34");
   EXPECT_EQ(Create(/*resume=*/false, UINT64_MAX).status().kind(), StatusKind::kNoSpace);
-  EXPECT_FALSE(Exists(leftover));  // its space may have been enough
+  EXPECT_FALSE(Exists(leftover));  // removing it may have freed enough space
   ASSERT_TRUE(Create().ok());
   ASSERT_TRUE(MakeStep(fs_, run_, {.step = 10}).ok());
   const auto inside =
@@ -146,7 +146,7 @@ TEST_F(CommitterTest, DoesNotPublishIntoAReplacedRunDirectory) {
   EXPECT_FALSE(Exists(committer->step_dir()));
 }
 
-// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
+// As with Lustre's localflock, or NFS's nolock: each host has its own lock.
 TEST_F(CommitterTest, DoesNotPublishIfAnotherHostHoldsTheLockToo) {
   auto committer = Create();
   ASSERT_TRUE(committer.ok());

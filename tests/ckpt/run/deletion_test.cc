@@ -171,7 +171,7 @@ TEST_F(DeletionTest, StepsAfterARollbackAreNewerThanAbandonedOnes) {
   EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{11, 12}));
 }
 
-// The given-up step is all that is left if nothing of the branch is healthy.
+// If no step of the branch is healthy, the abandoned step is the last healthy one.
 TEST_F(DeletionTest, TheLastHealthyStepStaysEvenIfSuperseded) {
   Save(5, /*bad=*/true);
   EXPECT_EQ(NewestHealthyStep(fs_, run_).value()->step, 30);

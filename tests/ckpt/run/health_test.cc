@@ -60,7 +60,7 @@ TEST(HealthTest, MissingOrMalformedRecordsCountAsHealthy) {
 TEST(HealthTest, GivesTheReason) {
   EXPECT_EQ(WhyUnhealthy(Good("a")), "");
   Health health = Good("a");
-  health.skipped_iterations = 3;  // the search of the loss scale
+  health.skipped_iterations = 3;  // while the loss scale is searched
   health.grad_norm = kInfinity;
   EXPECT_EQ(WhyUnhealthy(health), "");
   health = Bad("a", 12, 12, "");

@@ -33,7 +33,7 @@ TEST(RankTeamTest, RecognisesLaunchersByTheirVariables) {
   EXPECT_EQ(team({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).rank, 2);
   EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}}).size, 3);
   EXPECT_EQ(team({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).rank, 1);
-  // A batch script that starts the command by itself is one process, however many tasks its job has.
+  // A batch script that starts the command directly is one process, however many tasks its job has.
   EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
   EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
   EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch, "PBS job 7.host");
@@ -57,7 +57,7 @@ TEST(RankTeamTest, TorchrunIsALauncherOnlyOnRequest) {
   EXPECT_TRUE(RankTeam::FromEnvironment(get_env).alone());
 }
 
-// Slurm starts a requeued job under the numbers that it had.
+// Slurm starts a requeued job with the same job and step numbers.
 TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
   const auto launch = [](const char* restarts) {
     return RankTeam::FromEnvironment([=](const char* asked) -> const char* {
@@ -72,7 +72,7 @@ TEST(RankTeamTest, ARequeuedJobIsAnotherLaunch) {
   EXPECT_EQ(names.size(), 3U);
 }
 
-// A killed launch may have left such a room; nobody could tell whose it is.
+// A killed launch may have left such a room, and its owner could not be identified.
 TEST(RankTeamTest, ALaunchWithoutANameIsRefused) {
   const TempDir dir(TempDir::Place::kMemory);
   for (const int rank : {0, 1}) {
@@ -114,7 +114,7 @@ TEST(RankTeamTest, DoesNotJoinTheRoomOfAKilledLaunchOfTheSameName) {
     EXPECT_EQ(alone.kind(), StatusKind::kAborted);
   EXPECT_EQ(Disk().List(dir.path()).value(), left);  // rank 0 may be about to remove the directory
 
-  Status late;  // rank 0 comes when the others wait
+  Status late;  // rank 0 starts when the others wait
   std::thread lead([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     late = OpenTeamRoom(Disk(), dir.path(), RankOf(0, 3));
@@ -178,10 +178,10 @@ TEST(RankTeamTest, APeerReadsOnlyCompleteMessages) {
   LeaveTeam(fs, dir.path(), lead, CheckTeam(Disk(), dir.path(), lead), 0);
   const Status waited = AwaitTeam(Disk(), dir.path(), lead).status();
   EXPECT_EQ(waited.message(), expected);
-  EXPECT_EQ(waited.kind(), StatusKind::kNoSpace);  // nobody was lost
+  EXPECT_EQ(waited.kind(), StatusKind::kNoSpace);  // no rank was lost
 }
 
-// Those that hear of it have lost the same rank.
+// Ranks that learn of it have lost the same rank.
 TEST(RankTeamTest, ALostPeerHasAnExitStatusOfItsOwn) {
   const TempDir dir(TempDir::Place::kMemory);
   LeaveTeam(Disk(), dir.path(), RankOf(1, 3), Aborted("rank 0 did not commit"), 0);
@@ -189,7 +189,7 @@ TEST(RankTeamTest, ALostPeerHasAnExitStatusOfItsOwn) {
   EXPECT_EQ(ExitOf(CheckTeam(Disk(), dir.path(), RankOf(2, 3))), kExitLostPeer);
 }
 
-// Has room for names, and none for bytes.
+// Has space for names but not for bytes.
 class FullDisk final : public UnsyncedFileSystem {
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
@@ -220,7 +220,7 @@ TEST(RankTeamTest, CountsTheBytesThatOtherRanksRead) {
   EXPECT_EQ(*read, 203u);
 }
 
-// A rank looks before rank 0 has made the directory, on a host that remembers for ever what it has not found.
+// A rank looks before rank 0 has made the directory, on a host that caches missing names for ever.
 TEST(RankTeamTest, AHostThatCachesMissingNamesJoinsTheOthers) {
   const TempDir dir(TempDir::Place::kMemory);
   const std::string run = dir / "run", partial = run + "/partial", step = run + "/step";
@@ -245,7 +245,7 @@ TEST(RankTeamTest, AHostThatCachesMissingNamesJoinsTheOthers) {
   EXPECT_TRUE(other.ok()) << other.message();
 }
 
-// The directory is gone from one listing and the step comes only in a later one.
+// The directory is missing in one listing, and the step appears only in a later one.
 TEST(RankTeamTest, AStepThatBecomesVisibleLateIsFound) {
   const TempDir dir(TempDir::Place::kMemory);
   const RankTeam team = RankOf(1, 2, std::chrono::seconds(30));

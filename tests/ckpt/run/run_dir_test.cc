@@ -90,13 +90,13 @@ INSTANTIATE_TEST_SUITE_P(
         RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
     [](const auto& info) { return info.param.name; });
 
-// A save: its number, and the index of the save that it came from among the saves before it (-1: not known).
+// A save: its number, and which earlier save (an index) it descends from (-1: not known).
 struct Commit {
   int64_t step = 0;
   int64_t origin = -1;
 };
 
-// The steps that are there after these saves.
+// The steps that exist after these saves.
 std::vector<StepFacts> Committed(const std::vector<Commit>& saves) {
   std::vector<BranchedStep> commits;
   std::vector<StepFacts> facts;
@@ -119,10 +119,10 @@ TEST(NewestCommitTest, AnUnreadableStepIsTheNewestOnlyWithEvidence) {
   };
   EXPECT_EQ(newest({}, {11}), 40);
   EXPECT_EQ(newest(11, {11}), 11);  // `latest` names it: the training went back
-  EXPECT_EQ(newest(11, {}), 40);    // somebody removed it
-  EXPECT_EQ(newest(30, {30}), 40);  // 40 came from it: `latest` was not written any more
+  EXPECT_EQ(newest(11, {}), 40);    // removed by hand
+  EXPECT_EQ(newest(30, {30}), 40);  // 40 descends from it: `latest` was not updated
   EXPECT_EQ(newest({}, {45}), 45);
-  EXPECT_EQ(newest(40, {45}), 40);  // given up before 40 was saved
+  EXPECT_EQ(newest(40, {45}), 40);  // abandoned before 40 was saved
   EXPECT_EQ(newest(45, {11, 45}), 45);
 
   const auto torn = NewestCommit(facts, {{"run"}, 11, {11}, {}});
@@ -149,7 +149,7 @@ TEST(DescentTest, ACopyDescendsFromTheStepsItWasCopiedWith) {
   EXPECT_EQ(LineageOf({60, "old", first.descent}, copied), Lineage::kSuperseded);  // saved after the copy
   EXPECT_EQ(LineageOf({3, "stranger", first.descent}, copied), Lineage::kOtherRun);
   EXPECT_EQ(LineageOf({60, "stranger", copied.descent}, copied), Lineage::kOtherRun);
-  // Another run's step begins no branch: nothing says how the steps that are there relate to it.
+  // A step of another run starts no branch: how the existing steps relate to it is not recorded.
   const BranchedStep stranger{7, "stranger"};
   EXPECT_EQ(NextDescent(60, "new", copied, stranger).branches, copied.descent.branches);
   EXPECT_EQ(NextDescent(60, "new", copied, stranger).origin, stranger.id());
@@ -178,7 +178,7 @@ TEST_P(BranchTest, OrdersStepsByCommitNotByNumber) {
 INSTANTIATE_TEST_SUITE_P(
     Table, BranchTest,
     testing::Values(
-        // Origins that are not known: the number decides.
+        // Unknown origins: the number decides.
         BranchCase{"never_back", {{10}, {20}, {30}}, {}, {10}},
         BranchCase{"one_step_after_going_back", {{10}, {20}, {30}, {40}, {11}}, {20, 30, 40}, {}},
         BranchCase{"two_steps_after_going_back",
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {15, 16, 20, 30},
                    {10, 15, 16, 20, 30}},
         BranchCase{"beyond_all_numbers", {{10}, {20}, {30}, {11}, {12}, {40}}, {20, 30}, {10, 11, 20, 30}},
-        // Known ones.
+        // Known origins.
         BranchCase{"forward", {{10}, {20, 0}, {30, 1}}, {}, {10}},
         BranchCase{"back_and_beyond_the_newest", {{10}, {20, 0}, {30, 1}, {40, 2}, {50, 2}}, {40}, {}},
         BranchCase{"back_and_beyond_twice",

@@ -53,7 +53,7 @@ TEST_F(RunIdentityTest, ARenamedDirectoryKeepsItsIdentity) {
   EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kRenamed);
   EXPECT_EQ(Own(dir_ / "b"), run);
   EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kOwned);
-  // Also where another run took the old name meanwhile.
+  // Also if another run has taken the old name.
   Own(Make("a"));
   stdfs::rename(dir_ / "b", dir_ / "c");
   EXPECT_EQ(Own(dir_ / "c"), run);

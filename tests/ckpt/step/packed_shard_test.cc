@@ -26,7 +26,7 @@ struct PackedShard {
   std::vector<std::vector<std::byte>> bytes;  // of each piece
 };
 
-// As a snapshot holds it.
+// As it is in a snapshot.
 std::vector<std::byte> ImageOf(const PackedShard& shard, const ShardPlan& plan) {
   std::vector<std::byte> image(plan.file_bytes());
   for (size_t i = 0; i < shard.bytes.size(); ++i)
@@ -112,7 +112,7 @@ TEST(PackedShard, BytesDependOnlyOnThePieces) {
   EXPECT_EQ(receipt->catalog.bytes(), plan->catalog().bytes());
 }
 
-// A compressed step reads as the plain one does: whole tensors, and boxes that cross pieces and chunks.
+// A compressed step reads like the plain one: whole tensors, and boxes that cross pieces and chunks.
 void ExpectReadsAsThePlainStep(StepRecipe recipe, double most) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
@@ -180,7 +180,7 @@ TEST(PackedShard, FindsEveryDamagedByte) {
   EXPECT_GT(in_tensors, 30);
 }
 
-// Weights are their masters rounded, but for one element of the last layer's and all of the final norm's.
+// Weights are their rounded masters, except one element of the last layer and all of the final norm.
 // Some masters are ties, which a split bf16 weight needs exceptions for.
 void RoundWeights(PackedShard& shard) {
   for (size_t i = 0; i < shard.pieces.size(); ++i) {
@@ -201,8 +201,8 @@ void RoundWeights(PackedShard& shard) {
   }
 }
 
-// bf16: masters come back bit for bit from their weights and low halves; fp16: weights from their masters.
-// Encoded or not, joined or stored whole; the step takes 12 bytes a parameter and no more.
+// bf16: masters are restored bit for bit from weights and low halves; fp16: weights from their masters.
+// Encoded or not, joined or stored whole; the step takes at most 12 bytes per parameter.
 class JoinedShard : public testing::TestWithParam<Dtype> {};
 INSTANTIATE_TEST_SUITE_P(PackedShard, JoinedShard, testing::Values(Dtype::kBF16, Dtype::kF16),
                          [](const auto& info) { return std::string(Name(info.param)); });
@@ -299,7 +299,7 @@ TEST(PackedShard, RefusesCyclesOfJoins) {
   }
 }
 
-// A damaged master is named when the weight is asked for.
+// Reading the weight names its damaged master.
 TEST(PackedShard, ADamagedMasterMakesItsDerivedWeightCorrupt) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;

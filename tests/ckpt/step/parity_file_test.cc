@@ -15,7 +15,7 @@ namespace {
 
 const StepIdentity kParityIdentity{"0123456789abcdef0123456789abcdef", 20};
 
-// A group whose files all lie in one directory, and which of them count as there.
+// A group whose files all lie in one directory, and which of them count as present.
 class Group {
  public:
   Group(int parity, const std::vector<uint64_t>& pages, uint32_t seed) : lost_(pages.size()) {
@@ -48,7 +48,7 @@ class Group {
   const MemberFiles& files() const { return files_; }
   FileSystem& fs() { return fs_; }
 
-  // Rebuilds all files of a lost member beside the existing files, and compares.
+  // Rebuilds all files of a lost member next to the existing ones, and compares.
   void ExpectRebuilt(int member) {
     const std::string path = dir_ / "rebuilt";
     Status status = RebuildShard(fs_, path, *group_, member, files_);
@@ -80,7 +80,7 @@ class Group {
   MemberFiles files_;
 };
 
-// Every loss of up to M members is made good, and every loss of more is refused, for shards of unequal
+// Every loss of up to M members is rebuilt, and every larger loss is refused, for shards of unequal
 // length.
 TEST(ParityFile, RebuildsUpToTheNumberOfParityBlocks) {
   std::mt19937 random(7);

@@ -116,7 +116,7 @@ TEST_F(PartialDirTest, FilesOfOthersStay) {
   }
   const std::string told = testing::internal::GetCapturedStderr();
   EXPECT_NE(told.find("/sub/theirs was not written by Cairn"), std::string::npos) << told;
-  ASSERT_EQ(Names().size(), 2u);  // with its mark: once the file is away, the directory goes
+  ASSERT_EQ(Names().size(), 2u);  // with its mark: once the file is removed, the directory is removed too
   const std::string left = *Names().begin();
   EXPECT_TRUE(Exists(dir_ / left + "/sub/theirs"));
   EXPECT_FALSE(Exists(dir_ / left + "/made") || Exists(dir_ / left + "/sub/made"));

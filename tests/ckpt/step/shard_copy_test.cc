@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// A step of one shard, and what its writer would say of it.
+// A step of one shard, and its writer's receipt.
 struct WrittenStep {
   TempDir dir;
   FileSystem& fs = FileSystem::Posix();

@@ -33,8 +33,8 @@ Shard ShardOf(const StepRecipe& recipe, int rank) {
 
 void FreeAligned(std::byte* p) { ::operator delete (p, std::align_val_t{kPageBytes}); }
 
-// The same file byte for byte, and the same receipt, as by the streaming writer; whatever the size of writes,
-// the engine, and who takes the digests. The image starts out full of garbage.
+// The same file byte for byte, and the same receipt, as the streaming writer's; for any size of writes,
+// engine, and source of the digests. The image starts full of garbage.
 TEST(ShardImage, EqualsTheFileOfTheStreamingWriter) {
   FileSystem& fs = FileSystem::Posix();
   const StepIdentity identity{"0123456789abcdef0123456789abcdef", 7};
@@ -93,7 +93,7 @@ TEST(ShardImage, EqualsTheFileOfTheStreamingWriter) {
   }
 }
 
-// By every way of writing an image: values of a weight of two chunks and of its master, both ends of each.
+// In every way of writing an image: values of a weight of two chunks and of its master, at both ends.
 TEST(ShardImage, CountsNonFiniteValues) {
   FileSystem& fs = FileSystem::Posix();
   const StepIdentity identity{"0123456789abcdef0123456789abcdef", 7};

@@ -63,8 +63,8 @@ TEST_F(StepTest, EveryTensorReadsBackWholeAndInParts) {
   }
 }
 
-// Two pieces side by side, read by rows: what the cache cannot hold is read again, and no more than it may is
-// kept.
+// Two pieces side by side, read by rows: chunks that do not fit the cache are read again, and the cache keeps
+// its limit.
 TEST_F(StepTest, TheCacheStaysWithinItsLimit) {
   StepRecipe recipe;
   recipe.specs = {{.name = "w", .shape = {1024, 2500}, .cuts = {{.dim = 1}}}};
@@ -116,13 +116,13 @@ TEST_F(StepTest, AFileThatCannotBeOpenedIsNotCalledDamaged) {
   EXPECT_TRUE(report.problems.empty());
   EXPECT_FALSE(report.good());
   EXPECT_EQ(report.status().kind(), StatusKind::kIoError);
-  std::filesystem::remove(JoinPath(StepPath(), ShardName(0)));  // missing is another thing
+  std::filesystem::remove(JoinPath(StepPath(), ShardName(0)));  // a missing file is another case
   const VerifyReport missing = VerifyHash(fs_, **step);
   EXPECT_EQ(missing.problems.size(), 1u);
   EXPECT_TRUE(missing.trouble.ok());
 }
 
-// In memory files are written through the page cache, on a disk past it.
+// In memory, files are written through the page cache; on a disk, past it.
 TEST_F(StepTest, EqualStatesHaveEqualBytes) {
   const TempDir disk(TempDir::Place::kDisk);
   const std::string other = disk / "other";
@@ -136,7 +136,7 @@ TEST_F(StepTest, EqualStatesHaveEqualBytes) {
   }
 }
 
-// Opens and checks as `cairn verify` does; true where damage was noticed.
+// Opens and checks like `cairn verify`; true if damage was detected.
 bool Detected(FileSystem& fs, const std::string& directory) {
   const auto step = StepReader::Open(fs, directory);
   return !step.ok() || !VerifyHash(fs, **step).problems.empty();
@@ -270,7 +270,7 @@ TEST_F(StepTest, AStoppedSaveLeavesTheOldOrTheNewStep) {
   EXPECT_GT(committed, kSanitized ? 0 : 5);
 }
 
-// Stops a save of a step that is there at every operation in turn, where two names cannot be exchanged.
+// Stops a save of an existing step at every operation in turn, if two names cannot be exchanged.
 // Before and after the clean-up, all ways to the step lead to the old one or to the new one, whole.
 TEST_F(StepTest, WithoutExchangeAStoppedSaveLeavesTheOldOrTheNewStep) {
   NoExchange no_exchange(fs_);
@@ -315,7 +315,7 @@ TEST_F(StepTest, WithoutExchangeAStoppedSaveLeavesTheOldOrTheNewStep) {
   EXPECT_GE(waited, kSanitized ? 0 : 2);
 }
 
-// A clean-up must not take the new step away before the old one has its name.
+// A clean-up must not remove the new step before the old one has its name back.
 TEST_F(StepTest, IfAStepCannotBeRestoredItsReplacementStays) {
   const std::string partial = JoinPath(run_, PartialDirName(100, "a9a1"));
   filesystem::copy(StepPath(), partial);
