@@ -158,7 +158,7 @@ TEST_P(ArchitectureTest, ConfigurationsRoundTrip) {
       EXPECT_EQ(back->value(key, json("missing")), value) << key;
     EXPECT_EQ((*back)["torch_dtype"], "bfloat16");
 
-    // Without the file the model alone says the same, but for what has no field.
+    // Without the file, the model gives the same configuration, except keys that have no field.
     EXPECT_TRUE(model["other"].contains("config.unknown_field"));
     model.erase("hugging_face");
     model.erase("other");
@@ -365,7 +365,7 @@ TEST(ShapeOfConfigTest, LlamaWithGroupedQueries) {
                                     {"max_position_embeddings", 8192},
                                     {"tie_word_embeddings", false}});
   ASSERT_TRUE(shape.ok()) << shape.status().message();
-  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // what transformers counts of Llama 3 8B
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // as transformers counts Llama 3 8B
 }
 
 TEST(ShapeOfConfigTest, Gpt2) {
@@ -393,7 +393,7 @@ json Llama8B() {
           {"tie_word_embeddings", false}};
 }
 
-// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each with a key that a dense decoder
+// Mixtral, Qwen3-MoE, DeepSeek-V3, DBRX, Jamba, Mamba, Qwen3-Next, T5: each has a key that a dense decoder
 // lacks.
 TEST(ShapeOfConfigTest, AModelThatIsNotADenseDecoderIsRefusedByItsKey) {
   for (const auto& [key, value] :

@@ -49,7 +49,7 @@ TEST(Account, AnUnclaimedByteIsAnError) {
   EXPECT_EQ(sample.Error(), "");
 }
 
-// What a reader does that skips a tensor, in each of the ways that there are.
+// A reader that skips a tensor, in every possible way.
 TEST(Account, ADroppedTensorIsAnError) {
   SampleTensors no_part;
   no_part.catalog.parts.pop_back();

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-// The path of the missing file; empty if none is.
+// The path of the missing file; empty if none is missing.
 std::string Missing(std::string_view pattern, const std::vector<std::string>& files) {
   const std::string message = CheckFileSets(pattern, "dir", files).message();
   return message.substr(0, message.find(": "));

@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-// A matrix of one column; each array is a stretch of it that a rank stored.
+// A matrix of one column; each array is a range of it that a rank stored.
 struct CopiesSample {
   TempDir dir;
   StoredCatalog catalog;

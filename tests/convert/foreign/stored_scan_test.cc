@@ -29,7 +29,7 @@ class StoredScanTest : public testing::Test {
     std::ofstream(dir_ / name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
-  // The sums of all tensors, read in the order of the disk, and by ReadBox() in that of the tensors.
+  // The sums of all tensors, read in disk order, and by ReadBox() in tensor order.
   void ExpectEqualSums(const StoredCatalog& catalog) {
     auto source = StoredSource::Make(fs_, dir_.path(), {}, catalog);
     ASSERT_TRUE(source.ok()) << source.status().message();

@@ -17,7 +17,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What tells a format from the names of its files.
+// File names from which a format is recognised.
 const std::map<std::string, std::vector<std::string>> kFilesOf = {
     {"hf", {"config.json", "model.safetensors"}},
     {"safetensors", {"model.safetensors.index.json"}},
@@ -214,7 +214,7 @@ TEST(Systems, ARowAddsAFormat) {
   EXPECT_FALSE(ParseForeignStep("toy-12"));
 }
 
-// What a row names must be in the table, and each row must be of use.
+// Names in a row must be in the table, and each row must be used.
 TEST(Systems, RowsAreConsistent) {
   for (const System& system : Systems()) {
     EXPECT_EQ(FindSystem(system.name), &system) << system.name;

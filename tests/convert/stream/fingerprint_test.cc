@@ -68,7 +68,7 @@ TEST(FingerprintTest, FollowsTheFormulaForEveryElementSize) {
   }
 }
 
-// The largest elements show an overflow of a lane.
+// With the largest elements an overflow of a lane would show.
 TEST(ElementSumsTest, VectorAndScalarSumsAreEqual) {
   std::mt19937_64 random(5);
   for (const uint64_t size : {1, 2, 4, 8}) {

@@ -221,7 +221,7 @@ TEST(PickleMachine, WalkingACycleIsRefused) {
   EXPECT_THAT(status.message(), testing::HasSubstr("without end"));
 }
 
-// 40 lists, each twice in the next: 2^40 leaves out of some hundred bytes.
+// 40 lists, each twice in the next: 2^40 leaves from a few hundred bytes.
 TEST(PickleMachine, SharedValuesAreNotCopied) {
   std::string bomb = kProto2 + "]";
   for (int i = 0; i < 40; ++i) bomb += "2\x86";
@@ -232,7 +232,7 @@ TEST(PickleMachine, SharedValuesAreNotCopied) {
             StatusKind::kCorrupt);
 }
 
-// One tensor 1000 times in a list, and that list 1000 times in another: a million out of some kilobytes.
+// One tensor 1000 times in a list, and that list 1000 times in another: a million from a few kilobytes.
 TEST(PickleMachine, VisitsOfSharedTensorsAreBounded) {
   std::string bomb = kProto2 + Tensor(6, "K\0"s, "K\x02K\x03\x86", "K\x03K\x01\x86") + "q\1" + "0(";
   for (int i = 0; i < 1000; ++i) bomb += "h\1";

@@ -30,7 +30,7 @@ class RecordSumsTest : public testing::Test {
   const std::vector<std::string> names_ = {"other", "file.pt"};
 };
 
-// Stretches that overlap each other, other records and what is between them, in any order.
+// Ranges that overlap each other, other records and the gaps between them, in any order.
 TEST_F(RecordSumsTest, SumsReadsInAnyOrderAndOverlap) {
   for (int round = 0; round < 200; ++round) {
     RecordSums sums({Record(64, 10'000), Record(20'000, 1), Record(20'001, 15'000)});

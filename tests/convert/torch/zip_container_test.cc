@@ -18,7 +18,7 @@ std::string Little(uint64_t value, int bytes) {
   return text;
 }
 
-// A record as the central directory tells of it; what differs from the truth is a lie.
+// A record as the central directory describes it, right or wrong.
 struct Record {
   std::string name;
   std::string data;
@@ -136,7 +136,7 @@ TEST_F(ZipContainerTest, RefusesInconsistentZip64Ends) {
   EXPECT_FALSE(zip64(2, bytes, UINT64_MAX - 3, {}).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, UINT64_MAX).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, 0).ok());
-  for (comment = 4050; comment < 4080; ++comment)  // the end is at hand, and its locator just not
+  for (comment = 4050; comment < 4080; ++comment)  // the end is in the window, and its locator just outside
     EXPECT_TRUE(zip64(2, bytes, offset, {}).ok()) << comment;
 }
 

@@ -27,7 +27,7 @@ std::string RandomText(size_t size, uint32_t seed) {
   return text;
 }
 
-// The definition, a bit at a time.
+// By definition, one bit at a time.
 uint32_t PlainCrc(const std::string& text) {
   uint32_t crc = UINT32_MAX;
   for (const char c : text) {
@@ -136,7 +136,7 @@ TEST_P(PagedFileTest, WritesRangesOfAnyAlignmentAndOrder) {
     auto file = PagedFile::Create(FileSystem::Posix(), ring, waiting, path, expected.size(), GetParam());
     ASSERT_TRUE(file.ok()) << file.status().message();
     std::vector<std::pair<size_t, size_t>> stretches;
-    const size_t most = round % 2 ? 200'000 : 700;  // the latter leaves more pages waiting than are kept
+    const size_t most = round % 2 ? 200'000 : 700;  // the latter leaves more incomplete pages than are kept
     for (size_t at = 0; at < expected.size();) {
       const size_t count = std::min<size_t>(1 + random() % most, expected.size() - at);
       if (random() % 10 == 0)

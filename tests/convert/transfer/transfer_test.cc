@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// Small units, so that several are ended behind the stream.
+// Small units, so that several are finished after the stream.
 constexpr uint64_t kUnitBytes = 1 << 12;
 
 const StepInfo kInfo{.identity = {"0123456789abcdef0123456789abcdef", 7}, .topology = {.tp = 2, .dp = 2}};
@@ -106,7 +106,7 @@ TEST(TransferTest, ThePlanMatchesTheWrittenStep) {
   }
 }
 
-// Progress ends at the bytes that the cost promised, whatever the kind of target.
+// Progress ends at the bytes that the cost predicted, for every kind of target.
 TEST(TransferTest, ProgressEndsAtTheCost) {
   const TempDir dir;
   ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2}, {.tp = 2, .pp = 2})).ok());

@@ -55,7 +55,7 @@ struct RandomModel {
   nlohmann::json model;  // the manifest's
   std::vector<ParameterSpec> specs;
   int layers;
-  uint64_t key_value_heads;  // divides all that tensor parallelism cuts
+  uint64_t key_value_heads;  // divides everything that tensor parallelism cuts
   uint64_t vocab_multiple;
 };
 
@@ -111,7 +111,7 @@ Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
   return topology;
 }
 
-// For each family; CAIRN_LONG=1 asks for all that were promised.
+// For each family; CAIRN_LONG=1: the full number.
 int Rounds() {
   if (kSanitized) return 5;
   return std::getenv("CAIRN_LONG") != nullptr ? 1000 : 20;
@@ -165,7 +165,7 @@ class ReshapeErrorTest : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", RecipeOf({.layers = 3, .heads = 4}, {.tp = 2, .dp = 2})).ok());
   }
-  // Names in the temporary directory: what a failure left behind.
+  // Names in the temporary directory: leftovers of a failure.
   std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
   TempDir dir_;
   const std::vector<std::string> only_source_ = {"a"};
@@ -362,7 +362,7 @@ TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreRemoved) {
   EXPECT_EQ(*Fs().List(dir_ / "b"), (std::vector<std::string>{".lock", "latest", "step-00000100"}));
 }
 
-// It makes the directory; before it has the lock, another process takes that and puts a step there.
+// The reshape makes the directory; before it has the lock, another process locks it and writes a step.
 TEST_F(ReshapeResumeTest, KeepsADirectoryThatAnotherProcessCreated) {
   OvertakingFileSystem fs(Fs(), dir_ / "b");
   EXPECT_FALSE(Attempt(fs, "b").ok());
@@ -392,7 +392,7 @@ TEST_F(ReshapeResumeTest, ATeamOfRanksWritesIdenticalBytesAndReadsEachOnce) {
   EXPECT_EQ(result.bytes_read, Open(dir_ / "a")->catalog().bytes());
 }
 
-// Takes some data and no more.
+// Accepts some data, then fails.
 class FullDisk final : public UnsyncedFileSystem {
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using Bytes = std::vector<std::byte>;
 
-// A step that is passed over fails the test, too.
+// A skipped step also fails the test.
 std::unique_ptr<StepReader> OpenWithoutSkipping(const std::string& path) {
   auto reader = OpenCheckpoint(Fs(), path, [](const Status& why) { ADD_FAILURE() << why.message(); });
   EXPECT_TRUE(reader.ok()) << reader.status().message();
@@ -390,7 +390,7 @@ class LyingFileSystem final : public WrappedFileSystem {
     const bool is_data = call.kind == FsCall::Kind::kWrite && call.path.ends_with(".safetensors");
     if (!is_data || left_ < 0 || left_-- > 0) return run();
     Bytes bytes(call.bytes.begin(), call.bytes.end());
-    bytes.front() ^= std::byte{1};  // what comes last may pad the page
+    bytes.front() ^= std::byte{1};  // the last bytes may be padding
     return call.file->WriteAt(call.offset, bytes);
   }
 

@@ -59,7 +59,7 @@ TEST_F(VirtualStepTest, NamesMissingShardsWithTheirPaths) {
       << step.status().message();
 }
 
-// Neither a rename nor a file system that is not mounted shows that nobody needs the shards.
+// A renamed step, or one on an unmounted file system, may still need the shards.
 TEST_F(VirtualStepTest, KeepsItsShardsUntilTheUserReleasesThem) {
   StepRecipe newer = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
   for (newer.step = 200; newer.step <= 300; newer.step += 100)  // the newest two always stay

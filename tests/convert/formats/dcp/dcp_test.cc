@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Export() opens what it has written.
+// Export() opens its result.
 std::string ErrorOfDcpWithState(const nlohmann::json& state) {
   const TempDir dir(TempDir::Place::kMemory);
   StepRecipe recipe = RecipeOf({.layers = 1, .vocab = 13}, {});

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// The name that a pattern of parameters that are not cut matches; nullopt if it is not understood.
+// The name that matches a pattern of uncut parameters; nullopt if the pattern is not understood.
 std::optional<SliceRule> RuleBy(const std::string& pattern, const std::string& name) {
   PickleEmitter emitter;
   emitter.BeginDict();

@@ -179,7 +179,7 @@ TEST_F(SafetensorsFileTest, DetectsEveryTruncation) {
   EXPECT_FALSE(Read(whole + "x").ok());
 }
 
-// Whatever a byte becomes, the reader answers: a header, all of whose tensors lie in the file, or an error.
+// For any changed byte, the reader returns a header whose tensors all lie in the file, or an error.
 TEST_F(SafetensorsFileTest, SurvivesEveryChangedByte) {
   const std::string written = HeaderOf({{"a", Dtype::kF16, {2, 2}}, {"b", Dtype::kF32, {1}}}, {{"k", "v"}});
   const std::string whole = written + std::string(12, 'x');

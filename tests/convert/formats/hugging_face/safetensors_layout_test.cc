@@ -41,7 +41,7 @@ TEST(SafetensorsLayoutTest, RefusesDuplicateNames) {
   EXPECT_FALSE(MakeSafetensorsStorages({{"__metadata__", Dtype::kF16, {1}}}, {}).ok());
 }
 
-// Storages lie where the header says, and the header has the digest that is known last.
+// Storages lie at the header's offsets, and the header includes the digest that is computed last.
 TEST(SafetensorsLayoutTest, LayoutIncludesTheHeader) {
   const std::vector<StoredArray> entries = {{"x", Dtype::kU8, {4}}, {"y", Dtype::kF32, {2}}};
   const auto storages = MakeSafetensorsStorages(entries, {{"k", "v"}, {kSourceFingerprintKey, ""}});

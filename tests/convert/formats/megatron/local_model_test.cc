@@ -1,4 +1,4 @@
-// Names and layer indices of Megatron-DeepSpeed's pipelines, as files of the two forks have them:
+// Names and layer indices of Megatron-DeepSpeed's pipelines, as in files of the two forks:
 // BigScience's counts functions around the transformer's layers, deepspeedai's does not.
 #include "convert/formats/megatron/local_model.h"
 

@@ -1,5 +1,5 @@
-// What is written for Megatron-Core beside tensors, against what the real programs have: every argument is
-// one of Megatron-LM's own (megatron_namespaces.json), of the type that it has there.
+// The values written for Megatron-Core besides tensors, against the real programs: every argument is
+// one of Megatron-LM's own (megatron_namespaces.json) and has the same type.
 #include "convert/formats/megatron/megatron_core.h"
 
 #include <gmock/gmock.h>

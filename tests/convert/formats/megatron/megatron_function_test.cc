@@ -58,10 +58,10 @@ Status WriteConfig(const json& model) {
   return config.ok() ? CheckConfigFunction(family, model, *config) : config.status();
 }
 
-// A value that a field may have beside that of the model, and who has a place for it.
+// Another value of a field, and the formats that can store it.
 struct Case {
   std::string field;
-  json model;  // which it is a variant of
+  json model;  // of which it is a variant
   json value;
   bool core, deepspeed, hugging_face;
 };
@@ -124,13 +124,13 @@ std::vector<Case> Cases() {
   };
 }
 
-// Kept, or refused by the field's name; never anything between.
+// Kept, or refused by the field's name; nothing in between.
 void ExpectHeld(const Status& status, bool held, const Case& row, const char* writer) {
   const std::string what = row.field + " = " + row.value.dump() + ", " + writer;
   EXPECT_EQ(status.ok(), held) << what << ": " << status.message();
   if (status.ok()) return;
   const std::string name = row.field == "other" ? "config.logits_are_cubed" : row.field;
-  // Shown by its own name, or by that of what goes with it.
+  // Shown by its own name, or by that of a related field.
   const std::map<std::string, std::string> also = {{"gated_mlp", "activation"},
                                                    {"rotary_percent", "partial_rotary_factor"}};
   const auto other = also.find(name);
@@ -179,7 +179,7 @@ TEST(ModelFunctionTest, EquivalentSpellingsAreEqual) {
   EXPECT_FALSE(same(Gpt2(), "activation", "gelu", "gelu_new"));
 }
 
-// What megatron-core and Megatron-DeepSpeed say by default, and one argument more.
+// The defaults of megatron-core and Megatron-DeepSpeed, and one more argument.
 json ReadArguments(const json& more, const json& of = {}, const std::vector<std::string>& allow = {}) {
   json args = {{"num_layers", 2},
                {"hidden_size", 32},

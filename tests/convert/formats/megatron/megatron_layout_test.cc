@@ -1,4 +1,4 @@
-// What a tensor parallel rank of Megatron holds. Expected rows are those of megatron-core 0.16.1
+// The contents of a tensor parallel rank of Megatron. Expected rows are those of megatron-core 0.16.1
 // (transformer/attention.py, transformer/mlp.py, tensor_parallel/layers.py), written down by hand.
 #include "convert/formats/megatron/megatron_layout.h"
 

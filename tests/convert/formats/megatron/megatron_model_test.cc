@@ -1,4 +1,4 @@
-// Sizes of a model out of the arguments of real trainings: megatron_namespaces.json, of Megatron-LM d98e8a6
+// Sizes of a model from the arguments of real trainings: megatron_namespaces.json, of Megatron-LM d98e8a6
 // and Megatron-DeepSpeed 4efb479 (hidden size 64, 4 heads; "llama" has 2 groups of them and an FFN of 96).
 #include "convert/formats/megatron/megatron_model.h"
 

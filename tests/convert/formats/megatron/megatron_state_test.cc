@@ -1,5 +1,5 @@
-// Where a training was, out of the top level of model_optim_rng.pt (Megatron-LM, training/checkpointing.py)
-// and mp_rank_XX_model_states.pt (DeepSpeed 0.19, runtime/engine.py).
+// The progress of a training, from the top level of model_optim_rng.pt (Megatron-LM,
+// training/checkpointing.py) and mp_rank_XX_model_states.pt (DeepSpeed 0.19, runtime/engine.py).
 #include "convert/formats/megatron/megatron_state.h"
 
 #include <gtest/gtest.h>

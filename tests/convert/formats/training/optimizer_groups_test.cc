@@ -1,4 +1,4 @@
-// What of an optimizer a target writes, refuses by name, or leaves out where that is allowed.
+// The parts of an optimizer that a target writes, refuses by name, or leaves out if allowed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class Source final : public MadeSource {
   Manifest& facts() { return manifest_; }
 };
 
-// Four parameters under names of their own; timm's order: vectors without weight decay first.
+// Four parameters with unusual names; timm's order: vectors without weight decay first.
 std::vector<ParameterSpec> PlainSpecs() {
   return {{.name = "a.weight", .shape = {6, 5}},
           {.name = "a.bias", .shape = {6}},

@@ -67,7 +67,7 @@ TEST_F(OptimizerStateNamesTest, AnUnknownStateIsRefusedByName) {
   EXPECT_THAT(States().status().message(), HasSubstr("exp_avg_cubed of layers.0.weight"));
 }
 
-// Masters are not a state of torch's optimizers, and weights of none.
+// Masters are not a state of torch's optimizers, and weights of no optimizer.
 TEST_F(OptimizerStateNamesTest, RolesThatAreNotStatesAreRefused) {
   Tensor("master", {4});
   EXPECT_THAT(States().status().message(), HasSubstr("master of layers.0.weight"));
