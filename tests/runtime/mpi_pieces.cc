@@ -1,5 +1,5 @@
-// Tensors longer than an MPI count travel in pieces. Here the longest piece is 1000 elements, which needs no
-// 8 GB.
+// Tensors longer than an MPI count are sent in pieces. Here the longest piece is 1000 elements, which needs
+// no 8 GB.
 #include <torch/torch.h>
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// A directory of a test, removed with all it holds.
+// A directory of a test, removed with its contents.
 #pragma once
 
 #include <filesystem>

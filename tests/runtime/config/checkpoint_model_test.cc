@@ -42,7 +42,7 @@ CheckpointModel ModelOf(const TrainConfig& config) {
   return *model;
 }
 
-// A training with these flags alone, from a checkpoint of LlamaFlags().
+// A training with only these flags, from a checkpoint of LlamaFlags().
 Status Start(std::vector<std::string_view> given, const std::function<void(TrainConfig&)>& set) {
   TrainConfig config;
   set(config);

@@ -1,4 +1,4 @@
-// DeepSpeed's JSON, as BigScience's and transformers' jobs have it.
+// DeepSpeed's JSON, as in jobs of BigScience and transformers.
 #include "runtime/config/deepspeed_config.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(DeepSpeedConfigTest, ReadsOlderOffloadSwitches) {
   EXPECT_FALSE(none.offload_optimizer);
 }
 
-// hf_ds_gpt2_perf_n16_all_offl.slurm. What transformers puts for "auto" of buckets follows from the width.
+// hf_ds_gpt2_perf_n16_all_offl.slurm. For "auto" buckets transformers computes sizes from the width.
 TEST_F(DeepSpeedConfigTest, AutoTakesValuesFromTheCommandLine) {
   TrainConfig config = ConfigOf(With(
       R"({"fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 8},

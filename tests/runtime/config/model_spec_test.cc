@@ -42,7 +42,7 @@ TEST(ModelSpecTest, TiedEmbeddingIsOnTheLastStageToo) {
   EXPECT_EQ(Find(specs, "output.weight").layer, kAfterLayers);
 }
 
-// What a manifest leaves out follows from the rest: here the size of a head.
+// Fields that a manifest leaves out follow from the rest: here the size of a head.
 TEST(ModelSpecTest, ReadsTheModelOfAStep) {
   const TrainConfig config = SmallModel();
   std::vector<std::string> names;

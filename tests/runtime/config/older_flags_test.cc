@@ -64,7 +64,7 @@ TEST(OlderFlagsTest, ObsoleteImplementationFlagsAreNotedOnce) {
   EXPECT_EQ(config.notes[0], "--data-impl has no effect here: a dataset is always read in place");
 }
 
-// Each by itself, as it stands on a command line that people ran.
+// Each by itself, as on command lines that were really used.
 TEST(OlderFlagsTest, EachFlagWithoutEffectIsNoted) {
   for (const std::string flag :
        {"--allgather-bucket-size 5000000000", "--zero-allgather-bucket-size 500", "--pin-memory",

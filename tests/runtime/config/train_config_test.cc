@@ -210,7 +210,7 @@ TEST(ValidateTest, AcceptsTheNumberOfInterleavedStages) {
   config.pipeline_model_parallel_size = 2;
   config.num_virtual_stages_per_pipeline_rank = 2;
   EXPECT_EQ(Validate(config, 2)->virtual_stages, 2);
-  config.num_layers = 5;  // as even as can be
+  config.num_layers = 5;  // as even as possible
   EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{2, 1, 1, 1}));
   config.layers_per_stage = {1, 1, 1, 2};
   EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{1, 1, 1, 2}));

@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-// Stdout is something else for a while.
+// Redirects stdout for a while.
 class RedirectedStderr {
  public:
   explicit RedirectedStderr(int to) : before_(::dup(STDOUT_FILENO)) { ::dup2(to, STDOUT_FILENO); }

@@ -15,7 +15,7 @@ namespace {
 using testing::EndsWith;
 using testing::StartsWith;
 
-// Sets variables for a scope, in which no launcher's other ones are set.
+// Sets variables for a scope, in which no other variables of launchers are set.
 class ScopedVariables {
  public:
   explicit ScopedVariables(const std::vector<std::pair<const char*, const char*>>& variables)
@@ -54,7 +54,7 @@ TEST(LaunchersTest, NamesVariablesThatMeanSeveralProcesses) {
   EXPECT_THAT(WhyNotAloneWith({{"LSF_PM_TASKID", "2"}}), StartsWith("LSF_PM_TASKID=2 says"));
 }
 
-// sbatch gives the script of a job of 8 tasks these; it starts ranks by --nproc-per-node, or trains alone.
+// sbatch gives the script of a job of 8 tasks these; it starts ranks by --nproc-per-node, or trains on one.
 TEST(LaunchersTest, ABatchScriptMayTrainOnOneRank) {
   EXPECT_EQ(WhyNotAloneWith({{"SLURM_JOB_ID", "200505"},
                              {"SLURM_NTASKS", "8"},

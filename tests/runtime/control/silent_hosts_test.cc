@@ -14,7 +14,7 @@ using Ages = std::vector<std::optional<double>>;
 
 struct Case {
   const char* name;
-  Ages ages;  // seconds since each of the hosts was heard, by host
+  Ages ages;  // seconds since each host was heard
   int own;
   SilentHosts found;
 };

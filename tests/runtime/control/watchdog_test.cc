@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// A job of two ranks of which this is rank 0, and nobody is rank 1.
+// A job of two ranks: this is rank 0, and there is no rank 1.
 void StartAlone(double timeout_seconds) {
   std::shared_ptr<StatusBoard> board = StatusBoard::Private(0, {"here", "there"});
   Watchdog::Start({.rank = 0,
@@ -93,7 +93,7 @@ TEST(WatchdogDeathTest, NamesTheSilentHostNotTheWaitingOne) {
       "did not complete within 2 s; host n3 .first rank 2. fell silent first, [0-9.]+ s ago; stopping all");
 }
 
-// No heartbeat gets through: the job continues, and one line says so before the deadline comes.
+// No heartbeat arrives: the job continues, and one line reports it before the deadline.
 TEST(WatchdogDeathTest, HostsNeverHeardAreReportedButNotBlamed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

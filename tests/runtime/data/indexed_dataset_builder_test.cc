@@ -58,7 +58,7 @@ TEST(IndexedDatasetBuilderTest, FileThatAppearsLaterIsNotOverwritten) {
   EXPECT_EQ(ReadFile(dir / "p.idx"), "precious");
 }
 
-// The index makes it a dataset: after a power loss, too, it is there only if the tokens are.
+// The index makes it a dataset: even after a power loss it exists only if the tokens do.
 TEST(IndexedDatasetBuilderTest, TokensAreDurableBeforeTheIndex) {
   class Recorder final : public WrappedFileSystem {
    public:
@@ -88,7 +88,7 @@ TEST(IndexedDatasetBuilderTest, MissingDirectoryIsNotFound) {
   EXPECT_EQ(builder.status().kind(), StatusKind::kNotFound) << builder.status().message();
 }
 
-// More documents than a block of lengths, and documents that arrive in parts.
+// More documents than a block of lengths holds, and documents added in parts.
 TEST(IndexedDatasetBuilderTest, ManyDocumentsRoundTrip) {
   TempDir dir;
   std::mt19937 random(1);

@@ -93,13 +93,13 @@ TEST_F(IndexedDatasetTest, TokensCutAtAnyByteAreRefused) {
   EXPECT_FALSE(OpenWith(Example::Index(), whole + "xy").ok());
 }
 
-// Any flip but one in the token type either leaves a field that contradicts another, or is refused by itself.
+// Any flip except one in the token type makes a field contradict another, or is refused by itself.
 TEST_F(IndexedDatasetTest, AnyFlippedBitOfTheIndexIsRefused) {
   const std::string whole = Example::Index();
   for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ 1 << bit % 8);
-    // Documents may begin anywhere in order: another valid index.
+    // Documents may begin anywhere, in order: another valid index.
     const bool inner_document = bit / 8 >= 34 + 12 * 5 + 8 && bit / 8 < 34 + 12 * 5 + 8 * 4;
     const auto dataset = OpenWith(damaged);
     EXPECT_TRUE(inner_document || !dataset.ok()) << "bit " << bit;

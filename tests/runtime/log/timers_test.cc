@@ -38,7 +38,7 @@ TEST(TimersTest, LinesMatchMegatrons) {
   EXPECT_EQ(SlowestTimes(ranks), Of({{Timer::kForwardBackward, 1.5}, {Timer::kForwardRecv, 0.25}}));
 }
 
-// A timer that is off must not wait for a device: it would stop what runs ahead.
+// A timer that is off must not wait for a device: it would stop work that runs ahead.
 TEST(TimersTest, TheLevelSelectsTheTimers) {
   for (const int level : {0, 1, 2}) {
     int waits = 0;

@@ -110,7 +110,7 @@ void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Dev
   for (const auto& [name, leaf] : leaves) {
     const Tensor grad = model.parameters.View(name).grad().cpu();
     const double scale =
-        leaf.grad().abs().max().item<double>() + 1e-2;  // key biases have no gradient but noise
+        leaf.grad().abs().max().item<double>() + 1e-2;  // gradients of key biases are only noise
     EXPECT_LE((grad - leaf.grad()).abs().max().item<double>(), tolerance * scale) << name;
   }
 }
@@ -171,7 +171,7 @@ TrainConfig NeoXLike() {
   return config;
 }
 
-// ReLU, and what few models have.
+// ReLU, and rarely used features.
 TrainConfig OddOne() {
   TrainConfig config = Small();
   config.activation = "relu";
@@ -185,7 +185,7 @@ TEST(GptTest, FamiliesEqualTheReference) {
         std::pair("gpt_neox", NeoXLike()), std::pair("odd", OddOne())}) {
     SCOPED_TRACE(name);
     ExpectEqualToReference(config, kTolerance);
-    if (config.activation == "relu") continue;  // a step, which rounding takes another way
+    if (config.activation == "relu") continue;  // a step where rounding goes differently
     TrainConfig narrow = config;
     narrow.bf16 = true;
     ExpectEqualToReference(narrow, 0.08);
@@ -222,7 +222,7 @@ TEST(GptTest, ResetPositionsAndAttentionEqualTheReference) {
     }
 }
 
-// The loss is a mean over tokens: a document has the weight of its own.
+// The loss is a mean over tokens: a document's weight is its number of tokens.
 void ExpectEachDocumentIsAlone(TrainConfig config) {
   constexpr std::array<int64_t, 3> kLengths = {70, 1, 79};  // more than a tile of attention
   config.seq_length = config.max_position_embeddings = 150;
@@ -364,7 +364,7 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
   EXPECT_EQ(recomputed.streams.SaveState(), after);
 }
 
-// In few tests, because each is a process of its own under ctest, which loads libtorch's CUDA libraries.
+// In few tests, because under ctest each is a process that loads libtorch's CUDA libraries.
 TEST(GptOnGpuTest, EqualsTheCpuAndIsDeterministic) {
   if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   UseDeterministicKernels();

@@ -123,7 +123,7 @@ std::map<std::string, std::string> Tree(const std::string& directory) {
   return tree;
 }
 
-// `a` is a run directory that trained with `local`; leftovers of a killed save and of others lie there.
+// `a` is a run directory that trained with `local`, with leftovers of a killed save and of others.
 struct Scene {
   TempDir dir;
   std::string a = dir / "a", local = dir / "local", place = local + "/" + kRun;
@@ -220,7 +220,8 @@ TEST(LocalPlace, OnlyTheOwningRunReadsOrCleansLocalSteps) {
     EXPECT_EQ(place.ok(), std::string(c.refused).empty()) << place.status().message();
     if (!place.ok()) {
       EXPECT_NE(place.status().message().find(c.refused), std::string::npos) << place.status().message();
-      EXPECT_EQ(place.status().kind(), StatusKind::kIoError);  // it costs the local level, not the training
+      EXPECT_EQ(place.status().kind(),
+                StatusKind::kIoError);  // the training continues without the local level
       EXPECT_EQ(before, after);
       continue;
     }
@@ -253,7 +254,7 @@ TEST(LocalPlace, TwoTrainingsNeverUseOneDirectory) {
   EXPECT_TRUE(Open(scene.a, scene.local).ok());
 }
 
-// A directory that is not one place for all who see it, or whose lists lag behind.
+// A directory that differs between hosts, or whose listings are stale.
 TEST(LocalPlace, RefusesADirectoryThatDoesNotListTheMark) {
   class Lagging final : public WrappedFileSystem {
    public:

@@ -27,7 +27,7 @@ std::string Content(int rank, int round) {
 }
 
 // All ranks read from all, several threads at once, in many sessions one after another: a rank that
-// is done with one meets messages of the next.
+// has finished one gets messages of the next.
 TEST(PeerFiles, EveryRankReadsFromEveryOther) {
   constexpr int kRanks = 4, kRounds = 30;
   TempDir dir;

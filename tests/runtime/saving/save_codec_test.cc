@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 30;
 
-// A training that saves: the seconds of either kind of flush, and what a sample promises.
+// A training that saves: the seconds of both kinds of flush, and the prediction of a sample.
 struct Machine {
   double plain_seconds = 1;
   double packed_seconds = 2;
@@ -47,7 +47,7 @@ TEST(SaveCodecTest, AutoMeasuresTheDiskFirstAndKeepsTheFasterMode) {
 }
 
 TEST(SaveCodecTest, AnOptimisticSampleCostsOneSave) {
-  Machine machine;  // the sample says 0.5 s; on cores that train it takes 2
+  Machine machine;  // the sample predicts 0.5 s; on cores that train it takes 2
   EXPECT_EQ(machine.Compressed(SaveCodec::kLookAgain), 1);
 }
 
@@ -61,10 +61,10 @@ TEST(SaveCodecTest, AnUnpromisingSampleIsNotRepeatedEverySave) {
 TEST(SaveCodecTest, NoticesADiskThatBecomesFaster) {
   Machine machine{.packed_seconds = 0.6};
   machine.Compressed(10);
-  machine.plain_seconds = 0.1;  // a faster disk: one plain save in kLookAgain tells
+  machine.plain_seconds = 0.1;  // a faster disk: one plain save in kLookAgain shows it
   EXPECT_GT(machine.Compressed(2 * SaveCodec::kLookAgain), SaveCodec::kLookAgain / 2);
   EXPECT_LE(machine.Compressed(2 * SaveCodec::kLookAgain), 2);
-  machine.plain_seconds = 5;  // a slower one: the next plain save does
+  machine.plain_seconds = 5;  // a slower one: the next plain save shows it
   EXPECT_FALSE(machine.Save());
   EXPECT_TRUE(machine.Save());
 }

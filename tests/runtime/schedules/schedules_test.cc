@@ -56,7 +56,7 @@ TEST(LrScheduleTest, ConstantStaysAfterTheDecaysEnd) {
   EXPECT_DOUBLE_EQ(LrSchedule(config, 1000).At(5000), 1.0);
 }
 
-// The keys of OptimizerParamScheduler.state_dict(), but for num_steps; it compares the values with its flags.
+// The keys of OptimizerParamScheduler.state_dict() except num_steps; it compares the values with its flags.
 TEST(LrScheduleTest, FactsHaveTheKeysOfMegatronsScheduler) {
   TrainConfig config = Base();
   config.lr_warmup_fraction = 0.0005;
@@ -183,7 +183,7 @@ TEST(TrainStateTest, StepsWithoutHealthAreAccepted) {
   EXPECT_EQ(*TrainState::FromJson(json), TrainState{.iteration = 3});
 }
 
-// Cairn's older steps followed the samples consumed; Megatron's schedule says its own.
+// Cairn's older steps followed the samples consumed; Megatron's schedule records its own.
 TEST(TrainStateTest, FindsTheScheduleInOtherSteps) {
   nlohmann::json json = TrainState{.consumed_samples = 24, .scheduled_samples = 16}.ToJson();
   EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 16);

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// Exactly as large as it says, so that a sanitizer sees every byte read beyond it. `shift`: of its address.
+// Exactly as large as declared, so that a sanitizer sees every byte read past it. `shift`: of its address.
 class Source {
  public:
   Source(uint64_t bytes, uint64_t shift, std::mt19937_64& random)

@@ -134,7 +134,7 @@ TEST_F(SnapshotTest, ABlockingCopyIncludesTheDevicesPart) {
   ExpectImageHolds(*snapshot, before);
 }
 
-// A device that fails ends the write with its word, and the next snapshot works.
+// A failed device ends the write with its error, and the next snapshot works.
 TEST_F(SnapshotTest, AFailedDeviceFailsOnlyThatSave) {
   class Failing : public DeviceSnapshot {
    public:
@@ -159,7 +159,7 @@ TEST_F(SnapshotTest, AFailedDeviceFailsOnlyThatSave) {
   ExpectAVerifiedFile(*snapshot, TempDir().path());
 }
 
-// What the optimizer changes after Complete() is not in the snapshot; the file is still being written then.
+// Changes by the optimizer after Complete() are not in the snapshot; the file is still being written then.
 TEST_F(SnapshotTest, CompleteReleasesTheSourceBeforeTheFileIsWritten) {
   const auto snapshot = Make();
   for (int round = 0; round < 20; ++round) {

@@ -77,7 +77,7 @@ TEST_F(TextImportTest, DocumentOfManyChunksEndsOnce) {
   EXPECT_TRUE(std::equal(content.begin(), content.end(), tokens.begin()));
 }
 
-// As a Hugging Face tokenizer whose post_processor puts 257 before and 258 behind a text.
+// Like a Hugging Face tokenizer whose post_processor puts 257 before and 258 after a text.
 class EnclosingTokenizer final : public Tokenizer {
  public:
   uint32_t vocab_size() const override { return 259; }

@@ -73,7 +73,7 @@ TEST_F(TextSourceTest, LargeDocumentComesInChunks) {
   EXPECT_EQ(*Documents({Write("a.txt", content + "\n")}, {.split_on_blank_lines = true}), Texts{content});
 }
 
-// The blanks at its end come as a piece of their own.
+// The blanks at its end are a separate piece.
 TEST_F(TextSourceTest, TheEndOfALongLineIsNotABlankLine) {
   const std::string content = std::string(2 * kMaxLinePieceBytes, 'x') + "  \nthe same document\n";
   EXPECT_EQ(Documents({Write("a.txt", content)}, {.split_on_blank_lines = true})->size(), 1u);

@@ -43,7 +43,7 @@ Words Split(const WordSplitter& splitter, std::string_view text) {
   return words;
 }
 
-// The class of BLOOM's expression has a bracket in it that begins a set in Oniguruma alone.
+// The class of BLOOM's expression contains a bracket that begins a set only in Oniguruma.
 TEST(WordSplitterTest, ExpressionsMatchLikeTokenizers) {
   WordSplitter bloom;
   bloom.Add({WordPattern::Compile(" ?[^(\\s|[.,!?…。，、।۔،])]+").value()});

@@ -1,4 +1,4 @@
-// Ten updates beside torch.optim's own, on the same gradients.
+// Ten updates against torch.optim's own, on the same gradients.
 #include "runtime/train/update_rule.h"
 
 #include <gtest/gtest.h>

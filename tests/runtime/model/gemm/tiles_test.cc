@@ -17,7 +17,7 @@ double Worst(const Tensor& a, const Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-// What `forward` gives, and the gradient of its input for an output gradient that is not flat.
+// The result of `forward`, and the gradient of its input for an output gradient that is not constant.
 std::pair<Tensor, Tensor> WithGradient(const Tensor& input,
                                        const std::function<Tensor(const Tensor&)>& forward) {
   const Tensor leaf = input.detach().requires_grad_(true);
@@ -81,7 +81,7 @@ TEST_P(TilesTest, ActivationsEqualLibtorchsInDouble) {
 
 TEST_P(TilesTest, RotatesPairsByTheirAngles) {
   constexpr int64_t kPairs = 3, kHead = 8;
-  const Tensor x = Random({2, 9, 4, 2 * kHead}).narrow(-1, 0, kHead);  // heads that do not touch
+  const Tensor x = Random({2, 9, 4, 2 * kHead}).narrow(-1, 0, kHead);  // heads that are not adjacent
   const Tensor turns =
       at::outer(at::arange(9, at::kDouble), at::pow(100.0, -at::arange(kPairs, at::kDouble) / kPairs))
           .unsqueeze(1);

@@ -91,7 +91,7 @@ TEST_F(GpuSnapshotTest, EqualsTheTwinAndMemcpy) {
   }
 }
 
-// The compute stream overwrites the state right behind the fence; the arena must still hold the old one.
+// The compute stream overwrites the state right after the fence; the arena must still hold the old one.
 TEST_F(GpuSnapshotTest, AFenceKeepsTheSourcesUntilTheyAreRead) {
   Open({.slot_bytes = 8 << 20});
   if (snapshot_ == nullptr) return;
