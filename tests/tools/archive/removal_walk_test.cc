@@ -1,9 +1,10 @@
-// Random commands that make a step or files, with random failures and kills, while somebody else puts files
+// Random commands that make a step or files, with random failures and kills, while another user puts files
 // and directories anywhere at any time, also inside what is being written and under names that look like
-// leftovers. Nothing of somebody else's is ever gone; a command that fails leaves nothing of its own; what a
-// killed one left is gone after the next command to the same place.
+// leftovers. Nothing of another user is ever removed; a failed command leaves nothing of its own; leftovers
+// of a killed one are removed by the next command to the same place.
 //
-// Runs for 10 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system that does nothing more from then on.
+// Runs for 10 s; CAIRN_LONG=1: 2,000 walks. A kill is a file system on which no later operation has an
+// effect.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -34,7 +35,7 @@ using Random = std::mt19937_64;
 constexpr int kCommands = 4;  // of a walk
 constexpr const char* kStepName = "step-00000100";
 
-// Whoever works in the same directories. Knows its things by their content, or by a name that it gives once.
+// Another user of the same directories. Knows its own files by their content, or by a unique name.
 class Somebody {
  public:
   Somebody(std::string place, Random& random) : place_(std::move(place)), random_(random) {}
@@ -109,13 +110,13 @@ class Somebody {
   std::set<ino_t> directories_;
 };
 
-// The disk under a command: somebody else acts between its calls; one call may fail; a killed command does
+// The disk under a command: the other user acts between its calls; one call may fail; a killed command does
 // nothing more.
 class SharedDisk final : public UnsyncedFileSystem {
  public:
   SharedDisk(Somebody& somebody, Random& random) : somebody_(somebody), random_(random) {}
   int64_t kill_at = INT64_MAX, fail_at = INT64_MAX;
-  int acts = 0;  // that somebody else does meanwhile
+  int acts = 0;  // by the other user between its calls
   bool failed() const { return calls_ >= fail_at; }
   bool killed() const { return calls_ > kill_at; }
   std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override {
@@ -237,7 +238,7 @@ class Walk {
   Walk(const Sources& sources, uint64_t seed)
       : sources_(sources), random_(seed), somebody_(dir_.path(), random_) {}
 
-  // Empty if all went well.
+  // Empty on success.
   std::string Do() {
     for (int i = 0; i < kCommands; ++i) {
       if (random_() % 2 == 0) somebody_.Act();
@@ -263,7 +264,7 @@ class Walk {
     if (const std::string missing = somebody_.Missing(); !missing.empty()) return "gone: " + missing;
     if (disk.killed()) return "";
     if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was taken";
-    // A disk may also fail to make durable what was published.
+    // A disk may also fail to make a published name durable.
     const std::string target = MakesRun(command) ? JoinPath(place, kStepName) : place;
     const bool published = done.ok() || (disk.failed() && !before.contains(target) && Own().contains(target));
     std::set<std::string> own = Own();
@@ -272,7 +273,7 @@ class Walk {
     return left.empty() ? "" : "left: " + left;
   }
 
-  // What is Cairn's: neither somebody else's nor needed for that to be there.
+  // Paths of Cairn: neither the other user's nor a parent of them.
   std::set<std::string> Own() const {
     std::set<std::string> own, needed;
     for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
@@ -293,7 +294,7 @@ class Walk {
     return path.ends_with(kMarkSuffix) && !stdfs::exists(path.substr(0, path.size() - kMarkSuffix.size()));
   }
 
-  // A run directory that was there keeps its lock.
+  // An existing run directory keeps its lock.
   static std::string NewSince(const std::set<std::string>& own, const std::set<std::string>& before) {
     for (const std::string& path : own)
       if (!before.contains(path) && !(path.ends_with(kLockName) && before.contains(ParentDir(path))))

@@ -85,7 +85,7 @@ TEST_F(StepCheckTest, AFailedSampleNamesTheDamagedBytes) {
   EXPECT_EQ(report.checks[0].ranges, wrong);
 }
 
-// Problems of a step with this manifest, written under this name.
+// The problems of a step with this manifest in a directory of this name.
 std::string ProblemOf(const std::function<void(Manifest&)>& change,
                       const std::string& name = "step-00000100") {
   const TempDir dir;

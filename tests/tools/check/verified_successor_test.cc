@@ -68,7 +68,7 @@ TEST_F(VerifiedSuccessorTest, ADamagedNewestStepIsNotASuccessor) {
   const Status refused = Find(20).status();
   EXPECT_EQ(refused.kind(), StatusKind::kCorrupt);
   EXPECT_NE(refused.message().find(Path(30)), std::string::npos) << refused.message();
-  Flip(30);  // mended: another time of change, so it is read again
+  Flip(30);  // repaired: its change time differs, so it is read again
   EXPECT_TRUE(Find(20).ok());
 }
 

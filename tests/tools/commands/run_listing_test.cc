@@ -79,7 +79,7 @@ class VerifiedStepTest : public testing::Test {
 
   StepListing Listed() { return ListRuns(fs_, step_)->front().steps.front(); }
 
-  // One byte of the shard's end, which is its own structure, or of the middle, which is a tensor's.
+  // One byte at the shard's end, in its own structure, or in the middle, in a tensor.
   void Flip(uint64_t offset) {
     std::fstream file(step_ + "/shard-00001.h5", std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(offset);
@@ -112,7 +112,7 @@ TEST_F(VerifiedStepTest, AWeakerCheckHidesNoFailureAndAddsNothing) {
   EXPECT_EQ(Listed().state, "damaged");
   EXPECT_NE(Listed().trouble.find("shard-00001.h5"), std::string::npos) << Listed().trouble;
   Look({.structure = true, .hash = false});
-  Flip(middle);  // mended, but nobody has looked
+  Flip(middle);  // repaired, but not checked
   Look({.sample = SampleSize{.max_bytes = 1}});
   EXPECT_EQ(Listed().state, "damaged");
   Look({});
@@ -130,7 +130,7 @@ TEST_F(VerifiedStepTest, AReplacedFileIsAChangeEvenIfEqual) {
 }
 
 TEST_F(VerifiedStepTest, RecordsRoundTrip) {
-  Look({.values = true});  // MakeStep draws weights and masters apart: these fail
+  Look({.values = true});  // MakeStep draws weights and masters independently: these fail
   Look({.structure = false, .sample = SampleSize{.fraction = 0.3}});
   const std::vector<Check> checks = ReadVerifyRecord(fs_, step_, manifest_);
   ASSERT_EQ(checks.size(), 4u);

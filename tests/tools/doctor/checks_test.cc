@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// A file system that says that it has done a call, and has not.
+// A file system that reports success for a call that it has not done.
 class LyingFileSystem final : public WrappedFileSystem {
  public:
   explicit LyingFileSystem(FsCall::Kind kind) : WrappedFileSystem(FileSystem::Posix()), kind_(kind) {}

@@ -16,7 +16,7 @@ class CalibrationTest : public testing::Test {
     calibration_ = *Calibrate(rows_, cluster_);
   }
 
-  // 181 B over 48 nodes, as it was measured in 120.2 s and 55 GB.
+  // 181 B over 48 nodes, measured as 120.2 s and 55 GB.
   static ModelShape Shape() { return {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000}; }
   static RunSetup Known() { return {384, 8, 6, 8, 1, 4, 2048, 1}; }
   static Prediction Of(const RunSetup& setup) { return Predict(Shape(), setup, cluster_, calibration_); }
@@ -35,11 +35,11 @@ TEST_F(CalibrationTest, PredictsTablesThatWereLeftOut) {
   EXPECT_LE(all.time.Median(), 0.06);
   EXPECT_LE(all.memory.Median(), 0.08);
   EXPECT_LE(all.time.Worst(), 0.25);
-  // One row says 65 GB at a micro-batch of 2 where the next says 56 GB at 4; nothing can meet both.
+  // One row has 65 GB at a micro-batch of 2, the next 56 GB at 4; no model fits both.
   EXPECT_EQ(std::count_if(all.memory.all.begin(), all.memory.all.end(), [](double e) { return e > 0.25; }),
             1);
   EXPECT_GE(all.right_calls * 10, all.calls * 9);
-  // Bounds say 9 of 10.
+  // Bounds are for 9 of 10.
   EXPECT_GE(all.within_time * 100, 85 * static_cast<int>(all.time.all.size()));
   EXPECT_GE(all.within_memory * 100, 85 * static_cast<int>(all.memory.all.size()));
   EXPECT_LT(all.time.Median(), all.plain_time.Median() / 4);

@@ -33,8 +33,8 @@ TEST(FormulasTest, PublishedTflopsOf181B) {
   EXPECT_NEAR(MegatronTflops(shape, 8, 2048, 120.18, 384), 134.15, 0.1);
 }
 
-// Jean Zay's tables from 02-21 on had their TFLOPs from this formula (earlier ones from a rougher one), but
-// for one row whose columns may be swapped; those of arXiv 2104.04473 are rounded to whole numbers.
+// TFLOPs in Jean Zay's tables since 02-21 are from this formula (earlier ones from a rougher one), except
+// one row whose columns may be swapped; those of arXiv 2104.04473 are rounded to whole numbers.
 TEST(FormulasTest, PublishedTables) {
   const auto off = [](const char* place, double tolerance, const std::set<std::string>& tables) {
     const std::vector<RunRow> rows = *BuiltInRuns(place);
@@ -66,7 +66,7 @@ TEST(FormulasTest, MatchThePublishedFormulasForAPlainGpt) {
   EXPECT_NEAR(megatron.model / (72 * block * (1 + s / (12 * h) + v / (12 * l * h))), 1, 1e-12);
 }
 
-// Llama 3 8B: 6 operations a parameter of a product and token, the embedding's table is none.
+// Llama 3 8B: 6 operations per matrix parameter and token; the embedding's table is not a matrix.
 TEST(FormulasTest, WidthOfTheMlpGatesAndGroupsCount) {
   ModelShape llama{.layers = 32,
                    .hidden = 4096,

@@ -1,4 +1,4 @@
-// What the planner reads beside tables: clusters; and what it writes: job scripts.
+// Other inputs of the planner than tables: clusters; and its output: job scripts.
 #include <gtest/gtest.h>
 
 #include <fstream>

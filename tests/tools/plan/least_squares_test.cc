@@ -1,4 +1,4 @@
-// Fitting constants of which little is known.
+// Fitting constants with wide priors.
 #include "tools/plan/least_squares.h"
 
 #include <gtest/gtest.h>

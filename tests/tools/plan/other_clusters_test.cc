@@ -1,4 +1,4 @@
-// How the planner does on clusters that it was not fitted on, and on runs that were kept back from a fit on a
+// The planner's error on clusters that it was not fitted on, and on runs that were held out of a fit on a
 // few of their cluster: the goals that cairn plan promises, and the figures (with --gtest_output or on
 // stdout).
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 struct Place {
-  Cluster cluster;  // as one that was not measured
+  Cluster cluster;  // as an unmeasured one
   std::vector<RunRow> rows;
 };
 

@@ -106,7 +106,7 @@ TEST(RunRowTest, ReadsOptionsOfNewerPrograms) {
   EXPECT_NE(rows->notes.back().find("no micro-batch"), std::string::npos);
   EXPECT_FALSE(rows->rows[1].setup.flash_attention);
   EXPECT_TRUE(rows->rows[1].micro_batches.empty());
-  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,2,,,\n").ok());  // chunks of no pipeline
+  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,2,,,\n").ok());  // chunks without a pipeline
   EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,,2,,\n").ok());
 }
 

@@ -198,7 +198,7 @@ TEST_F(SearchTest, NearbyShapesHaveTheSameSizeAndAreAligned) {
     EXPECT_EQ(s.shape.HeadDim() % 8, 0);
     EXPECT_NEAR(s.shape.TotalParams() / request_.shape.TotalParams(), 1, 0.03);
     EXPECT_LT(s.seconds_of_size,
-              0.85 * given);  // 14400 with heads of 150 was a third slower than its neighbours
+              0.85 * given);  // 14400 with a head size of 150 was a third slower than its neighbours
   }
 }
 

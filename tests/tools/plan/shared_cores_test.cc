@@ -1,4 +1,4 @@
-// Ranks that are processes on the cores of one machine: what they cost each other, and a sweep of them.
+// Ranks as processes that share one machine's cores: how they slow each other down, and a sweep.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -60,7 +60,7 @@ TEST(SharedCoresTest, MoreRanksThanCoresShareTheCores) {
   for (const RunRow& row : {Row(1, 1, 4, 2), Row(1, 4, 1, 2), Row(1, 2, 2, 2), Row(1, 1, 8, 2)}) {
     const IterationTime time = TimeOn(TwoCores(), row);
     EXPECT_GT(time.turns, 0);
-    EXPECT_GT(time.Total(), 0.99 * alone / 2);  // two cores are twice as fast as one, no more
+    EXPECT_GT(time.Total(), 0.99 * alone / 2);  // two cores are at most twice as fast as one
   }
   // A core is idle while the first stage of four fills the pipeline, and while the last drains.
   EXPECT_GT(TimeOn(TwoCores(), Row(1, 4, 1, 2)).Total(), TimeOn(TwoCores(), Row(1, 1, 4, 2)).steady * 2);
@@ -80,7 +80,7 @@ TEST(SharedCoresTest, ShortMessagesCostLatency) {
   EXPECT_GT(many.steady, few.steady);
 }
 
-// What a machine that is not as believed would measure, with a noise of 4 %.
+// Measurements of a machine that differs from the prior, with a noise of 4 %.
 class SweepTest : public testing::Test {
  protected:
   SweepTest() {
@@ -99,7 +99,7 @@ class SweepTest : public testing::Test {
                          std::exp(0.04 * std::sin(2.4 * static_cast<double>(i * i)));
   }
 
-  // Calibrated on rows 0, 2, 4, ... what are the others?
+  // Calibrates on rows 0, 2, 4, ... and predicts the others.
   HeldOut Halves() {
     std::vector<RunRow> known;
     HeldOut held{"odd"};
@@ -140,7 +140,7 @@ TEST_F(SweepTest, UnconstrainedConstantsStayUnchanged) {
     const Estimate seconds = Predict(row.shape, row.setup, TwoCores(), calibration).seconds;
     return seconds.high / seconds.low;
   };
-  EXPECT_GT(width(Row(2, 1, 1, 1)), 1.5 * width(Row(1, 1, 1, 1)));  // and it says so
+  EXPECT_GT(width(Row(2, 1, 1, 1)), 1.5 * width(Row(1, 1, 1, 1)));  // and a note reports it
 }
 
 }  // namespace

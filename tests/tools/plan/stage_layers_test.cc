@@ -1,4 +1,5 @@
-// What fewer layers at the ends of a pipeline do to its time and memory, and which cuts programs take.
+// The effect of fewer layers at the ends of a pipeline on time and memory, and the splits that programs
+// accept.
 #include "tools/plan/stage_layers.h"
 
 #include <gtest/gtest.h>

@@ -70,7 +70,7 @@ constexpr std::pair<const char*, const char*> kLines[] = {
     {"slurmstepd: job 5 hit its time limit", "time limit"},
 };
 
-// Lines without such a word are dropped before anybody asks what they say.
+// Lines without such a word are dropped before they are parsed.
 TEST(FailureTest, LogWordsSelectTheseLines) {
   for (const auto& [line, cause] : kLines)
     EXPECT_TRUE(*cause == '\0' || (LineKinds(line) & kTroubleLine) != 0) << line;

@@ -130,7 +130,7 @@ TEST(RewriteTableTest, CsvIsOneTableWithoutPadding) {
 }
 
 TEST(RewriteTableTest, WritingItAgainChangesNothing) {
-  // Found by fuzzing: each round ate one dot.
+  // Found by fuzzing: each round removed one dot.
   const std::string once =
       Rewritten("| GPUs | Size | GBS | Sec/it | TFLOPs |\n|-|-|-|-|-|\n| 16 | 18 | 768 | 262 | 20.... |\n");
   EXPECT_NE(once.find("| 27.... |"), std::string::npos) << once;

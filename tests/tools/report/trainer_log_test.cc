@@ -1,4 +1,4 @@
-// Logs as Trainer of transformers 5.23 wrote them, with bars and without, and as those of 2021 look.
+// Logs of transformers' Trainer 5.23, with and without progress bars, and of 2021.
 #include "tools/report/trainer_log.h"
 
 #include <gtest/gtest.h>

@@ -221,8 +221,8 @@ TEST(TrainingRunTest, PublishedTflopsOf181B) {
   EXPECT_NEAR(*runs[0].tokens_per_s, 2048 * 2048 / 120.85, 1e-6);
 }
 
-// Llama 3 8B as Megatron-LM dumps it. 989 TFLOPs of the model at a second and GPU are what Megatron-LM's own
-// log would say of it.
+// Llama 3 8B as Megatron-LM dumps it. 989 TFLOPs of the model per second and GPU are what Megatron-LM's own
+// log would report.
 TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   const std::string dump =
       "  ffn_hidden_size ................................. 14336\n"
@@ -247,8 +247,8 @@ TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
   const double tokens = 128 * 8192.0 / (16 * 8 * 1e12);
   EXPECT_NEAR(*run.formulas.megatron / (6 * tokens * (products + attention)), 1, 1e-9);
   EXPECT_NEAR(*run.formulas.model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
-  EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are believed
-  // Megatron-LM says one group if it has none.
+  EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are counted
+  // Megatron-LM prints one group if it has none.
   const std::string plain = std::string(dump).replace(dump.find("attention ........................... True"),
                                                       42, "attention ........................... False");
   EXPECT_GT(*OfText(plain + lines)[0].parameters, *run.parameters + 32 * 2 * 4096.0 * 3000);

@@ -1,4 +1,4 @@
-// A publication that is cut short at any operation leaves a whole directory under the name, or beside it
+// A publication that is interrupted at any operation leaves a whole directory under the name, or next to it,
 // where the next one finds it.
 
 #include "tools/seal/publish.h"
@@ -37,8 +37,8 @@ class PublishTest : public testing::Test {
     return stdfs::exists(directory + "/file") ? BytesOf(directory + "/file") : "";
   }
 
-  // Cuts the publication short at each operation. `beside`: the name may be free, with both directories
-  // beside it.
+  // Interrupts the publication at each operation. `beside`: the name may be free, with both directories
+  // next to it.
   void CutShort(FileSystem& fs, bool beside) {
     for (int64_t budget = 0;; ++budget) {
       SCOPED_TRACE(budget);

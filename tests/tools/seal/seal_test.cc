@@ -1,4 +1,4 @@
-// Directories that the program exports are sealed: they have the files of each system, at some topology.
+// Exported directories are sealed: they have the files of each system, at some topology.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -88,7 +88,7 @@ TEST_P(SealedSystemTest, NamesDamagedFiles) {
   EXPECT_TRUE(result.seal.untold.empty()) << result.seal.untold[0];
   EXPECT_NE(result.seal.whole.back().find("every element covered once"), std::string::npos);
   EXPECT_EQ(FirstProblem(step), "");
-  EXPECT_TRUE(OpenForeign(Disk(), step.path).ok());  // the seal is in nobody's way
+  EXPECT_TRUE(OpenForeign(Disk(), step.path).ok());  // the seal disturbs no reader
   const size_t stride = 1 + result.seal.files.size() / 8;
   for (size_t i = 0; i < result.seal.files.size(); i += stride) {
     const SealedFile& file = result.seal.files[i];
@@ -97,7 +97,7 @@ TEST_P(SealedSystemTest, NamesDamagedFiles) {
     const std::string before = BytesOf(path);
     FlipByte(path, file.bytes / 2);
     SetTime(path, file.modified_unix_seconds);
-    EXPECT_EQ(FirstProblem(step, SealDepth::kLook), "");  // a look reads nothing
+    EXPECT_EQ(FirstProblem(step, SealDepth::kLook), "");  // listing reads nothing
     EXPECT_EQ(FirstProblem(step), path + ": its bytes are not those that were sealed");
     stdfs::resize_file(path, file.bytes - 1);
     EXPECT_EQ(FirstProblem(step, SealDepth::kLook),
@@ -107,7 +107,7 @@ TEST_P(SealedSystemTest, NamesDamagedFiles) {
               fmt::format("{}: is missing; {} bytes were sealed", path, file.bytes));
     WriteText(path, before);
     SetTime(path, 1000);
-    EXPECT_EQ(FirstProblem(step, SealDepth::kTouched), "");  // of another time, and read for that
+    EXPECT_EQ(FirstProblem(step, SealDepth::kTouched), "");  // of another time, and therefore read
     EXPECT_EQ(CheckSeal(Disk(), step.path, result.seal, SealDepth::kLook).touched, std::vector{path});
     SetTime(path, file.modified_unix_seconds);
   }
@@ -122,7 +122,7 @@ TEST_P(SealedSystemTest, RefusesAStepThatLacksAFileOrItsEnd) {
   const size_t stride = 1 + files->size() / 24;  // a universal checkpoint has hundreds
   for (size_t i = 0; i < files->size(); i += stride) {
     const StepFile& file = (*files)[i];
-    // Nothing depends on these, or other versions do without them.
+    // These are not needed, or other versions do not write them.
     const std::string name = file.name.substr(FolderOf(file.name).size());
     if (name == "cairn.json" || name == "common.pt" || name == "optimizer_state.pt" ||
         name.starts_with("latest"))

@@ -1,4 +1,4 @@
-// Ranks as threads, each with a helper at the other end of a socket, as cairn.torch has them.
+// Ranks as threads, each with a helper at the other end of a socket, as in cairn.torch.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,13 +42,13 @@ class Trainer {
     helper_ = std::thread([fd = ends[1]] { (void)ServeTrainer(UniqueFd(fd)); });
   }
   ~Trainer() { Die(); }
-  // As the kernel ends a trainer: its socket closes, its helper continues with the saves that it has.
+  // As when a trainer is killed: its socket closes, and its helper continues with the saves that it has.
   void Die() {
     socket_.reset();
     if (helper_.joinable()) helper_.join();
   }
 
-  // The reply to a request; events are passed over.
+  // The reply to a request; events are skipped.
   Message Ask(json request, std::string tail = {}, int descriptor = -1) {
     return Await(Send(std::move(request), std::move(tail), descriptor));
   }
@@ -127,7 +127,7 @@ class Trainer {
   int64_t id_ = 0;
 };
 
-// Both ranks save; the replies.
+// Both ranks save; returns the replies.
 std::pair<json, json> SaveOfTwo(const std::string& run, uint64_t first_end, uint64_t second_begin) {
   std::pair<json, json> replies;
   std::thread second([&] {
@@ -211,7 +211,7 @@ TEST(ServeTest, AnUnwrittenTensorFailsTheSaveByName) {
 
 const std::string kRankOneDied = "rank 1 (host " + HostName() + ") failed: its training ended";
 
-// Rank 0's reply where rank 1 has begun, does this, and its trainer dies.
+// Rank 0's reply if rank 1 has begun, does this, and its trainer dies.
 json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trainer&)>& before) {
   std::thread second([&] {
     Trainer trainer;
@@ -265,7 +265,7 @@ TEST(ServeTest, ALateRankIsNamedAndGetsTheErrorWhenItArrives) {
   const std::vector<std::string> names = FileSystem::Posix().List(dir / "run").value();
   const auto failed =
       std::ranges::find_if(names, [](const std::string& name) { return name.find("partial") != name.npos; });
-  ASSERT_NE(failed, names.end());  // what a rank that comes now is to find
+  ASSERT_NE(failed, names.end());  // the error that a rank should find that arrives now
 
   Trainer late;
   late.Plan(1, 2, 2, kRows, 2);
@@ -274,7 +274,7 @@ TEST(ServeTest, ALateRankIsNamedAndGetsTheErrorWhenItArrives) {
   EXPECT_NE(heard["error"].get<std::string>().find("not through: rank 1"), std::string::npos) << heard;
 }
 
-// By the job's store, where the host of that rank, or this one, has lost the directory.
+// Through the job's store, if the host of that rank, or this one, has lost the directory.
 TEST(ServeTest, AReportedFailureEndsASaveImmediately) {
   const TempDir dir;
   for (const int rank : {0, 1}) {
@@ -318,7 +318,7 @@ TEST(ServeTest, AHelperOfADeadTrainerReleasesTheRunSoon) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::duration<double>(kDeadline));
 }
 
-// As with Lustre's localflock: the host of each has a lock of its own.
+// As with Lustre's localflock: each host has its own lock.
 TEST(ServeTest, StopsSavingIfAnotherHostHoldsTheRunsLockToo) {
   const TempDir dir;
   Trainer trainer;
@@ -343,7 +343,7 @@ TEST(ServeTest, AFailedSaveOfAnExistingStepFails) {
     EXPECT_TRUE(trainer.Save().contains("error"));
   });
   Trainer trainer;
-  trainer.Plan(0, 2, 0, 2, 1);  // rows 2 and on are nobody's
+  trainer.Plan(0, 2, 0, 2, 1);  // no rank writes rows 2 and on
   trainer.Begin(dir / "run", 0, 2);
   EXPECT_TRUE(trainer.Save().contains("error"));
   second.join();

@@ -88,7 +88,7 @@ TEST(StateDictTest, NamesRanksThatDisagreeOnATensor) {
   EXPECT_NE(other.message().find("rank 3 holds a as fp32 [5]"), std::string::npos) << other.message();
 }
 
-// Each rank names the tensors of a step by those that it holds.
+// Each rank names the tensors of a step by the ones it has.
 TEST(StateDictTest, NamesATensorThatRanksMapDifferently) {
   StateDict dict;
   const auto at = [](const std::string& group) {
@@ -102,7 +102,7 @@ TEST(StateDictTest, NamesATensorThatRanksMapDifferently) {
   EXPECT_NE(other.message().find("model.w would be w"), std::string::npos) << other.message();
 }
 
-// They could be written, and never be read again.
+// They could be written, but never read.
 TEST(StateDictTest, RefusesValuesTooLargeToLoad) {
   StateDict dict;
   Packet pickle{{{"values", {{"replay", {{"pickle", {0u, kMaxValueBytes + 1}}}}}}}, {}};

@@ -1,4 +1,4 @@
-// What a damaged member is made whole from, and that it does not count as stored until it is.
+// The sources from which a damaged member is repaired. Until then it does not count as stored.
 #include <gtest/gtest.h>
 
 #include <ctime>

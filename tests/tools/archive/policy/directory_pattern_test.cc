@@ -50,7 +50,7 @@ TEST_F(DirectoryPatternTest, ListsADirectoryWithTwoNamesOnce) {
 }
 
 TEST_F(DirectoryPatternTest, NamesDirectoriesThatCannotBeRead) {
-  std::filesystem::create_directory_symlink("a4", dir_ / "a4");  // goes round
+  std::filesystem::create_directory_symlink("a4", dir_ / "a4");  // a cycle
   for (const char* pattern : {"a*/gpt", "a*/g*", "a4"}) {
     (void)Match(pattern);
     ASSERT_EQ(problems_.size(), 1u) << pattern;

@@ -84,7 +84,7 @@ TEST(PolicyTest, DerivesBundleSizesFromTheGivenOne) {
             std::string::npos);
 }
 
-// Every key that is listed is taken with the value that it is listed with, and no other.
+// Every listed key is accepted with its listed value, and no other key.
 TEST(PolicyTest, AcceptsExactlyTheListedKeys) {
   ASSERT_GT(PolicyKeys().size(), 30u);
   const std::string text = PolicyKeysText();

@@ -1,4 +1,4 @@
-// Runs by identity and members by claim: what a policy stores, keeps and removes where names are of no help.
+// Runs by identity and members by claim: what a policy stores, keeps and removes if names do not decide.
 #include "tools/archive/policy/prune.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class PruneTest : public testing::Test {
     ASSERT_TRUE(MakeStep(fs, dir_ / run_dir, recipe).ok());
   }
 
-  // All that the policy asks for.
+  // Everything that the policy asks for.
   void Run(const Policy& policy) {
     const Plan plan = MakePlan(fs, policy, 0, 0).value();
     ASSERT_TRUE(AddClaim(store_, plan.unclaimed, policy.labels().front()).ok());
@@ -94,7 +94,7 @@ TEST_F(PruneTest, DirectoriesOfEqualNamesAreDifferentRuns) {
   const Plan plan = MakePlan(fs, policy_, 0, 0).value();
   EXPECT_TRUE(plan.ambiguous);
   EXPECT_EQ(plan.entries.front().title.substr(0, 4), "gpt~") << plan.entries.front().title;
-  Make("e1/gpt", 6, 'a');  // the next is asked for as well, and takes the place of the one before
+  Make("e1/gpt", 6, 'a');  // the next one is kept as well, in place of the one before
   Run(policy_);
   PruneBy(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "b:8:weekly"}));
@@ -123,7 +123,7 @@ TEST_F(PruneTest, ArchivesARolledBackTrainingFromThatStep) {
   stdfs::last_write_time(manifest, stdfs::last_write_time(manifest) + std::chrono::hours(1));
   Run(policy_);
   PruneBy(policy_);
-  EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune takes neither
+  EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune removes neither
 }
 
 TEST_F(PruneTest, AbandonedStepsCountForNoClass) {
@@ -225,7 +225,7 @@ TEST_F(PruneTest, ClaimsAreKeptInBundles) {
   for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   PruneBy(none);
-  EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
+  EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle is removed as a whole
 }
 
 TEST_F(PruneTest, MembersWithoutAPolicyStayUntilAdopted) {
@@ -267,7 +267,7 @@ TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldLabel) {
 TEST_F(PruneTest, MissingRunsFailThePlanByName) {
   Make("e1/gpt", 2, 'a');
   ASSERT_TRUE(MakeDirs(fs, dir_ / "e2/gpt").ok());
-  stdfs::create_directory_symlink("e3", dir_ / "e3");  // goes round
+  stdfs::create_directory_symlink("e3", dir_ / "e3");  // a cycle
   policy_.runs.push_back(dir_ / "none*");
   const auto failures = MakePlan(fs, policy_, 0, 0)->failures;
   ASSERT_EQ(failures.size(), 3u) << fmt::format("{}", fmt::join(failures, "; "));

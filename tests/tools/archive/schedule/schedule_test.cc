@@ -12,7 +12,7 @@ ScheduleOptions Options(const std::string& policy = "/p/archive.toml") {
   return {.cairn = "/opt/my cairn", .policy = policy, .log = "/p/a.log", .script = "/p/x.sbatch"};
 }
 
-// What a scheduler must hand on as it is.
+// Text that a scheduler must pass on unchanged.
 const std::string kNasty[] = {"/p/a b.toml",      "/p/$HOME.toml",   "/p/100%.toml",   "/p/%j%h.toml",
                               "/p/it's.toml",     "/p/\"q\".toml",   "/p/back\\.toml", "/p/`id`.toml",
                               "/p/#;&|<>*?.toml", "/p/\xc3\xa9.toml"};
@@ -34,7 +34,7 @@ TEST(ScheduleTest, EveryPolicyHasItsOwnName) {
   tagged.tag = "my gpt/7";
   const std::string with_tag = ChainName(tagged);
   EXPECT_TRUE(with_tag.starts_with("cairn-archive-my-gpt-7-")) << with_tag;
-  for (const std::string& own : {name, with_tag}) {  // a tag that changes makes no second chain
+  for (const std::string& own : {name, with_tag}) {  // a changed tag does not start a second chain
     EXPECT_TRUE(IsOfChain(own, "/a/archive.toml"));
     EXPECT_FALSE(IsOfChain(own, "/b/archive.toml"));
   }

@@ -21,7 +21,7 @@ bool g_locks_as_nfs_does = false;
 // The one that this program calls.
 extern "C" int flock(int fd, int operation) noexcept {
   if (!g_locks_as_nfs_does) return static_cast<int>(::syscall(SYS_flock, fd, operation));
-  struct flock lock = {};  // of all bytes, by whoever has the file open
+  struct flock lock = {};  // of all bytes, by any open file
   lock.l_type = (operation & LOCK_UN) != 0 ? F_UNLCK : (operation & LOCK_SH) != 0 ? F_RDLCK : F_WRLCK;
   return ::fcntl(fd, (operation & LOCK_NB) != 0 ? F_OFD_SETLK : F_OFD_SETLKW, &lock);
 }
@@ -96,7 +96,7 @@ TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastReportsAll) {
   EXPECT_EQ(b->Collect()->size(), 2U);
 }
 
-// As with Lustre's localflock, or NFS's nolock: each host has a lock of its own.
+// As with Lustre's localflock, or NFS's nolock: each host has its own lock.
 TEST_F(TeamStoreTest, StopsIfAnotherHostHoldsTheStoresLockToo) {
   Result<TeamStore> alone = TeamStore::Join({fs_, dir_.path()}, {}, [] { return OkStatus(); });
   ASSERT_TRUE(alone.ok());
@@ -132,7 +132,7 @@ TEST_F(TeamStoreTest, FindsTheLastRankOnNfs) {
 TEST_F(TeamStoreTest, ALaterTaskKnowsTheFinishedWork) {
   {
     Result<TeamStore> a = Join(0);
-    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));  // and leaves without a word
+    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));  // and exits without a message
   }
   Result<TeamStore> b = Join(1);
   EXPECT_FALSE(*b->Share("x", [&] { return Work(); }));

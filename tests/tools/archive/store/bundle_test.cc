@@ -63,7 +63,7 @@ class BundleTest : public testing::Test {
     EXPECT_EQ(names.size(), 1u);
     return names.empty() ? "" : names[0];
   }
-  // What is wrong with any member.
+  // The problems of all members.
   std::vector<std::string> Problems() {
     std::vector<std::string> problems;
     for (const ArchiveMember& m : Members())
@@ -163,7 +163,7 @@ TEST_F(BundleTest, ABundleIsWrittenOnce) {
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
-// Stops after every change in turn: every member is proven somewhere, and the next run ends the work.
+// Stops after every change in turn: every member is proven somewhere, and the next run finishes.
 TEST_F(BundleTest, AStopAtAnyOperationLosesNoMember) {
   Save(30);
   const std::string template_store = dir_ / "template";
@@ -195,7 +195,7 @@ TEST_F(BundleTest, RebuildsALostSidecarFromTheBundle) {
   const std::string name = OnlyBundle();
   const auto before = Members();
   ASSERT_TRUE(FileSystem::Posix().RemoveFile(store_.Path(name + ".json")).ok());
-  ASSERT_EQ(Members().size(), 1u);  // the bundle stands for what nobody knows of
+  ASSERT_EQ(Members().size(), 1u);  // the bundle's members are unknown without the sidecar
   EXPECT_EQ(Members()[0].state, MemberState::kStored);
   EXPECT_EQ(Members()[0].tar, name);
   EXPECT_FALSE(Problems().empty());
@@ -279,7 +279,7 @@ TEST_F(BundleTest, AListShowsBundlesAndTheirChecks) {
 }
 
 TEST_F(BundleTest, AnUnfinishedBundleLeavesNothing) {
-  // No room for a file whose name ends so.
+  // No space for a file whose name ends like this.
   struct FullDisk final : WrappedFileSystem {
     explicit FullDisk(std::string_view ending)
         : WrappedFileSystem(FileSystem::Posix()), refused(std::string(ending) + ".partial") {}
@@ -297,7 +297,7 @@ TEST_F(BundleTest, AnUnfinishedBundleLeavesNothing) {
   }
 }
 
-// Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
+// Found by faults --goal power_loss --long: the tar was durably removed and its sidecar was not.
 TEST_F(BundleTest, RemovesSidecarsOnlyAfterTarsAreDurablyRemoved) {
   struct Journal final : WrappedFileSystem {
     using WrappedFileSystem::WrappedFileSystem;
@@ -327,7 +327,7 @@ TEST_F(BundleTest, DetectsEveryFlippedByteOfASidecar) {
     EXPECT_FALSE(DecodeBundle(damaged, name).ok()) << i;
   }
   EXPECT_FALSE(DecodeBundle(text, "x-bundle-1-2.aaaaaaaa.tar").ok());
-  // One that tells of bytes outside of the bundle, or of another directory's place, though its digest fits.
+  // A record with bytes outside of the bundle, or with another directory's path, although its digest fits.
   cairn::Bundle lying = *DecodeBundle(text, name);
   lying.members[0].files[0].offset = lying.tar_bytes + 1;
   EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);

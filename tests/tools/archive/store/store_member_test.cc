@@ -46,7 +46,7 @@ class PrankFileSystem final : public ReadOnlyFileSystem {
   std::function<void()> prank_;
 };
 
-// A disk with so much room, on which no file can be made whose name ends so.
+// A disk with `room` bytes, on which no file with this ending can be created.
 class SmallDisk final : public WrappedFileSystem {
  public:
   SmallDisk(uint64_t free_bytes, std::string refused)
@@ -127,7 +127,7 @@ TEST_F(ArchiveRunTest, DetectsEveryFlippedByteOfATar) {
     FlipByte(tar, at);
     const VerifyReport report = VerifyMember(store_, member);
     FlipByte(tar, at);
-    // What fills a file up to whole blocks is nobody's data.
+    // The padding of a file to whole blocks is not data.
     if (report.problems.empty()) {
       const auto index = ReadTarIndex(FileSystem::Posix(), PlaceOfTar(tar));
       for (const ArchivedFile& file : index->files)
@@ -208,7 +208,7 @@ TEST_F(ArchiveRunTest, RemovesASourceOnlyIfNothingElseIsLost) {
   }
   const std::string tar = store_.Path(TarName(copy->record()));
   std::filesystem::rename(tar, dir_ / "tar");
-  EXPECT_FALSE(DeleteSource(store_, source_, *copy, true).ok());  // the proof is gone
+  EXPECT_FALSE(DeleteSource(store_, source_, *copy, true).ok());  // the proof no longer exists
   std::filesystem::rename(dir_ / "tar", tar);
   EXPECT_TRUE(DeleteSource(store_, source_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
@@ -224,7 +224,7 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAgainIsNotDeletedForItsOldCopy) {
   EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
 }
 
-// Stops after every change in turn: there is always a whole copy, and the next run ends the work.
+// Stops after every change in turn: a whole copy always exists, and the next run finishes.
 TEST_F(ArchiveRunTest, AStopAtAnyOperationLosesNoCopy) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
@@ -263,7 +263,7 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
       EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
     else
       EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
-    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
+    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be cleaned up
   }
   EXPECT_EQ(RestoreTar({store_, tar}, destination, {}).kind(), StatusKind::kAlreadyExists);
   EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "back/step-00000007", {}).kind(), StatusKind::kInvalidArgument);

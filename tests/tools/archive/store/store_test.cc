@@ -189,7 +189,7 @@ TEST_F(ArchiveStoreTest, FilesForUsersAreDurable) {
   Journal journal(fs_);
   ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());
   EXPECT_EQ(journal.calls, "rename sync rename sync ");
-  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());  // there already
+  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());  // already stored
   EXPECT_EQ(journal.calls, "rename sync rename sync ");
 }
 

@@ -33,7 +33,7 @@ void SetTime(const std::string& path, int64_t seconds, long nanoseconds = 0) {
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
 }
 
-// In place, leaving size and time as they are.
+// In place, keeping size and time.
 void Rewrite(const std::string& path, const std::string& bytes) {
   struct stat st;
   ASSERT_EQ(::stat(path.c_str(), &st), 0);
@@ -42,7 +42,7 @@ void Rewrite(const std::string& path, const std::string& bytes) {
   SetTime(path, st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
-// Everything that a restored tree should share with its source, one line an entry.
+// The properties that a restored tree shares with its source, one line per entry.
 std::vector<std::string> Portrait(const std::string& root) {
   std::vector<std::string> lines;
   const auto add = [&](const stdfs::path& path) {
@@ -75,7 +75,7 @@ class TreeTest : public testing::Test {
   std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
   std::string TarOf(const ArchiveRecord& record) { return store_.Path(TarName(record)); }
 
-  // All that a tree may hold.
+  // Everything that a tree may contain.
   std::string MakeOddTree() {
     const std::string root = dir_ / "odd";
     for (const std::string& name :
@@ -94,7 +94,7 @@ class TreeTest : public testing::Test {
     ::chmod((root + "/secret/key").c_str(), 0600);
     ::chmod((root + "/plain").c_str(), 04751);
     ::chmod((root + "/secret").c_str(),
-            ::geteuid() == 0 ? 0500 : 0700);  // who is not root could not delete it
+            ::geteuid() == 0 ? 0500 : 0700);  // only root could delete it
     ::chmod((root + "/empty/er").c_str(), 01777);
     if (::geteuid() == 0) {
       EXPECT_EQ(::chown((root + "/secret/key").c_str(), 3'000'000, 12), 0);
@@ -127,7 +127,7 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreSeparateMembers) {
   ASSERT_TRUE(Restore(b->record, dir_ / "back-b").ok());
   EXPECT_EQ(BytesOf(dir_ / "back-a/w"), std::string(50'000, 'a'));
   EXPECT_EQ(BytesOf(dir_ / "back-b/w"), std::string(50'000, 'b'));
-  const auto both = FindMember(store_, "m");  // told apart in words
+  const auto both = FindMember(store_, "m");  // the message names both
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 
@@ -253,7 +253,7 @@ TEST_F(TreeTest, LinksThatLeadOutsideAreRefusedKeptOrFollowed) {
   const auto followed = Run(dir_ / "snapshot", true, Links::kFollow);
   ASSERT_TRUE(followed.ok()) << followed.status().message();
   EXPECT_TRUE(followed->stored && followed->deleted);
-  EXPECT_EQ(BytesOf(dir_ / "blobs/deep/2"), "deeper");  // only links to it went
+  EXPECT_EQ(BytesOf(dir_ / "blobs/deep/2"), "deeper");  // only links to it were removed
   ASSERT_TRUE(Restore(kept->record, dir_ / "kept").ok());
   EXPECT_EQ(stdfs::read_symlink(dir_ / "kept/s/w"), "../../blobs/1");
   EXPECT_EQ(stdfs::read_symlink(dir_ / "kept/d"), dir_ / "blobs/deep");
@@ -324,7 +324,7 @@ TEST(EscapedNames, AreUtf8AndRoundTrip) {
     }
     const std::string text = EscapeName(name);
     EXPECT_EQ(UnescapeName(text).value(), name);
-    EXPECT_NO_THROW((void)nlohmann::json(text).dump());  // throws on what is no UTF-8
+    EXPECT_NO_THROW((void)nlohmann::json(text).dump());  // throws if it is not UTF-8
   }
   EXPECT_EQ(EscapeName("a\\b\xff"), "a\\\\b\\xff");
   for (const char* bad : {"\\", "\\y", "\\x4", "\\x41", "\\xFF", "\xff"})

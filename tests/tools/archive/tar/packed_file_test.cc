@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Trained-looking values: small floats around zero.
+// Values like trained ones: small floats around zero.
 Bytes Floats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 0.02f);
@@ -83,7 +83,7 @@ class PackedFileTest : public testing::Test {
 
 TEST_F(PackedFileTest, ReadsAnyRange) {
   Bytes file = Floats(3'000'000, 1);
-  file.resize(file.size() + 3);  // a broken element at the end
+  file.resize(file.size() + 3);  // an incomplete element at the end
   const Bytes packed = Pack(file, {{0, 100, 1, "", 0}, {100, file.size(), 4, "", 0}});
   EXPECT_LT(packed.size(), file.size() * 9 / 10);
   const auto opened = Open(packed);

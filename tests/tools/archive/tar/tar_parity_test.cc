@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// A disk that cannot give one part of one file: read number `at` of `path` fails.
+// A disk that cannot read one part of one file: read number `at` of `path` fails.
 class BadSectorFileSystem final : public WrappedFileSystem {
  public:
   BadSectorFileSystem(std::string path, int at)
@@ -59,7 +59,7 @@ TEST(StripeShapeTest, HasAtLeastTheRequestedParity) {
     ASSERT_TRUE(shape.ok()) << percent << ": " << shape.status().message();
     EXPECT_EQ(shape->data + shape->parity, kMaxCodeBlocks);
     EXPECT_GE(100 * shape->parity, percent * shape->data) << percent;
-    // One block less would not do; 28 % is a little more as a double.
+    // One block less would be too few; 28 % is a little more as a double.
     EXPECT_TRUE(shape->parity == 1 || 100 * (shape->parity - 1) <= percent * (shape->data + 1)) << percent;
   }
   EXPECT_EQ(ShapeFor(0.501).status().kind(), StatusKind::kInvalidArgument);

@@ -41,7 +41,7 @@ class TarPiecesTest : public testing::Test {
           << std::string(std::string_view(name).ends_with("y") ? 0 : 70000, name[0]);
   }
 
-  // One file an entry, unless said otherwise.
+  // One file per entry by default.
   Status Store(FileSystem& fs, StoreOptions options = {.max_tar_bytes = 1}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
     return StoreStep({fs, store_.directory()}, *step, {}, options).status();
@@ -54,7 +54,7 @@ class TarPiecesTest : public testing::Test {
   std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
   std::vector<std::string> FilesIn() { return store_.List().value(); }
   std::vector<std::string> Paths() { return FilesOf(store_.Place(*Member().record)); }
-  // What is wrong with the step, in one text.
+  // The problems of the step, in one text.
   std::string Trouble() {
     std::string text;
     for (const Problem& problem : VerifyMember(store_, Member()).problems) text += ToString(problem) + "\n";
@@ -125,7 +125,7 @@ TEST_F(TarPiecesTest, AnyPieceSizeRestoresTheSameStep) {
     ASSERT_TRUE(Store(FileSystem::Posix(), options).ok());
     const ArchiveRecord record = *Member().record;
     uint64_t begin = 0;
-    for (const uint64_t bytes : record.pieces) {  // too large only where it is of one entry
+    for (const uint64_t bytes : record.pieces) {  // larger only if it has a single entry
       const auto entries = std::ranges::count_if(record.files, [&](const ArchivedFile& file) {
         return file.offset >= begin && file.offset - begin < bytes;
       });
@@ -139,7 +139,7 @@ TEST_F(TarPiecesTest, AnyPieceSizeRestoresTheSameStep) {
     EXPECT_EQ(Member().record->pieces, record.pieces);
     EXPECT_EQ(Member().record->files, record.files);
     const size_t parts = std::max<size_t>(1, record.pieces.size());
-    EXPECT_EQ(FilesIn().size(), parts + 1);  // nothing is left of another limit
+    EXPECT_EQ(FilesIn().size(), parts + 1);  // no file of another limit is left
   }
 }
 
@@ -168,7 +168,7 @@ TEST_F(TarPiecesTest, NamesMissingTruncatedAndSwappedPieces) {
     stdfs::rename(dir_ / "aside", path);
     EXPECT_EQ(Trouble(), "");
   }
-  // Two of one size differ only in their entries.
+  // Two of equal size differ only in their entries.
   ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
   const std::vector<std::string> files = FilesOf(store_.Place(*notes.record));
@@ -265,7 +265,7 @@ TEST_F(TarPiecesTest, NeedsOnlyThePiecesOfRequestedFiles) {
   EXPECT_EQ(FilesWith(place, record, {"manifest.json"}), std::vector{FilesOf(place)[0]});
   EXPECT_EQ(FilesWith(place, record, {record.files[2].name}), std::vector{FilesOf(place)[2]});
   stdfs::remove(FilesOf(place)[3]);
-  stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another's: nobody looks
+  stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another user's file: it is not read
   stdfs::resize_file(FilesOf(place)[3], record.pieces[3]);
   const auto view = OpenMember({store_, Member().tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
@@ -295,13 +295,13 @@ TEST_F(TarPiecesTest, RefusesAnInconsistentSidecar) {
   lying = good;
   lying.bundle = "gpt-bundle-00000010-00000020.aaaaaaaa.tar";
   EXPECT_TRUE(refused(lying));
-  ArchiveRecord whole = good;  // what a program from before reads
+  ArchiveRecord whole = good;  // as an older program reads it
   whole.pieces.clear();
   EXPECT_NE(EncodeRecord(whole).find("\"version\": 2"), std::string::npos);
   EXPECT_NE(EncodeRecord(good).find("\"version\": 3"), std::string::npos);
 }
 
-// Stops after every change in turn: nothing pretends, and the next run ends the work.
+// Stops after every change in turn: no incomplete member is listed as whole, and the next run finishes.
 TEST_F(TarPiecesTest, AStopWhileStoringLeavesNoApparentMember) {
   bool done = false;
   for (int changes = 0; !done; ++changes) {
