@@ -28,7 +28,7 @@ Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memo
 // CPU, cores, memory, kernel, file system of the directory, and whether it takes O_DIRECT and io_uring.
 Result<nlohmann::ordered_json> MachineFacts(const std::string& directory);
 
-// Says on a terminal what is being measured.
+// Shows on a terminal what is being measured.
 std::function<void(const std::string&)> TellOnTerminal();
 
 // One run's report, as tables or as JSON. `facts` go first.

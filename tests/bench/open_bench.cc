@@ -40,7 +40,7 @@ struct Flags {
   bool whole = false;
 };
 
-// The work of one thread: what else runs on the machine does not count.
+// The work of one thread: other processes of the machine do not count.
 double CpuSeconds() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -1,4 +1,4 @@
-// Goal damage: whatever is done to a checkpoint's bytes is noticed, by name of file, tensor and offset.
+// Goal damage: every change of a checkpoint's bytes is detected, with file, tensor and offset.
 #include "tests/faults/damage.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ StepRecipe Victim() {
   return recipe;
 }
 
-// With it, those that its shards could be mistaken for: the same tensors and sizes, of another step and of
-// another run.
+// Other checkpoints whose shards could be mistaken for its own: the same tensors and sizes, of another step
+// and of another run.
 Result<std::unique_ptr<SimDisk>> MakeDisk() {
   SimDisk disk;
   StepRecipe recipe = Victim();
@@ -53,7 +53,7 @@ class Patient {
   bool ok() const { return step_ != nullptr; }
   std::string* File(const std::string& name) { return disk_->MutableBytes(JoinPath(directory(), name)); }
 
-  // What one byte of a file belongs to.
+  // The tensor, or structure, to which a byte of a file belongs.
   std::optional<Piece> PieceAt(const std::string& file, uint64_t offset) const {
     for (const Piece& piece : step_->catalog().pieces)
       if (step_->catalog().files[piece.file] == file && offset >= piece.file_offset &&
@@ -142,7 +142,7 @@ std::string Truncate(Patient& patient, const std::string& name, uint64_t length)
 // Puts other whole files in the place of the step's own.
 struct Swap {
   std::string what;
-  std::map<std::string, std::string> files;  // name -> path of what lies there instead
+  std::map<std::string, std::string> files;  // name -> path of the file that takes its place
 };
 
 std::vector<Swap> AllSwaps() {

@@ -6,7 +6,7 @@
 
 namespace cairn {
 
-// What a mutant puts between the work and the failing disk.
+// A mutant's layer between the work and the failing disk.
 using FsWrapper = std::function<std::unique_ptr<FileSystem>(FileSystem&)>;
 
 // The complaint, or nothing. `fired`: false if there were fewer calls; `wrapper` may be empty.

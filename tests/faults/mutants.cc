@@ -1,8 +1,8 @@
-// Goal mutants: with any one safety taken out, the other goals fail. Else they prove nothing.
+// Goal mutants: with any one safety removed, another goal must fail. Otherwise it proves nothing.
 //
-// A mutant changes what reaches the disk (operations left out or done in another order, in what was
-// recorded), how a failure is taken (between the work and the failing disk), what is removed at a start, or
-// what a check says. The product's code stays as it is.
+// A mutant changes the operations that reach the disk (left out or done in another order, in what was
+// recorded), how a failure is handled (between the work and the failing disk), the clean-up at a start, or
+// the result of a check. The product's code is unchanged.
 #include <algorithm>
 #include <map>
 
@@ -111,7 +111,7 @@ Mutant Disordered(const char* name, const Rewrite& rewrite) {
           }};
 }
 
-// ---- Failures taken lightly ----
+// ---- Ignored failures ----
 
 class LightlyTaken final : public WrappedFileSystem {
  public:

@@ -40,7 +40,7 @@ class Files {
   const int index_ = memfd_create("idx", MFD_CLOEXEC), tokens_ = memfd_create("bin", MFD_CLOEXEC);
 };
 
-// What a sound index of these bytes describes: it must not be refused for the other file alone.
+// The contents of a sound index of these bytes: it must not be refused only because of the other file.
 uint64_t TokenBytes(std::string_view index) {
   if (index.size() < kIndexHeaderBytes) return 0;
   uint64_t sequences = 0, bytes = 0;

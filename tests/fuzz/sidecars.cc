@@ -1,5 +1,5 @@
-// What lies beside a step's tensors or travels with them: parity headers, unit records of a reshape, receipts
-// of shards, encoded chunks. The first byte says which; digests are made right, as who forges a file does.
+// Files and records next to a step's tensors: parity headers, unit records of a reshape, receipts
+// of shards, encoded chunks. The first byte selects one; digests are corrected, as an attacker would.
 #include "ckpt/base/byte_codec.h"
 #include "ckpt/codec/plane_codec.h"
 #include "ckpt/step/parity_file.h"
