@@ -1,4 +1,4 @@
-"""The tables and the plots of storage.py, from its figures alone: storage_report.py FILE.json [DIR] makes them again."""
+"""The tables and the plots of storage.py, only from its figures: storage_report.py FILE.json [DIR] makes them again."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def data(rows):
 
 
 def of_tools(report, value):
-    """One line a tool, the first on top: its place, its name, and value(row) of saves and of loads."""
+    """One line per tool, the first on top: its place, its name, and value(row) of saves and of loads."""
     return [(-i, row["by"], *value(row["save"]), *value(row["load"])) for i, row in enumerate(report["real"])]
 
 

@@ -41,7 +41,7 @@ def ours(a, model, tp, bf16):
 
 
 def mfu_of_a_token_per_second(text, a):
-    """Per cent of the peak, as `cairn train` counts model FLOPs; 0 where it knows no peak (fp32, a CPU without --peak-tflops)."""
+    """Per cent of the peak, as `cairn train` counts model FLOPs; 0 if it knows no peak (fp32, a CPU without --peak-tflops)."""
     found = re.findall(r"elapsed time per iteration \(ms\): ([\d.]+) .* MFU \(%\): ([\d.]+)", text)
     mfu = sum(float(ms) / 1e3 * float(mfu) for ms, mfu in found)
     tokens = a.mbs * a.gas * a.seq * len(found)

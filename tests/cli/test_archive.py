@@ -260,7 +260,7 @@ class ArchiveTest(CliTest):
 
 
 class PackedTest(CliTest):
-    """Archives in fewer bytes, and parts of them."""
+    """Packed archives, and parts of them."""
 
     def pack(self):
         step = self.make_step("--hidden", 256, "--ffn", 1024, "--layers", 2, "--tp", 2, "--dp", 2, "--zero", 1)
@@ -359,7 +359,7 @@ class PackedTest(CliTest):
 
 
 class TreeTest(CliTest):
-    """Directories that are no steps of ours."""
+    """Directories other than Cairn's steps."""
 
     def make_tree(self):
         root = self.dir / "bloom/global_step2"
@@ -417,7 +417,7 @@ class TreeTest(CliTest):
         self.assertEqual(list(self.store.glob("*.tar*")), [])
 
     def facts(self, root):
-        """Everything of a tree that a plain tar gives back, by name."""
+        """Everything of a tree that a plain tar restores, by name."""
         root = os.fsencode(root)
         facts = {}
         for directory, _, _ in os.walk(root):
@@ -539,7 +539,7 @@ class TreeTest(CliTest):
 
 
 class HostileTarTest(CliTest):
-    """Tars that no archive run made. Nothing may be created, here or elsewhere."""
+    """Tars that `archive run` did not make. Nothing may be created, here or elsewhere."""
 
     PREFIX = "evil/step-00000001/"
 

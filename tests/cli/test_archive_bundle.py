@@ -1,4 +1,4 @@
-"""Bundles of `cairn archive`: few large plain tars, made and got back as a user does, with and without cairn."""
+"""Bundles of `cairn archive`: few large plain tars, made and restored as a user does, with and without cairn."""
 
 import json
 import os
@@ -127,7 +127,7 @@ class BundleTest(CliTest):
         policy = self.store_three()
         self.archive("bundle", policy)
         files = self.tars()
-        policy = self.policy(every=40)  # gpt@20 in full is asked for no more
+        policy = self.policy(every=40)  # no class keeps the full gpt@20 any longer
         entries = [e for e in self.json("archive", "prune", policy, "--dry-run") if e["step"] == 20]
         self.assertEqual([e["remove"] for e in entries], [False, False])
         self.assertTrue(any(e["why"].startswith("no class asks for it, but ") for e in entries), entries)

@@ -39,7 +39,7 @@ class PolicyTest(CliTest):
         return path
 
     def age(self, step, days):
-        """As if nobody had read or written the step for so long."""
+        """As if the step had not been read or written for `days` days."""
         then = time.time() - days * DAY
         for path in step.iterdir():
             os.utime(path, (then, then))
@@ -121,7 +121,7 @@ class PolicyTest(CliTest):
         self.assertEqual({r["role"] for r in self.json("inspect", f"{self.store}:gpt@10")["tensors"]}, {"weight"})
 
     def launch(self, *args, variables):
-        """One process for each set of variables, all at once."""
+        """One process for each set of variables, started together."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))}
         return [subprocess.Popen([CAIRN, "archive", *map(str, args)], env={**plain, **ours}, cwd=self.dir, text=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for ours in variables]
@@ -174,7 +174,7 @@ class PolicyTest(CliTest):
         texts += self.finish(self.launch("run", "--policy", self.policy(), variables=[second]), [[1]])
         self.assertEqual([text.count("stored gpt@40 (full)") for text in texts], [1, 0], texts)
         status = json.loads((self.store / "status.json").read_text())
-        self.assertEqual(status["stored_members"], 3)  # of the damaged step its weights
+        self.assertEqual(status["stored_members"], 3)  # the weights of the damaged step
         self.assertTrue(any("shard-00000.h5" in failure for failure in status["failures"]), status)
         done = self.launch("run", "--policy", self.policy(), variables=[{**first, "SLURM_ARRAY_TASK_ID": "9"}])
         self.assertIn("--array=0-1", self.finish(done, [[2]])[0])
@@ -265,7 +265,7 @@ class PolicyTest(CliTest):
         self.archive("run", "--policy", self.policy())
         self.assertTrue(all(step.exists() for step in steps))
         self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true"))
-        self.assertEqual([step.exists() for step in steps], [True, True, False, True])  # of 10 only weights are kept
+        self.assertEqual([step.exists() for step in steps], [True, True, False, True])  # only the weights of 10 are kept
         self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store) if m["step"] == 20],
                          ["scratch gone", "scratch gone"])
         self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true\nweights_suffice = true"))
@@ -278,7 +278,7 @@ class PolicyTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store)
         before = tree(self.store)
         policy = self.policy()
-        entries = self.json("archive", "prune", policy, "--dry-run")  # a person stored them: they are not the policy's
+        entries = self.json("archive", "prune", policy, "--dry-run")  # stored by hand: they do not belong to the policy
         self.assertEqual({(e["remove"], e["why"]) for e in entries}, {(False, "claimed by hand, not by this policy")})
         entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run", "--adopt", "by hand")}
         self.assertEqual({s: e["remove"] for s, e in entries.items()}, {10: False, 15: True, 20: False, 40: False})
@@ -306,7 +306,7 @@ class PolicyTest(CliTest):
                 self.age(path, 31)
         purge.wait(60)
         self.assertEqual(list(self.run_dir.glob("step-*/*")), [])
-        self.make_step(step=90)  # says which run the emptied ones are of
+        self.make_step(step=90)  # shows to which run the emptied ones belong
         self.archive("plan", self.policy(), says="no longer whole on scratch")
         for step, files in before.items():
             self.archive("restore", f"{self.store}:gpt@{step}", f"back/step-{step:08}")
@@ -533,7 +533,7 @@ class RepairTest(CliTest):
 
     def test_flipped_bits_bursts_and_a_cut_are_repaired_from_parity(self):
         tar = self.stored_step("--parity", "10%")
-        shutil.move(self.run_dir, self.dir / "gone")  # no source to help
+        shutil.move(self.run_dir, self.dir / "gone")  # without a source to repair from
         good = tar.read_bytes()
         for damage in (lambda: flip(tar, 300001), lambda: self.overwrite(tar, 70000, 150000),
                        lambda: os.truncate(tar, len(good) - 100000)):
@@ -583,7 +583,7 @@ class RepairTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store)
         seen = []
         for _ in range(3):
-            time.sleep(1.1)  # looks are told apart by the second
+            time.sleep(1.1)  # checks are distinguished by the second
             (member,) = self.json("archive", "verify", self.store, "--per-night", "1kB")
             seen.append(member["step"])
         self.assertEqual(sorted(seen), [10, 20, 30])
@@ -672,7 +672,7 @@ class RecallTest(CliTest):
             self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *dry, code=2, says="on tape, needs recall")
         self.cairn("archive", "recall", self.store, code=2, says="needs recall")
         self.assertEqual([m.get("on_tape") for m in self.json("archive", "ls", self.store)], [True] * 3)
-        self.assertTrue(all(p.stat().st_blocks < 8 for p in self.store.glob("*.tar")))  # nobody wrote there
+        self.assertTrue(all(p.stat().st_blocks < 8 for p in self.store.glob("*.tar")))  # nothing was written there
         self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *flags, says="restored")
         done = self.cairn("archive", "recall", self.store, *flags, says="2 of 3 members were on tape")
         order = [line.split("-")[2].split(".")[0] for line in (tape / "log").read_text().split()]

@@ -1,4 +1,4 @@
-"""`cairn-bench`: its reports are whole and everything in them was verified. How fast anything was is not asked."""
+"""`cairn-bench`: its reports are complete and everything in them was verified. Speed is not tested."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class BenchTest(CliTest):
         return report
 
     def check_goal(self, report, name, ours, limits):
-        """The ratio is what the series say, of the faster limit, and is held to its goal."""
+        """The ratio is computed from the series and the faster limit, and compared with its goal."""
         series = report["series"]
         limit = max((series[n] for n in limits if n in series), key=lambda s: s["gb_per_s"]["median"])
         ratios = [(o / series[ours]["bytes"]) / (l / limit["bytes"]) for o, l in zip(series[ours]["seconds"], limit["seconds"])]

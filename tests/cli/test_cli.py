@@ -166,7 +166,7 @@ class ProgramTest(CliTest):
 
 
 class TrainTest(CliTest):
-    """A stand-in for cairn-train, to see what it is given."""
+    """A stand-in for cairn-train that prints its arguments."""
 
     def setUp(self):
         super().setUp()
@@ -287,7 +287,7 @@ class InspectTest(CliTest):
 
 
 class DamageTest(CliTest):
-    """Each damage, and what verify (status 1) and the verbs that need the data (status 1 or 2) say of it."""
+    """Each kind of damage, and the messages of verify (status 1) and of verbs that need the data (status 1 or 2)."""
 
     def setUp(self):
         super().setUp()

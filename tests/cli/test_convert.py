@@ -14,13 +14,13 @@ from cairn_cli import CAIRN, SANITIZED, CliTest, tree
 
 
 def manifest_of(run):
-    """The text of the one step's."""
+    """The manifest of the only step, as text."""
     path, = run.glob("step-*/manifest.json")
     return path.read_text()
 
 
 def data_offset(zipped, record):
-    """Where a stored record's bytes begin: behind its local header, whose lengths of name and extra field count."""
+    """Where a stored record's bytes begin: after its local header with its name and extra field."""
     lengths = zipped[record.header_offset + 26:record.header_offset + 30]
     return record.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
 
@@ -72,12 +72,12 @@ class ReshapeTest(CliTest):
 
 
 class OtherModelsTest(CliTest):
-    """Models of families, or classes, that no table knows, and what lies beside them."""
+    """Models of unknown families or classes, and the files next to them."""
 
     TYPES = {"F32": "f", "I64": "q", "BOOL": "?", "BF16": "H"}
 
     def write_model(self, name, tensors, config):
-        """{name: (dtype, values)} as model.safetensors beside config.json."""
+        """Writes {name: (dtype, values)} as model.safetensors next to config.json."""
         header, data = {}, b""
         for key, (dtype, values) in tensors.items():
             packed = struct.pack(f"<{len(values)}{self.TYPES[dtype]}", *values)
@@ -143,7 +143,7 @@ class OtherModelsTest(CliTest):
         self.assertIn("auto_map", json.loads((self.dir / "other/config.json").read_text()))
 
     def test_a_class_without_the_output_matrix_keeps_its_names(self):
-        """As LlamaModel has none, and a reward model another head. What else is missing is an error."""
+        """LlamaModel has none, and a reward model another head. Any other missing tensor is an error."""
         self.make_step("--layers", 1)
         self.cairn("convert", self.run_dir, "whole", "--to", "hf")
         config = json.loads((self.dir / "whole/config.json").read_text())
@@ -240,7 +240,7 @@ class ExportTest(CliTest):
                     self.assertFalse((self.dir / "x").exists())
 
     def check_account(self, name):
-        """Of a foreign source every release says what became of its bytes, as a step with all of it does."""
+        """Every release of a foreign source accounts for its bytes, as a complete step does."""
         whole = self.json("convert", name, name + "-n", "--to", "native")["account"]
         self.assertEqual(sum(part["bytes"] for part in whole["parts"].values()), whole["bytes"])
         for target, *flags in (("convert", "--to", "hf"), ("convert", "--to", "safetensors", "--dtype", "bf16"),
@@ -250,7 +250,7 @@ class ExportTest(CliTest):
         self.cairn("strip", name, name + "-r", says=f"in {whole['storages']} storages, all accounted for")
 
     def check_slices(self, name):
-        """Whose files have which parts of each tensor: all of its bytes, and none twice."""
+        """The parts of each tensor in the files: all of its bytes, and none twice."""
         ranks = set()
         for tensor in self.json("inspect", name, "--slices")["tensors"]:
             self.assertEqual(sum(s["bytes"] for s in tensor["slices"]), tensor["bytes"], tensor["name"])
@@ -267,7 +267,7 @@ class ExportTest(CliTest):
         done = self.cairn("convert", "weights", "out", "--to", "megatron")
         self.assertIn("--no-load-optim", done.stderr)
         self.cairn("convert", self.run_dir, "wide", "--to", "native", "--dtype", "fp32")
-        for name in self.FORMATS:  # what is rounded has no masters: nothing trains on it
+        for name in self.FORMATS:  # rounded weights have no masters: they are not trained further
             self.cairn("convert", "wide", name, "--to", name, "--dtype", "bf16", says="read back and equal")
 
     def test_a_release_does_not_need_the_optimizer(self):
@@ -278,7 +278,7 @@ class ExportTest(CliTest):
             done = self.cairn(*verb, "zero", f"out{number}")
             self.assertIn("note: the optimizer's state is left behind: ", done.stderr)
             self.assertIn("rank 1 and model parallel rank 1 is missing\n", done.stderr)
-        # The masters are what these publish.
+        # These formats publish the masters.
         for verb in (("strip",), ("strip", "--dtype", "fp32"),
                      ("strip", "--dtype", "bf16", "--keep-fp32", "*norm*"),
                      ("convert", "--to", "safetensors", "--dtype", "fp32")):

@@ -21,7 +21,7 @@ def fences_apart(text):
 
 
 def anchor(heading):
-    """As GitHub and mkdocs make it of a heading."""
+    """The anchor of a heading, as GitHub and mkdocs make it."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
 
@@ -82,7 +82,7 @@ class DocsTest(unittest.TestCase):
                         self.check(page, f"{link}: {target.name} has {sorted(anchors(target))}")
 
     def test_lists_begin_after_an_empty_line(self):
-        """mkdocs takes what follows a line of text for more of it."""
+        """mkdocs joins a list that directly follows a line of text to that line."""
         for page in PAGES:
             prose = fences_apart(page.read_text())[0].splitlines()
             for before, line in zip(prose, prose[1:]):
@@ -90,7 +90,7 @@ class DocsTest(unittest.TestCase):
                     self.check(page, f"no empty line before: {line}")
 
     def test_code_and_comments_fit_the_site(self):
-        """A block shows 98 columns on a screen of 1280 pixels; what is longer scrolls, which only output may."""
+        """A block shows 98 columns on a screen of 1280 pixels; only output may be longer and scroll."""
         for page in PAGES:
             for language, block in re.findall(r"^```([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S):
                 for line in block.splitlines():
@@ -135,7 +135,7 @@ class DocsTest(unittest.TestCase):
     def test_explained_messages_exist(self):
         sources = [path for folder in ("ckpt", "convert", "runtime", "tools", "python") for path in (ROOT / folder).rglob("*")]
         text = "\n".join(path.read_text() for path in sources if path.suffix in (".cc", ".h", ".py"))
-        said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # literals that stand beside each other
+        said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # adjacent literals
         page = ROOT / "docs/guide/errors.md"
         messages = re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\|$", page.read_text(), re.M)
         messages = [message for message in messages if message not in ("message", "---")]

@@ -1,4 +1,4 @@
-"""cairn doctor over real file systems: what it finds, its exit status, and that nothing of it stays."""
+"""cairn doctor on real file systems: its findings and exit status, and that it leaves nothing."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class DoctorCase(CliTest):
         self.assertIn(meaning, row["meaning"])
 
     def at_another_time(self, offset, *command):
-        """The command line by which it runs with a clock that is off; files have the kernel's."""
+        """The command line that runs it with a wrong clock; file times come from the kernel."""
         if SANITIZED or not shutil.which("faketime"):
             self.skipTest("no faketime here (Debian: faketime), or it would come before a sanitizer")
         # faketime leaves names behind in /dev/shm, by the numbers of processes.
@@ -48,7 +48,7 @@ class DoctorCase(CliTest):
         return ["unshare", "--mount", "sh", "-c", line, "sh", offset, *command]
 
     def program(self, name, text):
-        """A stand-in for a program of the site, in a directory that comes first in PATH."""
+        """A stand-in for a site's program, in a directory that comes first in PATH."""
         path = self.dir / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("#!/bin/sh\n" + text)

@@ -1,4 +1,4 @@
-"""What a command may remove again: only what it wrote itself, whoever else works in the same directories.
+"""A command may remove only files that it wrote itself, even if others work in the same directories.
 
 A walk runs random commands with signals at random moments, while somebody else puts files and directories
 anywhere. Walks run for 10 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
@@ -125,7 +125,7 @@ class RemovalTest(CliTest):
     def test_a_restore_holds_the_lock_of_the_run(self):
         shutil.copytree(
             self.step, self.dir / "run" / "step-00000002"
-        )  # its name is a lie, which matters to nobody here
+        )  # its name is wrong, which does not matter here
         command = self.start("archive", "restore", self.store, f"run/{STEP}", until=f"run/{STEP}.partial-*")
         self.cairn(
             "reshape",
@@ -238,7 +238,7 @@ class Somebody:
                 file.write(text)
             self.files[text] = where / name / "theirs"
         except (FileExistsError, FileNotFoundError, NotADirectoryError):
-            pass  # somebody was faster
+            pass  # the other user was faster
 
     def everything(self):
         found = []
@@ -266,7 +266,7 @@ class Walk:
         shutil.rmtree(self.place)
 
     def own(self):
-        """Paths that are neither somebody else's nor needed for one to be there."""
+        """Paths that are neither another user's nor a parent of one."""
         everything = self.somebody.everything()
         needed = set()
         for path in filter(self.somebody.owns, everything):

@@ -1,4 +1,4 @@
-"""cairn report as a user runs it: real logs of cairn train, options, pictures, and files that are no logs."""
+"""cairn report as a user runs it: real logs of cairn train, options, pictures, and files other than logs."""
 
 import os
 import pathlib

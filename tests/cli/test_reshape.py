@@ -97,7 +97,7 @@ class ReshapeTest(CliTest):
             process.communicate()
         self.assertTrue(seen("team-room*"))
         first = start(1)
-        time.sleep(1)  # it looks at the room meanwhile
+        time.sleep(1)  # time for it to look at the room
         second = start(0)
         for process in (first, second):
             said = process.communicate(timeout=100)[1]

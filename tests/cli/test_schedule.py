@@ -57,7 +57,7 @@ class ScheduleTest(unittest.TestCase):
         return done.stdout if code == 0 else done.stderr
 
     def in_namespace(self, script, needs):
-        """What bash prints where mounts and processes are its own."""
+        """The output of bash in its own mount and process namespaces."""
         missing = [name for name in ("unshare", *needs) if shutil.which(name, path=self.env["PATH"]) is None]
         if missing:
             self.skipTest(f"{', '.join(missing)} missing (Debian: cron faketime systemd)")

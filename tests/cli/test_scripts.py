@@ -1,4 +1,4 @@
-"""What the scripts and the configuration do to a machine: nothing that was not asked for."""
+"""The scripts and the configuration change a machine only as requested."""
 
 import io
 import os

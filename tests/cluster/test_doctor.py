@@ -59,7 +59,7 @@ class NodesCase(MountedCase):
 
 
     def doctor_by_torchrun(self, status=0):
-        """torchrun does not pass on the status of its ranks but that one failed."""
+        """torchrun does not pass on the status of its ranks, only that one failed."""
         launchers = self.torchrun("--no-python", CAIRN, "doctor", MOUNTED)
         return "".join(launcher.finish(status=None if launcher is launchers[0] and status else 0) for launcher in launchers)
 

@@ -1,4 +1,4 @@
-"""What trainings and shared work say and do when a node is lost, wiped, or comes back: the long form."""
+"""Trainings and shared work when a node is lost, wiped, or returns: the long form."""
 
 import time
 
@@ -9,7 +9,7 @@ from cluster_case import CAIRN, ClusterCase
 
 class MessagesTest(ClusterCase):
     def lose_n4(self, lose):
-        """On a pipeline of four nodes the first rank waits for the second, which lives: every line must name the fourth."""
+        """In a pipeline of four nodes the first rank waits for the second, which is alive: every line must name the fourth."""
         flags = ["--pipeline-model-parallel-size", 4, "--save-interval", 5]
         training = self.start(self.srun(4, *self.train(*flags, iterations=1_000_000)))
         training.reach(7)
@@ -47,7 +47,7 @@ class LaunchNameTest(ClusterCase):
     slurm = False
 
     def reshape(self, rank, step_id):
-        """One of two ranks of srun, as its environment says it."""
+        """One of two ranks of srun, with srun's environment."""
         variables = {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 2, "SLURM_JOB_ID": 16, "SLURM_STEP_ID": step_id}
         words = ["env", *(f"{name}={value}" for name, value in variables.items())]
         command = [*words, CAIRN, "reshape", self.run_dir, SHARED / "reshaped", "--tp", 2]

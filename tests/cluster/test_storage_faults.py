@@ -23,7 +23,7 @@ class StorageFaultsTest(MountedCase):
         return training
 
     def save_under(self, *faults, status=0):
-        """The later steps come under these faults. Whatever was saved is whole, and without faults the training resumes."""
+        """The later steps are saved under these faults. Every saved step is whole, and without faults the training resumes."""
         training = self.begin()
         self.fault(*faults)
         output = training.finish(status)

@@ -132,7 +132,7 @@ def count_calls(work):
 
 def kill_at(work, call, nth, new):
     work.new = new
-    """True where the program was killed: strace counts calls by thread, so that some moments do not come."""
+    """True if the program was killed: strace counts calls by thread, so some moments never occur."""
     inject = f"inject={call}:signal=KILL:when={nth}"
     traced = done("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + call, "-e", inject, *work.command)
     work.check()

@@ -33,7 +33,7 @@ NAMED_WITHIN = 10  # seconds
 
 
 class Training:
-    """A `cairn train` in a session of its own; its output is read as it comes."""
+    """A `cairn train` in its own session; its output is read as it comes."""
 
     def __init__(self, run, mesh, *flags):
         tp, pp, dp, zero = mesh
@@ -110,7 +110,7 @@ def all_verify(run):
 
 
 def fingerprints(run):
-    """Of every array of the newest step, random states too."""
+    """The digest of every array of the newest step, including random states."""
     done = cairn("fingerprint", run, "--json")
     return json.loads(done.stdout)["tensors"] if done.returncode == 0 else done.stderr
 
@@ -180,7 +180,7 @@ def slow_down(pid, seconds):
 
 
 def lose_rank(training, victim, signum):
-    """Nothing, or why the survivors did not behave."""
+    """Empty, or what the survivors did wrong."""
     pid = training.ranks()[victim]
     name = re.compile(rf"\brank {victim} .*(is gone|stopped by a signal)|PID {pid} .*signal 9")
     start = time.monotonic()

@@ -47,7 +47,7 @@ class Clock:
                 "FAKETIME_DONT_RESET": "1"}
 
     def settle(self, root, began_ns, moved):
-        """Gives all below `root` that was read or written since `began_ns` (the machine's time) the simulated time.
+        """Gives all files below `root` that were read or written since `began_ns` (the machine's time) the simulated time.
         `moved(before, after)` gets each file's stat, so that caches of digests by stat can follow."""
         now_ns = int(self.now * 1_000_000_000)
         for directory, names, files in os.walk(root):

@@ -1,4 +1,4 @@
-"""A policy, and what it asks for by the oracle's own reading of its classes."""
+"""A policy, and the steps it asks for by the oracle's own reading of its classes."""
 
 import dataclasses
 import fnmatch
@@ -45,11 +45,11 @@ class Policy:
         return [lineage for lineage in self.world.lineages if lineage.alive and self.matches(lineage.path)]
 
     def owed(self, oracle, groups):
-        """What it asks for now, and what of it there is to store."""
+        """The steps it asks for now, and those of them that can be stored."""
         owed = []
         for lineage in self.lineages():
             if not lineage.born:
-                continue  # a copy that nobody has written into yet is not a run of its own
+                continue  # an unchanged copy is not a separate run
             timeline = oracle.timeline(lineage, groups)
             for form, rule, count in self.classes:
                 chosen = timeline[-count:] if rule == "last" else [step for step in timeline if step.number % count == 0]

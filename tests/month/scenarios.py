@@ -1,4 +1,4 @@
-"""Each rule in one to three days: what a month does by chance, on purpose. Names are those of shared/found if it has one."""
+"""Each rule in one to three days: the random events of a month, on purpose. Names are those of shared/found if it has one."""
 
 import os
 
@@ -237,7 +237,7 @@ def a_copy_that_nobody_has_written_into(world):
 
 @scenario
 def a_training_that_goes_back_twice(world):
-    """The step that was committed last is the newest: the nights store it, and remove no step that it came from unstored."""
+    """The last committed step is the newest: the nights store it, and remove none of its ancestors unstored."""
     lineage = made(world, "e1", "e1/ckpt", 4)
     policy = Policy(world, "A", ["scratch/e*/ckpt"], classes=[("full", "last", 2)], delete={"source": "true", "stored": "true"})
     archive_job.run(world, policy)
@@ -290,7 +290,7 @@ def m6_a_fifo_where_a_manifest_should_be(world):
 
 @training
 def health_of_the_last_steps(world):
-    """A resume with a learning rate of 1e30: retention keeps the last good step, whatever comes after."""
+    """A resume with a learning rate of 1e30: retention keeps the last good step, whatever follows."""
     lineage = trainer.new(world, "nan", "nan")
     trainer.train(world, lineage, 4)
     trainer.train(world, lineage, 30, lr=1e30, keep_last=2, may_fail=True)
@@ -309,7 +309,7 @@ def health_in_the_archive(world):
 
 @scenario
 def a_weaker_check_hides_no_stronger_one(world):
-    """verify finds damage; a look at the structure alone does not make the step verified again."""
+    """verify finds damage; a check of only the structure does not make the step verified again."""
     lineage = made(world, "v", "v", 1)
     step = world.steps(lineage.path)[0]
     vandal.rot_step(world, step)
@@ -356,7 +356,7 @@ def the_newest_step_is_damaged(world):
 
 @scenario
 def a_rotten_copy_is_no_proof(world):
-    """What is deleted is compared with what the store gives back at that moment, not with what it once was."""
+    """A deleted file is compared with what the store can restore at that moment, not with an earlier state."""
     lineage = made(world, "r", "r", 2)
     archive_job.by_hand(world, "run", world.steps(lineage.path)[0], "--store", world.store)
     vandal.rot_store(world)

@@ -1,4 +1,4 @@
-"""What a store holds, read with Python's tarfile and the archive's own unpack.py, not with the programs under test."""
+"""The contents of a store, read with Python's tarfile and the archive's own unpack.py, not with the programs under test."""
 
 import hashlib
 import importlib.util

@@ -79,7 +79,7 @@ class SlurmTest(CliTest):
         self.archive_by_schedule({step: tree(self.run_dir / f"step-{step:08}") for step in steps})
 
     def archive_by_schedule(self, before):
-        for path in self.run_dir.glob("step-*/*"):  # nobody has looked at them for 20 days
+        for path in self.run_dir.glob("step-*/*"):  # not read for 20 days
             os.utime(path, (time.time() - 20 * DAY,) * 2)
         policy = self.dir / "policy.toml"
         policy.write_text(POLICY.format(store=self.store, run=self.run_dir))

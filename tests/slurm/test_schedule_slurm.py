@@ -1,4 +1,4 @@
-"""`cairn archive schedule --slurm` against a real Slurm: one chain a policy, whatever happens to a job."""
+"""`cairn archive schedule --slurm` against a real Slurm: one chain per policy, whatever happens to a job."""
 
 import json
 import os
@@ -23,7 +23,7 @@ keep = "full"
 every = 1
 """
 
-# Records what it is started with, lasts while `hold` exists, and exits as `exit` says.
+# Records its arguments, runs while `hold` exists, and exits with the status in `exit`.
 PROGRAM = """#!/bin/sh
 cd '{dir}'
 echo "working on it"
@@ -100,7 +100,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         return chain
 
     def held_run(self):
-        """A chain whose first run has begun, and lasts."""
+        """A chain whose first run has begun and is still running."""
         chain = self.chain()
         chain.hold()
         job = chain.install()
@@ -116,7 +116,7 @@ class ScheduleSlurmTest(unittest.TestCase):
         self.assertEqual((chain.dir / f"args.{job}").read_text().splitlines(), ["archive", "run", "--policy", str(chain.policy)])
         self.assertIn("working on it", pathlib.Path(f"{chain.policy}.log").read_text())
         self.assertEqual(len(chain.waiting()), 1)
-        # The successor runs alike, and has one as well.
+        # The successor runs in the same way, and has a successor too.
         (successor,) = chain.waiting()
         self.slurm.run("scontrol", "update", f"JobId={successor}", "StartTime=now")
         chain.wait_for_end(successor)
