@@ -1,4 +1,4 @@
-"""Datasets and event files against the programs that others read them with: NumPy, SentencePiece, TensorBoard.
+"""Datasets and event files against other programs that read them: NumPy, SentencePiece, TensorBoard.
 
 DATA_PROBE names the program of tests/runtime/data/data_probe.cc.
 """
@@ -29,7 +29,7 @@ def prose(lines):
 
 
 def read_dataset(prefix):
-    """The documents of a dataset, read from the description of the format alone."""
+    """The documents of a dataset, read only by the description of the format."""
     with open(prefix + ".idx", "rb") as file:
         index = file.read()
     magic, version, code, sequences, entries = struct.unpack_from("<9sQBQQ", index)
@@ -71,7 +71,7 @@ def megatron_samples(lengths, first, count, samples, seq_length, seed, threshold
 
 
 def probed_samples(part, samples, seq_length, seed, split, *words):
-    """What the library says that they are."""
+    """The samples by the library."""
     probe = [os.environ["DATA_PROBE"], "samples", part, samples, seq_length, seed, split, *words]
     printed = subprocess.run(list(map(str, probe)), capture_output=True, text=True, check=True).stdout
     return [list(map(int, line.split())) for line in printed.splitlines()]
@@ -144,7 +144,7 @@ class DatasetTest(Case):
         return sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
 
     def test_a_long_text_is_tokenized_as_a_whole(self):
-        """However many parts it is read in: one line, many, with models that put a space before a text."""
+        """In any number of parts: one line, many, with models that put a space before a text."""
         corpus = self.write("a.txt", prose(2000))
         texts = {"lines": prose(40_000), "line": prose(40_000).replace("\n", " "), "marks": "\u2014\U0001f600 x" * 400_000}
         for kind in ("bpe", "unigram"):
@@ -156,7 +156,7 @@ class DatasetTest(Case):
                                            prefix=f"{kind}-{name}")
                 if kind == "bpe":
                     numpy.testing.assert_array_equal(document, model.encode(text), err_msg=name)
-                else:  # sums of scores in fp32 along the text choose other cuts of a word, by the library's windows and ours
+                else:  # sums of scores in fp32 choose other splits of a word in the library's windows than in ours
                     self.assertTrue(model.decode(document.tolist()) == text, name)
                     self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
 
@@ -347,7 +347,7 @@ class DatasetTest(Case):
             self.assertEqual(probed_samples(0, samples, seq_length, seed, "-", group), want, group)
 
     def test_byte_level_bpe_has_the_ids_of_tokenizers(self):
-        """In the styles of GPT-2, BLOOM, LLaMA-3 and Qwen, over many scripts, marks, numbers, spaces and what is not UTF-8."""
+        """In the styles of GPT-2, BLOOM, LLaMA-3 and Qwen, over many scripts, marks, numbers, spaces and invalid UTF-8."""
         import random
         import unicodedata
 

@@ -1,4 +1,4 @@
-"""What a model computes comes through every format, or is refused by the name of what has no place there: transformers'
+"""A model's function is kept by every format, or refused by the name of the unsupported field: transformers'
 models through Megatron's formats and through `cairn train`, megatron-core's into transformers, judged by their logits.
 One process for all, for importing the programs is most of the time."""
 
@@ -133,7 +133,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def core_model(args):
-    """As Megatron-LM's model provider makes it of its arguments."""
+    """The model that Megatron-LM's model provider makes from its arguments."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
@@ -159,7 +159,7 @@ def core_model(args):
 
 
 def hybrid_model(positions, vocabulary):
-    """Of Megatron-Core's own layers, which need no Transformer Engine."""
+    """Made of Megatron-Core's own layers, which need no Transformer Engine."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.models.hybrid.hybrid_model import HybridModel
@@ -223,7 +223,7 @@ class FunctionTest(Case):
             self.refused(says, "train", *batches, *flags, "--load", native, "--finetune")
 
     def test_compares_the_losses_of_two_checkpoints(self):
-        """verify --loss: the loss is transformers', equal for what is the same model, and another where a head is elsewhere."""
+        """verify --loss: the loss equals transformers', is equal for equal models, and differs if a head is elsewhere."""
         source, native, wide, ids, text = (self.path(name) for name in ("source", "native", "wide", "ids.txt", "text.txt"))
         os.mkdir(self.path("scratch"))
         model = make(GPT2Config(**GPT2))
@@ -364,7 +364,7 @@ class FunctionTest(Case):
                 self.check_strict_load(TO_MEGATRON[name][0], name)
 
     def check_hybrid(self, ids, args):
-        """One of attention and MLP by turns is a GPT of half as many layers; others are refused."""
+        """A hybrid that alternates attention and MLP is a GPT of half as many layers; others are refused."""
         from megatron.core import dist_checkpointing
         positions = ids.shape[1]
         with OnCpu():
@@ -393,7 +393,7 @@ class FunctionTest(Case):
         cairn("inspect", dist, "--from", "dcp")
 
     def check_allowing(self, fork):
-        """All arguments that nobody knows are named at once, with the flag that takes them; of a step, too."""
+        """All unknown arguments are named together, with the flag that accepts them; for a step, too."""
         cairn("convert", fork, self.path("fork-native"), "--to", "native")
         for number, source in enumerate((fork, self.path("fork-native"))):
             out = self.path(f"allowed{number}")
@@ -406,7 +406,7 @@ class FunctionTest(Case):
                 self.assertRegex(history, f"import: {name} was left out .*--allow")
 
     def check_strict_load(self, config, name):
-        """Models that the arguments in the files ask for take every tensor and miss none, in both forms."""
+        """Models built from the arguments in the files accept every tensor and miss none, in both forms."""
         from megatron.core import dist_checkpointing
         from megatron.core.dist_checkpointing.validation import StrictHandling
         source = self.path(name)

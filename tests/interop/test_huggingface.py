@@ -1,4 +1,4 @@
-"""Models that the real transformers saves, through native steps of other topologies, and back: the same bits.
+"""Models saved by the real transformers, through native steps of other topologies, and back: the same bits.
 
 Sizes are awkward on purpose: an odd vocabulary, six heads in groups of two or three, a head size of its own, layers
 that stages do not divide.
@@ -96,7 +96,7 @@ class HuggingFaceTest(CliTest):
             self.assertTrue(torch.equal(bits(a[name]), bits(b[name])), name)
 
     def check_config(self, a, b):
-        """Every field of the original comes back, and transformers reads the same configuration."""
+        """Every field of the original is restored, and transformers reads the same configuration."""
         a_json, b_json = (json.loads((d / "config.json").read_text()) for d in (a, b))
         self.assertEqual(a_json, {key: b_json.get(key, "missing") for key in a_json})
         a_config, b_config = (transformers.AutoConfig.from_pretrained(d).to_dict() for d in (a, b))
@@ -156,7 +156,7 @@ class HuggingFaceTest(CliTest):
             self.assertEqual(path.read_bytes(), (self.dir / "again" / path.name).read_bytes(), path.name)
 
     def check_seal(self, source):
-        """transformers loads a sealed model as before; a shard that is cut short is not sealed."""
+        """transformers loads a sealed model as before; a truncated shard is not sealed."""
         self.cairn("seal", source, "--settle", 0, says=["each as long as its header says", "every element covered once"])
         self.cairn("verify", source, says="every byte against the seal")
         shard = sorted(source.glob("model-*.safetensors"))[0]

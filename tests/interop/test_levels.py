@@ -1,4 +1,4 @@
-"""Node-local checkpoints: each rank has a directory of its own, as if on a node of its own, and loses it."""
+"""Node-local checkpoints: each rank has its own directory, as if on its own node, and loses it."""
 
 import glob
 import os
@@ -57,7 +57,7 @@ class Levels(Case):
         return newest
 
     def resume(self, first, *flags, more=4):
-        """Goes on to `first` + more iterations; returns the losses."""
+        """Continues to `first` + more iterations; returns the losses."""
         return self.train("resumed", MESH, "--bf16", *self.flags(*flags), "--train-iters", "100000",
                           "--exit-interval", str(first + more - 1))
 

@@ -1,4 +1,4 @@
-"""A second reader of the native format, written from ckpt/FORMAT.md alone; and h5py on index.h5.
+"""A second reader of the native format, written only from ckpt/FORMAT.md; and h5py on index.h5.
 
 Both read a step made by make_step and must agree with each other, digest by digest; plain, and compressed, where h5py
 decodes through the filters of hdf5plugin and the second reader through zstd's own library.
@@ -114,7 +114,7 @@ def piece_seed(manifest, tensor, box, span):
 
 
 def join(low, weight, exceptions):
-    """A master of its low halves and its weight."""
+    """A master, joined from its low halves and its weight."""
     low = np.frombuffer(low, np.uint16)
     high = weight - (low > 0x8000).astype(np.uint16)
     for index, half in exceptions:
@@ -123,7 +123,7 @@ def join(low, weight, exceptions):
 
 
 def derive(master, exceptions):
-    """Weights of their masters."""
+    """Weights, derived from their masters."""
     with np.errstate(over="ignore"):
         weight = master.view(np.float32).astype(np.float16).view(np.uint16)
     nan = np.isnan(master.view(np.float32))
@@ -349,7 +349,7 @@ class SplitMasters(PackedShards):
 
 
 class DerivedWeights(SplitMasters):
-    """The same with fp16 weights that are not stored, one of them not quite its master rounded."""
+    """The same with fp16 weights that are not stored, one of which differs from its rounded master."""
 
     whole = SplitMasters.whole + ["--dtype", "fp16"]
     flags = whole + ["--packed", "--split-master"]

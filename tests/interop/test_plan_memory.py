@@ -1,4 +1,4 @@
-"""The planner's memory of `cairn train` against what the trainer's tensors really take, on the CPU.
+"""The planner's memory of `cairn train` against the real memory of the trainer's tensors, on the CPU.
 
 The peak is counted by tests/support/tensor_peak.cc, preloaded into each rank: every block of libtorch's allocator.
 Run as a program with CAIRN_LONG=1 it tries more shapes. Prints what it compared.

@@ -102,7 +102,7 @@ class Topologies(unittest.TestCase):
 
 
 class Schedules(Case):
-    """Of two stages with two layers each; 8 micro-batches a step."""
+    """Two stages with two layers each; 8 micro-batches per step."""
 
     model = [*MODEL, "--num-layers", "4", "--train-iters", "6"]
     dropout = ["--hidden-dropout", "0.1", "--attention-dropout", "0.1"]

@@ -28,7 +28,7 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 class Dump:
-    """What cairn reads of a checkpoint: {(name, role): tensor}, and its facts."""
+    """Cairn's reading of a checkpoint: {(name, role): tensor}, and its facts."""
 
     def __init__(self, path, *flags):
         done = subprocess.run([os.environ["SOURCE_DUMP"], path, path + ".dump", *flags], capture_output=True, text=True)
@@ -47,7 +47,7 @@ class Dump:
 
 
 def leaves(value, path=()):
-    """(path, value) of what lies below dicts and lists."""
+    """(path, value) of the leaves of dicts and lists."""
     if isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(item, (*path, key))
@@ -146,7 +146,7 @@ class TorchFilesTest(Case):
         self.check_optimizer("lightning.ckpt", "optimizer_states.0")
 
     def check_optimizer(self, name, path):
-        """Its tensors are told apart from the weights, and each target keeps them or names them."""
+        """Its tensors are distinguished from the weights, and each target keeps them or names them."""
         states = sorted(f"{path}.state.{i}.{state}" for i in range(2) for state in ("exp_avg", "exp_avg_sq", "step"))
         told = json.loads(cairn("convert", self.path(name), self.path(name + "-w"), "--to", "safetensors", "--json").stdout)
         self.assertEqual({part: row["count"] for part, row in told["account"]["parts"].items()}, {"weight": 2, "optimizer": 6})
@@ -170,7 +170,7 @@ class TorchFilesTest(Case):
                 self.assertTrue(same_bits(dump.tensors[name, "weight"], value), name)
 
     def test_unknown_element_types_are_an_error(self):
-        """Beside a plain tensor; each would be missing from the result, or mean something else there."""
+        """Next to a plain tensor; each would be missing from the result, or mean something else there."""
         plain = torch.ones(2)
         complex_values = torch.randn(4, dtype=torch.cfloat)
         for name, value in {
@@ -313,7 +313,7 @@ class OwnNamesTest(Case):
             self.assertIn("convert_neox_to_hf.py", refused)
 
     def test_the_only_file_of_a_directory(self):
-        """verl's of a world of one rank, and a model.pth."""
+        """A checkpoint of verl from one rank, and a model.pth."""
         tensors = {"model.w": torch.randn(3, 5), "lm_head.weight": torch.randn(4).bfloat16()}
         os.makedirs(self.path("global_step_5", "actor", "huggingface"))
         os.mkdir(self.path("lit"))
@@ -350,7 +350,7 @@ def llama():
 
 
 class BesideTheWeightsTest(Case):
-    """Values beside the weights stop no conversion, and none is lost without its name."""
+    """Values besides the weights stop no conversion, and none is lost without being named."""
 
     def setUp(self):
         super().setUp()
@@ -359,7 +359,7 @@ class BesideTheWeightsTest(Case):
             json.dump(LLAMA, file)
 
     def strip_file(self, name, *flags):
-        """The weights that are published of a file, and the names of what is left behind."""
+        """The published weights of a file, and the names of the values left behind."""
         done = cairn("strip", self.path(name), self.path(name + "-out"), "--dtype", "fp32", "--config", self.path("config.json"), "--json", *flags)
         from safetensors.torch import load_file
         found = load_file(self.path(name + "-out", "model.safetensors"))
@@ -385,7 +385,7 @@ class BesideTheWeightsTest(Case):
                         "best_val_loss": torch.tensor(3.2), "config": {"out_dir": "out"}, "model_args": {"n_layer": 1}}, self.path("c.pt"))
             left = self.strip_file("c.pt")
             self.assertLessEqual({"best_val_loss/training", "config", "model_args"}, set(left))
-        # A tensor that has no place is named first, and not behind those of the optimizer.
+        # A tensor that has no place is named first, before those of the optimizer.
         torch.save({"model": self.weights | {"odd": torch.ones(3)}, "optimizer": self.adam()}, self.path("odd.pt"))
         told = cairn("strip", self.path("odd.pt"), self.path("x"), "--config", self.path("config.json"), status=2).stderr
         self.assertIn("1 tensors have no place in the model", told)
@@ -464,7 +464,7 @@ class BesideTheWeightsTest(Case):
 
 
 class TypesWithoutArithmeticTest(Case):
-    """Scales and numbers of quantized blocks keep their bits; nobody casts them."""
+    """Scales and numbers of quantized blocks keep their bits and are never cast."""
 
     def test_round_trip_through_every_format(self):
         from safetensors.torch import load_file
@@ -566,7 +566,7 @@ class DcpTest(Case):
                     self.assertTrue(torch.equal(a, b) if torch.is_tensor(b) else a == b, (flat, path, a, b))
 
     def test_values_of_neither_model_nor_optimizer_are_carried(self):
-        """As they are: what torch loads of the result is what it saved, also through a step, and again."""
+        """Unchanged: torch loads from the result what it saved, also through a step, and again."""
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
         rates = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.25), capturable=True).state_dict()["param_groups"]
@@ -596,7 +596,7 @@ class DcpTest(Case):
                     self.assertEqual(str(found[path]), str(value), (out, path))
             cairn("verify", self.path(out))
             self.assertIn("no difference", cairn("diff", self.path("src"), self.path(out)).stdout)
-        # Other formats have no place for them, and say so.
+        # Other formats have no place for them, and report it.
         done = cairn("strip", self.path("native"), self.path("release"), "--format", "safetensors", "--json")
         left = set(json.loads(done.stdout)["left_behind"])
         self.assertLessEqual({"train_state.step/training", "lr_scheduler.last_epoch/pickle", "dataloader.dp_rank_0/pickle"}, left)
@@ -636,7 +636,7 @@ class DcpTest(Case):
         os.rename(self.path("away"), self.path("flat2", "__1_0.distcp"))
 
     def check_others(self):
-        """States of other optimizers are states, and no weights; what belongs to neither is kept by name or said."""
+        """States of other optimizers are states, not weights; other values are kept by name or reported."""
         for name, roles in {"SGD": ["momentum_buffer"], "NAdam": ["exp_avg", "exp_avg_sq", "mu_product"],
                             "RMSprop": ["square_avg"], "amsgrad": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]}.items():
             full = torch.load(self.path(f"{name}.pt"), weights_only=False)
@@ -657,7 +657,7 @@ class DcpTest(Case):
             self.assertEqual({key for key, _ in Dump(self.path(name + "-s")).tensors}, set(full["model"]))
 
     def check_sums(self, directory):
-        """A damaged element in a .distcp is seen by the CRC-32 of its item, as that of a .pt is."""
+        """A damaged element in a .distcp is detected by the CRC-32 of its item, as in a .pt."""
         metadata = pickle.loads(pathlib.Path(directory, ".metadata").read_bytes())
         item = max(metadata.storage_data.values(), key=lambda item: item.length)
         path = pathlib.Path(directory, item.relative_path)
@@ -738,7 +738,7 @@ def canonical(name, value):
 
 @torch.no_grad()
 def known_to_ranks(out, world, role, when="known"):
-    """{name: whole tensor} of what the ranks wrote down, each its slice."""
+    """{name: whole tensor} from the slices that the ranks recorded."""
     whole = {}
     for rank in range(world):
         for name, known in torch.load(f"{out}-{when}-{rank}.pt", weights_only=False).items():
@@ -839,7 +839,7 @@ class DeepSpeedTest(Case):
             self.assertEqual(account["parts"][role]["bytes"], read, role)
 
     def check_copies(self, out):
-        """Buffers of ZeRO-3's other ranks are held against the first one's."""
+        """Buffers of ZeRO-3's other ranks are compared with the first one's."""
         path = os.path.join(out, "global_step2", "zero_pp_rank_2_mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
         root = torch.load(path, weights_only=False)
@@ -858,7 +858,7 @@ class DeepSpeedTest(Case):
         pathlib.Path(path).write_bytes(whole)
 
     def check_dropped(self, out):
-        """What is taken out of a file, or put into it under a name that nobody knows, is an error that names it."""
+        """An entry removed from a file, or added under an unknown name, is an error that names it."""
         step = os.path.join(out, "global_step2")
         path = os.path.join(step, "zero_pp_rank_1_mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
@@ -897,7 +897,7 @@ class DeepSpeedTest(Case):
             self.assertTrue(same_bits(robin.tensors[key], value), key)
 
     def check_own(self, out, spec):
-        """A pipeline of a family that nobody knows: put together under its own names, as its patterns say."""
+        """A pipeline of an unknown family: assembled under its own names, by its patterns."""
         dump = Dump(out, "--prove")
         expected = {}
         for role, theirs in (("weight", "weight"), ("master", "fp32"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")):
@@ -937,7 +937,7 @@ class DeepSpeedTest(Case):
               "4.running_mean: layer_04-model_00-model_states.pt and layer_04-model_01-model_states.pt by 1")
 
     def check_thin(self, out, dump):
-        """What args lack and tensors show; what neither says is an error by name."""
+        """Missing arguments are taken from tensors; if those do not show them either, the error names them."""
         path = os.path.join(out, "global_step2", "mp_rank_00_model_states.pt")
         whole = pathlib.Path(path).read_bytes()
 
@@ -977,7 +977,7 @@ class DeepSpeedTest(Case):
         self.assertEqual(set(dump.tensors), set(expected))
         for key, value in expected.items():
             if key[0] == "embedding.position.weight" and source.facts["pp"] > 1:
-                continue  # theirs is the last stage's copy, which is not tied and which no step keeps up
+                continue  # theirs is the last stage's copy, which is not tied and never updated
             self.assertTrue(same_bits(dump.tensors[key], value), key)
         self.assertEqual(dump.facts["model"], source.facts["model"])
 
@@ -1023,7 +1023,7 @@ CORE = {"embedding.word_embeddings": "embedding.word", "embedding.position_embed
 
 
 def canonical_of_megatron(self, name, spec, known_of=None):
-    """The parameters of all ranks, put together on whole tensors."""
+    """The parameters of all ranks, assembled into whole tensors."""
     slices = collections.defaultdict(dict)
     for rank in range(spec["world"]):
         known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
@@ -1087,7 +1087,7 @@ class MegatronTest(Case):
         self.check_losses()
 
     def check_what_is_named(self, path, spec):
-        """What the result does not have, and is not empty."""
+        """Non-empty entries that the result does not have."""
         done = cairn("convert", self.path(path), self.path(path + "-named"), "--to", "native", "--json")
         named = json.loads(done.stdout)["account"]["left_behind"]
         self.assertIn("num_floating_point_operations_so_far", {name.rsplit(".", 1)[-1] for name in named})

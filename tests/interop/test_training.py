@@ -125,7 +125,7 @@ class Resume(Case):
             np.testing.assert_array_equal(half[name].astype("f4"), aside[name], err_msg=name)
 
     def test_without_the_optimizer_weights_and_data_continue(self):
-        """--no-load-optim: as in Megatron, moments and the schedule of the rate begin; iteration and samples do not."""
+        """--no-load-optim: as in Megatron, moments and the learning rate schedule restart; iteration and samples do not."""
         flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--lr-warmup-iters", "4", "--lr-decay-iters", "8",
                  "--train-iters", "4"]
         self.train("start", (1, 1, 1), *flags, "--exit-interval", "3", "--save", self.path("start"))
@@ -244,7 +244,7 @@ class Interruptions(Case):
         process.communicate()
 
     def kill_only(self, process):
-        """The same, but for the ranks of this start alone."""
+        """The same, but only for the ranks of this start."""
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
@@ -366,7 +366,7 @@ class Interruptions(Case):
         run = self.path("run")
         process = self.start("--save-interval", "5", mesh=(1, 1, 1, 0))
         self.wait_for(process, lambda: len(steps(run)) >= 1)
-        # As where each host has a lock of its own: Lustre's localflock, NFS's nolock.
+        # As if each host had its own lock: Lustre's localflock, NFS's nolock.
         other = {"host": "n3", "pid": 71, "job": "Slurm job 16", "since": "2026-11-28 00:10:03 UTC", "word": "abc"}
         pathlib.Path(run, ".lock").write_text(json.dumps(other))
         there = steps(run)
@@ -469,7 +469,7 @@ class NothingButAStepEndsATraining(Case):
 
 
 class SaveModes(Case):
-    """However a step is copied and stored, it is the same step."""
+    """A step is the same however it is copied and stored."""
 
     def test_copy_overlap_and_codec_do_not_change_saved_values(self):
         mesh, flags = (1, 1, 2, 1), ["--bf16", "--train-iters", "6", "--save-interval", "2"]
@@ -516,7 +516,7 @@ class Retention(Case):
                   re.findall(r"validation loss at iteration (\d+) \| lm loss value: (\S+)", self.output)}
         self.assertEqual(sorted(losses), [2, 4, 6, 8, 10, 12])
         best = min(losses, key=lambda step: (losses[step], -step))
-        self.assertLess(best, 10)  # or the newest two would be all there is to see
+        self.assertLess(best, 10)  # otherwise only the newest two would be left
         self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [best, 10, 12])
         for step in steps(self.path("run")):
             with open(os.path.join(step, "manifest.json")) as f:

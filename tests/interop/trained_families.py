@@ -152,7 +152,7 @@ class TrainedFamiliesTest(Case):
         return torch.from_numpy(numpy.frombuffer(done.stdout, numpy.float32).reshape(LENGTH, -1).copy())
 
     def goes_on(self, name, wanted):
-        """From what torch had in the middle, with its optimizer."""
+        """From torch's state in the middle, with its optimizer."""
         native, log = self.path(name + "-middle"), self.path(name + "-middle.json")
         cairn("convert", self.path(name + "-torch"), native, "--to", "native", "--config", self.path(name))
         cairn("train", *topology(2, 2, 1), *TRAINING, "--load", native, "--log-json", log, "--train-iters", STEPS)

@@ -1,4 +1,4 @@
-"""`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from what Bridge itself saved.
+"""`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from Bridge's own checkpoints.
 
 PyPI has no Megatron Bridge with a manager, so the cases run over a stand-in of the seam, bridge_stand_in.py. With the real one they run where
 CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by colons: `src` of Megatron-Bridge, the Megatron-LM that it

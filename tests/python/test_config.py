@@ -1,4 +1,4 @@
-"""`--config`: what transformers trains under its own names, saved with cairn.torch and with DCP, is read as the model of its config.json."""
+"""`--config`: models that transformers trains under its own names, saved with cairn.torch and DCP, are read by their config.json."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def state_of(model, optimizer):
 
 
 def parts_of(name, stored):
-    """Some parameters of the second layer under canonical names, cut out of the tensors that transformers has."""
+    """Some parameters of the second layer under canonical names, cut out of transformers' tensors."""
     layer = "model.layers.1."
     if name == "gpt2":
         fused = stored["transformer.h.1.attn.c_attn.weight"]
@@ -128,7 +128,7 @@ class ConfigTest(unittest.TestCase):
                 self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
 
     def test_the_optimizer_is_read(self):
-        """Cut as the weights are: what AdamW holds of a fused matrix is of its parts."""
+        """Split like the weights: AdamW's states of a fused matrix belong to its parts."""
         for name, (model, optimizer) in self.trained.items():
             state = get_optimizer_state_dict(model, optimizer)["state"]
             with self.subTest(model=name), cairn.open(self.directory / name, config=self.config(name)) as checkpoint:
@@ -175,7 +175,7 @@ class ConfigTest(unittest.TestCase):
         self.assertFalse(target.exists())
 
     def weights_alone(self, name, run, says):
-        """Of an optimizer that cannot be read, a release needs nothing."""
+        """A release does not need an optimizer that cannot be read."""
         self.refused(run, f"{says}.*--allow optimizer", self.config(name), ("convert", "--to", "dcp"))
         for flags in ((), ("--allow", "optimizer")):
             release = self.directory / f"{run.name}-release{len(flags)}"
@@ -198,13 +198,13 @@ class ConfigTest(unittest.TestCase):
         self.refused(run, "nowhere", self.directory / "nowhere")
 
     def test_frozen_parameters(self):
-        """The optimizer does not name them, so that they keep what the state dict put before their names."""
+        """The optimizer does not name them, so they keep the prefix that the state dict put before their names."""
         model, optimizer = trained(MODELS["llama"], frozen=("embed_tokens", "layers.0."))
         cairn.torch.save(state_of(model, optimizer), self.directory / "frozen", step=2)
         self.cairn("strip", self.directory / "frozen", self.directory / "frozen-release", "--config", self.config("llama"), "--dtype", "fp32")
         self.same(self.directory / "frozen-release", model)
         flags = ("--config", self.config("llama"), "--dtype", "bf16", "--to")
-        for zero in (1, 2, 3):  # of ZeRO 3 each rank has a piece of what is frozen
+        for zero in (1, 2, 3):  # under ZeRO 3 each rank has a piece of each frozen parameter
             with self.subTest(zero=zero):
                 target = self.directory / f"frozen-deepspeed{zero}"
                 self.cairn("convert", self.directory / "frozen", target, *flags, "megatron-deepspeed", "--zero", zero, "--dp", 3)
@@ -234,7 +234,7 @@ class ConfigTest(unittest.TestCase):
             self.refused(run, "several models, behind '.*--allow", self.config("llama"))
 
     def test_a_head_outside_of_its_model(self):
-        """Modules of one's own around transformers' base model; a head somewhere else is none of it."""
+        """Custom modules around transformers' base model; a head elsewhere does not belong to it."""
         model, _ = self.trained["llama"]
         state = {f"net.backbone.{key}": tensor for key, tensor in model.base_model.state_dict().items()}
         for number, name in enumerate(("lm_head.weight", "net.lm_head.weight")):
@@ -244,7 +244,7 @@ class ConfigTest(unittest.TestCase):
         self.refused(self.directory / "head-elsewhere", "several models, behind 'draft.', 'net.backbone.'", self.config("llama"))
 
     def save_both(self, state, name):
-        """With cairn.torch, tensors with and beside the objects, and with DCP."""
+        """With cairn.torch, tensors inside and outside of the objects, and with DCP."""
         with mock.patch.object(_layout, "SMALL", 2048):
             cairn.torch.save(state, self.directory / f"{name}-cairn", step=1)
         dcp.save(state, checkpoint_id=self.directory / f"{name}-dcp", no_dist=True)

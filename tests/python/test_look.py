@@ -56,13 +56,13 @@ def bytes_of(tensor):
 
 
 def widened(tensor):
-    """As numpy has it."""
+    """The numpy array of a tensor."""
     wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2) else tensor
     return wide.numpy()
 
 
 def python(code):
-    """What a process of its own prints."""
+    """The output of a new process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
     if done.returncode:
@@ -80,7 +80,7 @@ def flip(path, at):
 
 class ValuesTest(unittest.TestCase):
     def same(self, read, expected):
-        """Type, shape and bits; NaN by NaN where the widening is another's."""
+        """Type, shape and bits; only NaN for NaN if other code widened the value."""
         self.assertEqual((type(read), read.dtype, read.shape), (type(expected), expected.dtype, expected.shape))
         np.testing.assert_array_equal(read, expected)
 
@@ -130,7 +130,7 @@ class ValuesTest(unittest.TestCase):
             self.same(checkpoint["rows"][18:20, 1:3], SHARDED["rows"].numpy()[18:20, 1:3])  # of both ranks
 
     def check_native(self, run):
-        """A step against h5py, which reads index.h5 and the shards behind it."""
+        """A step against h5py, which reads index.h5 and its shards."""
         step = look_files.step_of(run)
         with cairn.open(run) as checkpoint, h5py.File(f"{step}/index.h5") as index:
             self.assertEqual(checkpoint.path, step)
@@ -146,7 +146,7 @@ class ValuesTest(unittest.TestCase):
         self.assertGreater(len(self.check_native(HERE / "run")), 140)
 
     def test_a_packed_step_against_its_source(self):
-        """Masters split, zstd: what h5py cannot join, `cairn convert` does."""
+        """Split masters, zstd: h5py cannot join them, `cairn convert` does."""
         look_files.cairn("convert", HERE / "packed", HERE / "unpacked", "--to", "safetensors", "--dtype", "bf16")
         from safetensors import safe_open
 
@@ -179,7 +179,7 @@ class ValuesTest(unittest.TestCase):
 
 class SlicesTest(unittest.TestCase):
     def index(self, source, shape):
-        """Any that numpy takes without arrays."""
+        """Any index that numpy accepts, except arrays."""
 
         def along(size):
             if size and source.random() < 0.3:
@@ -447,7 +447,7 @@ class TroubleTest(unittest.TestCase):
                 cairn.open(path, **options)
 
     def test_a_flipped_bit_is_named_by_its_file(self):
-        """In whatever has a sum over its values."""
+        """In any file with a checksum over its values."""
         for name in ("run", "dcp", "torch-dist", "megatron", "megatron-deepspeed", "types.pt"):
             with self.subTest(system=name):
                 path = self.copy(name)
@@ -626,7 +626,7 @@ class RowsTest(unittest.TestCase):
 
 
 class DocumentsTest(unittest.TestCase):
-    """What the docs say, done."""
+    """The examples of the docs, executed."""
 
     def setUp(self):
         place = pathlib.Path(tempfile.mkdtemp(dir=HERE))

@@ -28,7 +28,7 @@ class MegatronTest(ranks.RanksCase):
         self.run_ranks("resharded", 2)
         for again in ("tp2-11", "tp2-12", "pp2-21"):
             steps = [f"{self.directory}/{name}/iter_0000003/step-00000003" for name in (again[:3], again)]
-            # The objects hold what differs: random states, and the number of ranks.
+            # The objects differ: random states, and the number of ranks.
             said = cairn.run(["diff", *steps, "--ignore", "state_dict/*"], capture=True).stdout
             self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
 

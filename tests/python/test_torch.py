@@ -42,7 +42,7 @@ FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
 
 class Wrapper(torch.Tensor):
-    """Around a tensor of its own shape and type, as float8 trainings have it; everything is done to that one."""
+    """Wraps a tensor of the same shape and type, as in float8 trainings; every operation applies to that tensor."""
 
     @staticmethod
     def __new__(cls, inner, scale=None):
@@ -61,7 +61,7 @@ class Wrapper(torch.Tensor):
 
 
 class Quantized(Wrapper):
-    """Around one of another type."""
+    """Wraps a tensor of another type."""
 
 
 def same(a, b):
@@ -175,10 +175,10 @@ class ObjectsTest(unittest.TestCase):
 
 
 class OwnershipTest(unittest.TestCase):
-    """Meshes without processes: each box has one writer, and it is among those who hold it."""
+    """Meshes without processes: each box has one writer, among the ranks that hold it."""
 
     def writers(self, mesh, replicated, fqn):
-        """{box: the set of ranks that say that they write it}; a box is its coordinates along the sharding dimensions."""
+        """{box: the set of ranks that claim to write it}; a box is its coordinates along the sharding dimensions."""
         boxes = {}
         for coordinate in numpy.ndindex(*mesh.shape):
             rank = int(mesh[coordinate])
@@ -200,7 +200,7 @@ class OwnershipTest(unittest.TestCase):
                     self.assertTrue(all(len(chosen) == 1 for chosen in boxes.values()))
 
     def test_a_mesh_sliced_out_of_another(self):
-        """[pp, dp, tp]: what FSDP alone has sharded is on every rank of TP, but not on other stages."""
+        """[pp, dp, tp]: a tensor that only FSDP has sharded is on every rank of TP, but not on other stages."""
         root = torch.randperm(8).view(2, 2, 2)
         stage, tp = root[1], root[1, :, 0].tolist()
         self.assertEqual(_ownership.widened([tp[0]], root, tp, [True, False, False]), sorted(stage[0].tolist()))
@@ -310,7 +310,7 @@ class KeptWindowsTest(unittest.TestCase):
 
 
 class FakeCuda:
-    """torch.cuda of threads: a stream is a list of what has been put into it; a copy happens when its event is waited for."""
+    """torch.cuda made of threads: a stream is a list of its operations; a copy happens when its event is waited for."""
 
     def __init__(self):
         self.calls = []
@@ -374,7 +374,7 @@ class DeviceTest(unittest.TestCase):
             copying.join()
             copying.future.result(10)
             self.assertEqual(heard, [3, 6, 7])
-            copying.follow(heard.append)  # who comes late hears it, too
+            copying.follow(heard.append)  # a late caller gets it, too
             self.assertEqual(heard, [3, 6, 7, 7])
         self.assertTrue(all(torch.equal(source, target) for source, target in pairs))
 
@@ -506,7 +506,7 @@ class FakeHelperTest(ProcessTest):
             self.end_helper()
             os.environ["FAKE_FAIL"] = f"{kind} rank 3 has no room"
             with self.assertNoLogs("cairn.torch"), self.assertRaisesRegex(exception, "rank 3 has no room"):
-                cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)  # told once: by the exception
+                cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)  # reported once: by the exception
             with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(exception, "rank 3 has no room"):
                 cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 2).result()
 
@@ -519,7 +519,7 @@ class FakeHelperTest(ProcessTest):
         self.hold()
         handle = cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 1)
         with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(cairn.torch.HelperDied, "signal 9"):
-            os.kill(_helper.helper().pid, signal.SIGKILL)  # in here: the save may fail, and say so, at once
+            os.kill(_helper.helper().pid, signal.SIGKILL)  # in here: the save may fail, and report it, at once
             handle.result()
 
     def test_other_ranks_learn_of_a_refusal(self):
@@ -818,7 +818,7 @@ class RoundTripTest(ProcessTest):
         self.assertEqual(logged.records[0].levelname, "WARNING")
 
     def test_tensors_without_own_memory_are_named(self):
-        """Their elements are not where they say: a copy from there is of something else, or the end of the training."""
+        """Their elements are not at their address: a copy from there reads other data, or crashes the training."""
         freed, small = torch.ones(3000), torch.ones(3)
         for tensor in (freed, small):
             tensor.untyped_storage().resize_(0)
@@ -985,7 +985,7 @@ class RoundTripTest(ProcessTest):
         self.assertEqual(_steps.steps(run), [step])
 
     def test_older_steps_are_removed_after_a_commit(self):
-        """Only what is a whole step, and nothing else than that."""
+        """Only whole steps, and nothing else."""
         run = pathlib.Path(self.directory)
         for step in range(10):
             cairn.torch.save({"w": step}, run, step)
@@ -1018,7 +1018,7 @@ class RoundTripTest(ProcessTest):
             cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
 
     def test_after_a_rollback_the_last_save_is_the_newest(self):
-        """Every reader means the step that was saved last, and no save removes the step that it has just committed."""
+        """Every reader takes the step that was saved last, and no save removes the step that it has just committed."""
         run = pathlib.Path(self.directory, "run")
         for step in (10, 20, 30, 40):
             cairn.torch.save({"w": torch.full((300,), float(step))}, run, step)
@@ -1045,7 +1045,7 @@ class RoundTripTest(ProcessTest):
         self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000011", "step-00000012"])
 
     def test_a_step_records_the_step_it_was_loaded_from(self):
-        """Whatever its number is: it may come from a step that was given up, or lie beyond the newest."""
+        """Whatever its number: it may descend from an abandoned step, or be newer than the newest."""
         run = pathlib.Path(self.directory, "run")
 
         def save(number, **options):
@@ -1071,7 +1071,7 @@ class RoundTripTest(ProcessTest):
         self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000042", "step-00000043"])
 
     def test_random_histories_load_the_last_save_and_its_ancestors(self):
-        """As tests/ckpt/run/history_walk_test.cc has many, through the helper."""
+        """Like those of tests/ckpt/run/history_walk_test.cc, through the helper."""
         for seed in range(3):
             chance, run, told = random.Random(seed), pathlib.Path(self.directory, f"walk{seed}"), []
             present, tip, state = {}, None, None  # by number
