@@ -119,39 +119,70 @@ int Rounds() {
 
 class ReshapeTest : public testing::TestWithParam<Architecture> {};
 
+// There and back, as a trainer and a user may choose it.
+struct RandomReshape {
+  RandomModel model;
+  Topology from, to;
+  StepRecipe recipe;               // of a step on `from`
+  uint64_t window;                 // bytes of memory
+  uint64_t vocab_multiple;         // on `to`
+  uint64_t unit_there, unit_back;  // bytes of a unit
+};
+
+RandomReshape MakeRandomReshape(const Architecture& architecture, std::mt19937& random) {
+  RandomReshape drawn;
+  drawn.model = MakeRandomModel(architecture, random);
+  drawn.from = RandomTopology(random, drawn.model);
+  drawn.to = RandomTopology(random, drawn.model);
+  drawn.recipe = {.specs = drawn.model.specs, .topology = drawn.from, .model = drawn.model.model};
+  drawn.recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
+  drawn.recipe.optimizer = random() % 4 != 0;
+  drawn.window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
+  drawn.vocab_multiple = random() % 2 == 0 ? drawn.model.vocab_multiple : 1 + random() % 9;
+  drawn.unit_there = 1 + random() % 65536;
+  drawn.unit_back = 1 + random() % 65536;
+  return drawn;
+}
+
+std::string ToString(const RandomReshape& drawn) {
+  return fmt::format(
+      "A step with {} weights {} an optimizer, on {}, its vocabulary padded to multiples of {}, is reshaped "
+      "to "
+      "{} with multiples of {}, in {} bytes of memory and units of {} bytes; then back, in units of {}. The "
+      "model: {}",
+      Name(drawn.recipe.weights), drawn.recipe.optimizer ? "and" : "without", ToString(drawn.from),
+      drawn.model.vocab_multiple, ToString(drawn.to), drawn.vocab_multiple, drawn.window, drawn.unit_there,
+      drawn.unit_back, drawn.model.model.dump());
+}
+
 TEST_P(ReshapeTest, RoundTripIsIdenticalAndEqualsTheTrainersStep) {
   for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
-    const RandomModel model = MakeRandomModel(GetParam(), random);
-    const Topology a = RandomTopology(random, model), b = RandomTopology(random, model);
-    SCOPED_TRACE(fmt::format("round {}: {} -> {}", round, ToString(a), ToString(b)));
-    StepRecipe recipe{.specs = model.specs, .topology = a, .model = model.model};
-    recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
-    recipe.optimizer = random() % 4 != 0;
-    const uint64_t window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
-
-    const uint64_t multiple = random() % 2 == 0 ? model.vocab_multiple : 1 + random() % 9;
+    RandomReshape drawn = MakeRandomReshape(GetParam(), random);
+    SCOPED_TRACE(fmt::format("round {}: {}", round, ToString(drawn)));
+    StepRecipe& recipe = drawn.recipe;
     const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
-                             uint64_t vocab_multiple) {
+                             uint64_t vocab_multiple, uint64_t unit) {
       return Reshape(Fs(), *Open(from), to,
                      {.target = topology,
-                      .writer = {.max_memory = window},
+                      .writer = {.max_memory = drawn.window},
                       .vocab_multiple = vocab_multiple,
-                      .unit_bytes = 1 + random() % 65536});
+                      .unit_bytes = unit});
     };
 
     TempDir dir(round % 10 == 0 ? TempDir::Place::kDisk : TempDir::Place::kMemory);
     ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
-    const auto there = reshape(dir / "a", dir / "b", b, multiple);
+    const auto there = reshape(dir / "a", dir / "b", drawn.to, drawn.vocab_multiple, drawn.unit_there);
     ASSERT_TRUE(there.ok()) << there.status().message();
-    const auto back = reshape(dir / "b", dir / "back", a, model.vocab_multiple);
+    const auto back =
+        reshape(dir / "b", dir / "back", drawn.from, drawn.model.vocab_multiple, drawn.unit_back);
     ASSERT_TRUE(back.ok()) << back.status().message();
     EXPECT_EQ(there->fingerprints, back->fingerprints);
     EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
 
-    recipe.topology = b;
-    recipe.rng_topology = a;
-    SetVocabMultiple(recipe.specs, multiple);
+    recipe.topology = drawn.to;
+    recipe.rng_topology = drawn.from;
+    SetVocabMultiple(recipe.specs, drawn.vocab_multiple);
     ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
     EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
   }

@@ -99,60 +99,77 @@ class StripTest : public testing::Test {
   const std::vector<std::string> only_source_ = {"run"};
 };
 
+// The tensors of a GPT-2 in safetensors, against the recipe's parameters, one at a time.
+class Gpt2Tensors {
+ public:
+  Gpt2Tensors(const StepRecipe& recipe, const TinyGpt& model, Dtype dtype, const std::string& path)
+      : recipe_(recipe), model_(model), dtype_(dtype), loaded_(LoadSafetensors(path)) {}
+
+  void Check() const {
+    const uint64_t h = model_.hidden;
+    Same("transformer.wte.weight", "embedding.word.weight", {model_.vocab, h});
+    Same("transformer.wpe.weight", "embedding.position.weight", {model_.positions, h});
+    Same("transformer.ln_f.bias", "final_norm.bias", {h});
+    for (int layer = 0; layer < model_.layers; ++layer)
+      CheckLayer(fmt::format("transformer.h.{}.", layer), fmt::format("layers.{}.", layer));
+    EXPECT_EQ(loaded_.contains("lm_head.weight"), !model_.tied);
+    EXPECT_EQ(loaded_.size(), 2 + 12 * 3 + 2 + (model_.tied ? 0u : 1u));
+    EXPECT_EQ(loaded_.begin()->second.dtype, dtype_ == Dtype::kF32   ? "F32"
+                                             : dtype_ == Dtype::kF16 ? "F16"
+                                                                     : "BF16");
+  }
+
+ private:
+  void CheckLayer(const std::string& to, const std::string& from) const {
+    const uint64_t h = model_.hidden, f = model_.ffn;
+    Same(to + "ln_1.weight", from + "input_norm.weight", {h});
+    Same(to + "ln_2.bias", from + "post_attention_norm.bias", {h});
+    Conv(to + "attn.c_proj.weight", from + "attention.output.weight", h, h);
+    Conv(to + "mlp.c_fc.weight", from + "mlp.up.weight", h, f);
+    Conv(to + "mlp.c_proj.weight", from + "mlp.down.weight", f, h);
+    Bytes rows, bias;  // [Q; K; V] as rows; the transpose has them as columns
+    for (const char* part : {"query", "key", "value"}) {
+      const Bytes w = ExpectedWeight(recipe_, fmt::format("{}attention.{}.weight", from, part), dtype_);
+      const Bytes b = ExpectedWeight(recipe_, fmt::format("{}attention.{}.bias", from, part), dtype_);
+      rows.insert(rows.end(), w.begin(), w.end());
+      bias.insert(bias.end(), b.begin(), b.end());
+    }
+    Expect(to + "attn.c_attn.weight", {h, 3 * h}, Transposed(rows, 3 * h, h, SizeOf(dtype_)));
+    Expect(to + "attn.c_attn.bias", {3 * h}, bias);
+  }
+  void Same(const std::string& name, const std::string& parameter, std::vector<uint64_t> shape) const {
+    Expect(name, std::move(shape), ExpectedWeight(recipe_, parameter, dtype_));
+  }
+  void Conv(const std::string& name, const std::string& parameter, uint64_t in, uint64_t out) const {
+    Expect(name, {in, out}, Transposed(ExpectedWeight(recipe_, parameter, dtype_), out, in, SizeOf(dtype_)));
+  }
+  void Expect(const std::string& name, std::vector<uint64_t> shape, const Bytes& bytes) const {
+    ASSERT_TRUE(loaded_.contains(name)) << name;
+    EXPECT_EQ(loaded_.at(name).shape, shape) << name;
+    EXPECT_EQ(loaded_.at(name).bytes, bytes) << name;
+  }
+
+  const StepRecipe& recipe_;
+  const TinyGpt& model_;
+  const Dtype dtype_;
+  const std::map<std::string, LoadedTensor> loaded_;
+};
+
 TEST_F(StripTest, HuggingFaceTensorsEqualAPlainLoop) {
-  for (const uint64_t window : {uint64_t{1} << 10, kDefaultMaxMemory}) {
-    for (const bool tied : {true, false}) {
+  for (const bool tied : {true, false}) {
+    const TinyGpt model{
+        .layers = 3, .hidden = 12, .heads = 2, .ffn = 34, .vocab = 41, .positions = 7, .tied = tied};
+    const StepRecipe recipe = RecipeOf(model, {.tp = 2, .pp = 2, .dp = 2});
+    const TempDir dir;
+    ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
+    for (const uint64_t window : {uint64_t{1} << 10, kDefaultMaxMemory}) {
       for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) {
-        TempDir dir;
-        const TinyGpt model{
-            .layers = 3, .hidden = 12, .heads = 2, .ffn = 34, .vocab = 41, .positions = 7, .tied = tied};
-        const StepRecipe recipe = RecipeOf(model, {.tp = 2, .pp = 2, .dp = 2});
-        ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
-        const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), dir / "out",
+        SCOPED_TRACE(fmt::format("tied {}, {} bytes of memory, {}", tied, window, Name(dtype)));
+        const std::string out = dir / fmt::format("out-{}-{}", window, Name(dtype));
+        const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), out,
                                   {.dtype = dtype, .writer = {.max_memory = window}});
         ASSERT_TRUE(result.ok()) << result.status().message();
-
-        const auto loaded = LoadSafetensors(dir / "out/model.safetensors");
-        const uint64_t h = model.hidden, f = model.ffn, size = SizeOf(dtype);
-        const auto expect = [&](const std::string& name, std::vector<uint64_t> shape, const Bytes& bytes) {
-          ASSERT_TRUE(loaded.contains(name)) << name;
-          EXPECT_EQ(loaded.at(name).shape, shape) << name;
-          EXPECT_EQ(loaded.at(name).bytes, bytes) << name;
-        };
-        const auto same = [&](const std::string& name, const std::string& parameter,
-                              std::vector<uint64_t> shape) {
-          expect(name, std::move(shape), ExpectedWeight(recipe, parameter, dtype));
-        };
-        const auto conv = [&](const std::string& name, const std::string& parameter, uint64_t in,
-                              uint64_t out) {
-          expect(name, {in, out}, Transposed(ExpectedWeight(recipe, parameter, dtype), out, in, size));
-        };
-        same("transformer.wte.weight", "embedding.word.weight", {41, h});
-        same("transformer.wpe.weight", "embedding.position.weight", {7, h});
-        same("transformer.ln_f.bias", "final_norm.bias", {h});
-        for (int layer = 0; layer < model.layers; ++layer) {
-          const std::string to = fmt::format("transformer.h.{}.", layer),
-                            from = fmt::format("layers.{}.", layer);
-          same(to + "ln_1.weight", from + "input_norm.weight", {h});
-          same(to + "ln_2.bias", from + "post_attention_norm.bias", {h});
-          conv(to + "attn.c_proj.weight", from + "attention.output.weight", h, h);
-          conv(to + "mlp.c_fc.weight", from + "mlp.up.weight", h, f);
-          conv(to + "mlp.c_proj.weight", from + "mlp.down.weight", f, h);
-          Bytes rows, bias;  // [Q; K; V] as rows; the transpose has them as columns
-          for (const char* part : {"query", "key", "value"}) {
-            const Bytes w = ExpectedWeight(recipe, fmt::format("{}attention.{}.weight", from, part), dtype);
-            const Bytes b = ExpectedWeight(recipe, fmt::format("{}attention.{}.bias", from, part), dtype);
-            rows.insert(rows.end(), w.begin(), w.end());
-            bias.insert(bias.end(), b.begin(), b.end());
-          }
-          expect(to + "attn.c_attn.weight", {h, 3 * h}, Transposed(rows, 3 * h, h, size));
-          expect(to + "attn.c_attn.bias", {3 * h}, bias);
-        }
-        EXPECT_EQ(loaded.contains("lm_head.weight"), !tied);
-        EXPECT_EQ(loaded.size(), 2 + 12 * 3 + 2 + (tied ? 0u : 1u));
-        EXPECT_EQ(loaded.begin()->second.dtype, dtype == Dtype::kF32   ? "F32"
-                                                : dtype == Dtype::kF16 ? "F16"
-                                                                       : "BF16");
+        Gpt2Tensors(recipe, model, dtype, out + "/model.safetensors").Check();
       }
     }
   }

@@ -8,8 +8,8 @@ namespace cairn {
 namespace {
 
 constexpr const char* kVerses[] = {
-    "In the beginning was the word, and the word lasted for a long time.",
-    "And they said among themselves: who has counted the stones of the cairn?",
+    "In the beginning was the word, and the word went on for a long time.",
+    "And it was said among them: who has counted the stones of the cairn?",
     "Then the travellers came down from the mountain, and every one laid a stone.",
     "The wind took the sand away, but the stones of the cairn it could not take.",
 };
