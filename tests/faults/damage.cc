@@ -112,7 +112,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
     const Status loaded = LoadTensor(patient.disk(), piece->tensor);
     if (loaded.ok()) return "not noticed by the loader";
     if (!HasDamage(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
-      return "the loader tells: " + loaded.message();
+      return "the loader reports: " + loaded.message();
   }
   const bool in_catalog = name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;
   if (in_catalog && StepReader::Open(patient.disk(), Patient::directory()).ok())

@@ -50,7 +50,7 @@ std::string TryFailure(const Scenario& scenario, const Failure& failure, const F
   const auto find_trouble = [&]() -> std::string {
     if (!failing.synced_again().empty()) return "synced again after a failure";
     if (failing.must_surface()) {
-      if (status.ok()) return "it is not told";
+      if (status.ok()) return "the failure is not reported";
       if (status.kind() != failure.kind) return "it is reported as another kind";
       if (!failure.lasting && status.message().find(failing.path()) == std::string::npos)
         return "the file is not named";

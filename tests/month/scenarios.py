@@ -384,6 +384,6 @@ def a_stub_is_not_damage(world):
         done = world.cairn("archive", "verify", world.store)
         shown = world.cairn("archive", "ls", world.store)
     world.oracle.expect(tape.stubs(world) and "damaged" not in shown.text, "I5 alarm", f"a stub is called damaged: {shown.text[-600:]}")
-    world.oracle.expect("tape" in done.text, "I5 alarm", f"a stub is not called what it is: {done.text[-600:]}")
+    world.oracle.expect("tape" in done.text, "I5 alarm", f"a stub is not reported as a stub: {done.text[-600:]}")
     archive_job.verify(world, "--recall", tape.recall_command(world))
     archive_job.by_hand(world, "run", lineage.path, "--store", world.store, "--delete-source")

@@ -247,7 +247,7 @@ def refused(error_type, word, attempt):
     except error_type as error:
         assert word in str(error), (word, error)
     else:
-        raise AssertionError(f"nothing said about {word}")
+        raise AssertionError(f"no message about {word}")
 
 
 def fits(rank, world, directory):

@@ -159,7 +159,7 @@ class OrderedTransport {
       Stage& peer = stages_[message.peer];
       auto& others = peer.lines[line];
       if (others.empty() || others.front().sends || others.front().peer != stage) continue;
-      EXPECT_EQ(others.front().task, message.task) << "messages are taken in another order than sent";
+      EXPECT_EQ(others.front().task, message.task) << "messages arrive in another order than sent";
       peer.received.insert(message.task);
       others.pop_front();
       messages.pop_front();

@@ -263,7 +263,7 @@ class Walk {
                           disk.killed() ? "killed; " : "", done.ok() ? "done" : done.message());
     if (const std::string missing = somebody_.Missing(); !missing.empty()) return "gone: " + missing;
     if (disk.killed()) return "";
-    if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was taken";
+    if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was accepted";
     // A disk may also fail to make a published name durable.
     const std::string target = MakesRun(command) ? JoinPath(place, kStepName) : place;
     const bool published = done.ok() || (disk.failed() && !before.contains(target) && Own().contains(target));

@@ -100,7 +100,7 @@ TEST(VerifyStandingTest, AChangedFileCountsAsUnchecked) {
   EXPECT_EQ(StandingOf(checks, {kFiles[0]}).trust, Trust::kChanged) << "one is gone";
   EXPECT_EQ(StandingOf({Sample(0, 550)}, FilesAt(60)).trust, Trust::kUnverified);
   EXPECT_EQ(StandingOf({Fail(CheckKind::kEveryByte)}, FilesAt(60)).trust, Trust::kDamaged)
-      << "a change is not a repair until it was looked at";
+      << "a change is not a repair until it was checked";
   EXPECT_DOUBLE_EQ(StandingOf({Sample(0, 550)}, kFiles).share, 0.5);
 }
 

@@ -10,7 +10,7 @@ TEST(StateMemoryTest, NamesThePartAndItsSize) {
   constexpr uint64_t kElements = uint64_t{1} << 50;  // more than there are addresses
   try {
     StateZeros("the gradients", Side::kDevice, at::kCPU, kElements, at::kFloat);
-    FAIL() << "there was memory";
+    FAIL() << "the allocation succeeded";
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     EXPECT_NE(text.find("out of memory: the gradients of this rank need 4503599.63 GB"), std::string::npos)
