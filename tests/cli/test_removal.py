@@ -1,6 +1,6 @@
 """A command may remove only files that it wrote itself, even if others work in the same directories.
 
-A walk runs random commands with signals at random moments, while somebody else puts files and directories
+A walk runs random commands with signals at random moments, while another user puts files and directories
 anywhere. Walks run for 10 s; with CAIRN_LONG=1 there are 200. tests/tools/archive/removal_walk_test.cc runs
 many more, with failures of the disk.
 """
@@ -201,7 +201,7 @@ class RemovalTest(CliTest):
             number += 1
 
 
-class Somebody:
+class OtherUser:
     """Puts files and directories anywhere below `place`; knows them by content and by inode."""
 
     def __init__(self, place, chance):
@@ -225,7 +225,7 @@ class Somebody:
                 "b",
             ]
         )
-        text = f"{digits} of somebody else"
+        text = f"{digits} of another user"
         try:
             if self.chance.random() < 0.5:
                 with open(where / name, "x") as file:
@@ -257,7 +257,7 @@ class Walk:
         self.test, self.chance = test, random.Random(number)
         self.place = test.dir / f"walk-{number}"
         self.place.mkdir()
-        self.somebody = Somebody(self.place, self.chance)
+        self.other_user = OtherUser(self.place, self.chance)
         self.story = []
 
     def run(self):
@@ -267,9 +267,9 @@ class Walk:
 
     def own(self):
         """Paths that are neither another user's nor a parent of one."""
-        everything = self.somebody.everything()
+        everything = self.other_user.everything()
         needed = set()
-        for path in filter(self.somebody.owns, everything):
+        for path in filter(self.other_user.owns, everything):
             for at in [path, *path.relative_to(self.place).parents]:
                 at = self.place / at
                 needed |= {at, at.with_name(at.name + MARK), at / ".lock"}
@@ -285,8 +285,8 @@ class Walk:
         )
         at = time.monotonic() + self.chance.uniform(0, 0.1)
         while process.poll() is None:
-            if self.chance.random() < 0.1 and self.somebody.count < 12:
-                self.somebody.act()
+            if self.chance.random() < 0.1 and self.other_user.count < 12:
+                self.other_user.act()
             if number and time.monotonic() > at:
                 process.send_signal(number)
                 break
@@ -297,15 +297,15 @@ class Walk:
 
     def check(self, name, place, code, before):
         story = "\n".join(self.story)
-        everything = self.somebody.everything()
+        everything = self.other_user.everything()
         texts = {
             path.read_bytes().decode(errors="replace")
             for path in everything
             if path.is_file() and path.stat().st_size < 100
         }
-        self.test.assertLessEqual(self.somebody.files.keys(), texts, story)
+        self.test.assertLessEqual(self.other_user.files.keys(), texts, story)
         self.test.assertLessEqual(
-            self.somebody.directories.keys(),
+            self.other_user.directories.keys(),
             {path.stat().st_ino for path in everything if path.is_dir()},
             story,
         )

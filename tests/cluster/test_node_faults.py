@@ -32,7 +32,7 @@ class MessagesTest(ClusterCase):
         self.lose_n4(lambda: self.cluster["n4"].run("pkill", "-STOP", "-x", "cairn-train"))
 
 
-class LocksOfTheDeadTest(ClusterCase):
+class LocksOfDeadNodesTest(ClusterCase):
     def test_a_restart_elsewhere_names_the_holder_of_the_lock(self):
         training = self.start(self.srun(2, *self.train("--save-interval", 5, iterations=1_000_000)))
         training.reach(7)

@@ -251,7 +251,7 @@ class TorchFilesTest(Case):
             self.assertIn(done.returncode, (0, 2), done.stderr)
 
 
-class OwnNamesTest(Case):
+class UnknownModelsTest(Case):
     def test_safetensors_of_an_unknown_model(self):
         tensors = {"base_model.model.q.lora_A.weight": torch.randn(4, 8), "mask": torch.tensor([True, False]),
                    "count": torch.tensor(3), "empty": torch.zeros(0, 2), "half": torch.randn(3, 5).bfloat16()}
@@ -349,7 +349,7 @@ def llama():
     return {name + ".weight": torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-class BesideTheWeightsTest(Case):
+class OtherValuesTest(Case):
     """Values besides the weights stop no conversion, and none is lost without being named."""
 
     def setUp(self):

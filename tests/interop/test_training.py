@@ -398,7 +398,7 @@ def write_dataset(prefix, sequences=2000, length=40):
         np.arange(sequences + 1, dtype=np.int64).tofile(out)
 
 
-class NothingButAStepEndsATraining(Case):
+class FaultsAroundATraining(Case):
     """The surroundings of a training fail; it continues, or saves first. One rank, without mpirun."""
 
     def start(self, *flags, model=TINY, **kwargs):

@@ -68,7 +68,7 @@ class Policy:
         return " every " in kept.why or any(kept.same(other) for other in owed)
 
     def troubles(self, oracle):
-        """Reasons for a failure that lie on scratch: a damaged step may be one that is asked for, and a link or somebody's file
+        """Reasons for a failure that lie on scratch: a damaged step may be one that is asked for, and a link or another user's file
         in a step keeps that from being removed."""
         runs = [lineage.path for lineage in self.lineages()]
         broken = [step.path for run in runs for step in oracle.in_dir(oracle.steps, run) if not step.whole]

@@ -406,7 +406,7 @@ class CheckpointTest(unittest.TestCase):
             self.assertEqual(member["embedding.word.weight"].tobytes(), run["embedding.word.weight"].tobytes())
 
 
-class TroubleTest(unittest.TestCase):
+class ErrorsTest(unittest.TestCase):
     def copy(self, name):
         target = pathlib.Path(tempfile.mkdtemp(dir=HERE)) / name
         (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, target)
@@ -521,7 +521,7 @@ class TroubleTest(unittest.TestCase):
                 checkpoint["fp32"].tobytes()
 
 
-class WithoutTest(unittest.TestCase):
+class MissingPackagesTest(unittest.TestCase):
     """Processes that have no torch, or no numpy either."""
 
     def test_without_torch(self):

@@ -193,7 +193,7 @@ const OwnerCase kOwnerCases[] = {
        return s.a;
      },
      ""},
-    {"a link to somebody's directory",
+    {"a link to another user's directory",
      [](Scene& s) {
        fs::rename(s.place, s.dir / "elsewhere");
        fs::create_directory_symlink(s.dir / "elsewhere", s.place);

@@ -36,9 +36,9 @@ constexpr int kCommands = 4;  // of a walk
 constexpr const char* kStepName = "step-00000100";
 
 // Another user of the same directories. Knows its own files by their content, or by a unique name.
-class Somebody {
+class OtherUser {
  public:
-  Somebody(std::string place, Random& random) : place_(std::move(place)), random_(random) {}
+  OtherUser(std::string place, Random& random) : place_(std::move(place)), random_(random) {}
 
   // Puts something somewhere below the place.
   void Act() {
@@ -95,7 +95,7 @@ class Somebody {
     std::error_code error;
     if (stdfs::exists(stdfs::symlink_status(path, error))) return;
     const std::string text =
-        fmt::format("number {} of somebody else, as {}", number, path.filename().string());
+        fmt::format("number {} of another user, as {}", number, path.filename().string());
     if (std::ofstream out(path, std::ios::binary); out << text) files_.insert(text);
   }
   static ino_t Identity(const stdfs::path& path) {
@@ -114,7 +114,7 @@ class Somebody {
 // nothing more.
 class SharedDisk final : public UnsyncedFileSystem {
  public:
-  SharedDisk(Somebody& somebody, Random& random) : somebody_(somebody), random_(random) {}
+  SharedDisk(OtherUser& other_user, Random& random) : other_user_(other_user), random_(random) {}
   int64_t kill_at = INT64_MAX, fail_at = INT64_MAX;
   int acts = 0;  // by the other user between its calls
   bool failed() const { return calls_ >= fail_at; }
@@ -127,7 +127,7 @@ class SharedDisk final : public UnsyncedFileSystem {
   Status Do(const FsCall& call, const std::function<Status()>& run) override {
     const std::lock_guard lock(mutex_);
     if (killed()) return Aborted("killed");
-    if (acts > 0 && random_() % 16 == 0) somebody_.Act(), --acts;
+    if (acts > 0 && random_() % 16 == 0) other_user_.Act(), --acts;
     using Kind = FsCall::Kind;
     // Removals do not fail: a disk that refuses one keeps the file.
     const bool may_fail = call.changes() && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
@@ -138,7 +138,7 @@ class SharedDisk final : public UnsyncedFileSystem {
 
  private:
   std::mutex mutex_;
-  Somebody& somebody_;
+  OtherUser& other_user_;
   Random& random_;
   int64_t calls_ = 0;
 };
@@ -236,12 +236,12 @@ Status Run(Command command, FileSystem& fs, const Sources& from, bool damaged, c
 class Walk {
  public:
   Walk(const Sources& sources, uint64_t seed)
-      : sources_(sources), random_(seed), somebody_(dir_.path(), random_) {}
+      : sources_(sources), random_(seed), other_user_(dir_.path(), random_) {}
 
   // Empty on success.
   std::string Do() {
     for (int i = 0; i < kCommands; ++i) {
-      if (random_() % 2 == 0) somebody_.Act();
+      if (random_() % 2 == 0) other_user_.Act();
       if (std::string trouble = DoCommand(); !trouble.empty()) return story_ + trouble;
     }
     return "";
@@ -253,7 +253,7 @@ class Walk {
     const char* const places[] = {"a", "b", "deep/a"};
     const std::string place = dir_ / places[random_() % 3];
     const bool damaged = random_() % 4 == 0;
-    SharedDisk disk(somebody_, random_);
+    SharedDisk disk(other_user_, random_);
     disk.acts = static_cast<int>(random_() % 4);
     if (random_() % 3 == 0) disk.kill_at = static_cast<int64_t>(random_() % 80);
     if (random_() % 4 == 0) disk.fail_at = static_cast<int64_t>(random_() % 80);
@@ -261,7 +261,7 @@ class Walk {
     const Status done = Run(command, disk, sources_, damaged, place);
     story_ += fmt::format("command {} to {}: {}{}\n", static_cast<int>(command), place,
                           disk.killed() ? "killed; " : "", done.ok() ? "done" : done.message());
-    if (const std::string missing = somebody_.Missing(); !missing.empty()) return "gone: " + missing;
+    if (const std::string missing = other_user_.Missing(); !missing.empty()) return "gone: " + missing;
     if (disk.killed()) return "";
     if (damaged && done.ok() && ReadsAll(command)) return "a damaged source was accepted";
     // A disk may also fail to make a published name durable.
@@ -278,7 +278,7 @@ class Walk {
     std::set<std::string> own, needed;
     for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
       own.insert(entry.path());
-      if (!somebody_.Owns(entry.path())) continue;
+      if (!other_user_.Owns(entry.path())) continue;
       for (stdfs::path at = entry.path(); at != dir_.path(); at = at.parent_path()) {
         needed.insert(at);
         needed.insert(MarkPath(at.string()));
@@ -316,7 +316,7 @@ class Walk {
   const Sources& sources_;
   Random random_;
   const TempDir dir_{TempDir::Place::kMemory};
-  Somebody somebody_;
+  OtherUser other_user_;
   std::string story_;
 };
 
