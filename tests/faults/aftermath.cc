@@ -32,8 +32,7 @@ std::string Aftermath(const Recording& recording, SimDisk& disk, size_t reported
     if (std::string trouble = check(*second, "cleaned up again"); !trouble.empty()) return trouble;
   }
   if (random() % kRedoEvery != 0) return "";
-  static std::mutex
-      real_locks;  // of the run directory: another thread's work would look like a rival process
+  static std::mutex real_locks;  // another thread would look like a rival process in the run directory
   const std::lock_guard lock(real_locks);
   return recording.scenario.redo(second ? *second : disk);
 }

@@ -147,9 +147,8 @@ RandomReshape MakeRandomReshape(const Architecture& architecture, std::mt19937& 
 std::string ToString(const RandomReshape& drawn) {
   return fmt::format(
       "A step with {} weights {} an optimizer, on {}, its vocabulary padded to multiples of {}, is reshaped "
-      "to "
-      "{} with multiples of {}, in {} bytes of memory and units of {} bytes; then back, in units of {}. The "
-      "model: {}",
+      "to {} with multiples of {}, in {} bytes of memory and units of {} bytes; then back, in units of {}. "
+      "The model: {}",
       Name(drawn.recipe.weights), drawn.recipe.optimizer ? "and" : "without", ToString(drawn.from),
       drawn.model.vocab_multiple, ToString(drawn.to), drawn.vocab_multiple, drawn.window, drawn.unit_there,
       drawn.unit_back, drawn.model.model.dump());

@@ -220,8 +220,7 @@ TEST(LocalPlace, OnlyTheOwningRunReadsOrCleansLocalSteps) {
     EXPECT_EQ(place.ok(), std::string(c.refused).empty()) << place.status().message();
     if (!place.ok()) {
       EXPECT_NE(place.status().message().find(c.refused), std::string::npos) << place.status().message();
-      EXPECT_EQ(place.status().kind(),
-                StatusKind::kIoError);  // the training continues without the local level
+      EXPECT_EQ(place.status().kind(), StatusKind::kIoError);  // training continues without it
       EXPECT_EQ(before, after);
       continue;
     }
